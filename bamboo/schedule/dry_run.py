@@ -7,35 +7,28 @@ exact and two operations that end together do end together.
 """
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import TypeAlias
 
-from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
+from bamboo.schedule.fixed_order import begins_fixed_order, work_out
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.layout import Costs, Layout, at_stage
-from bamboo.schedule.links import Links
+from bamboo.schedule.links import Happening
 from bamboo.schedule.picker import ReadyOp, next_op
-from bamboo.schedule.redundancy import ahead_of_need
-from bamboo.schedule.states import NodeState, ShadowState, SlotState
+from bamboo.schedule.standing import Standing
+from bamboo.schedule.states import UNKNOWN_NS, NodeState, ShadowState, SlotState
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
 Budgets: TypeAlias = Mapping[Slot, Mapping[int, int]]
 """Of each shadowed slot: cursor of the host's program -> redundant forwards that fit there."""
 
-Key: TypeAlias = tuple[str, Slot, int, int]
-"""Kind of message, the slot it is for, step, microbatch or -1."""
+Ready: TypeAlias = tuple[SlotState | ShadowState, Instruction]
+"""An operation whose inputs are there, and whose it is."""
 
-
-class Deadlock(CoreMisuse):
-    """Nothing can run and not all is done. `waiting` names each operation and what it lacks."""
-
-    def __init__(self, waiting: tuple[str, ...]) -> None:
-        super().__init__(
-            f"the schedule deadlocks: {'; '.join(waiting)}; "
-            "order the programs so that no stage waits for one that waits for it"
-        )
-        self.waiting = waiting
+NOBODY = NodeId("")
+"""Stands for all whose pipelines are not played."""
 
 
 def dry_run(
@@ -51,349 +44,326 @@ def dry_run(
     return DryRun(layout, costs, steps, budgets or {}).run()
 
 
-class DryRun:
+class DryRun(Standing):
     """The event loop of one dry run: a heap of things that happen at a time, in order."""
 
+    MAY_WORK_OUT = True
+    """Whether nodes of fixed order are: nothing happens that is not known from the start."""
+
     def __init__(self, layout: Layout, costs: Costs, steps: int, budgets: Budgets) -> None:
-        self._layout = layout
-        self._grid = layout.assignment.grid
-        self._steps = steps
+        super().__init__(layout, costs, steps)
         self._budgets = budgets
-        self._modes = layout.modes
-        self._costs = costs
-        self._have: set[Key] = set()
-        self._sent: set[tuple[Slot, int]] = set()  # partial sums, of a step
+        self._changed = dict.fromkeys(self._nodes.values())  # may be able to start something
         self._sends_until_ns: dict[NodeId, int] = {}
-        self._parts: dict[tuple[str, Slot, int], int] = {}
-        self._acks: dict[int, int] = {}
-        self._links: Links[Key | Ran] = Links(
-            latency_s=costs.latency_s, bytes_per_s=costs.bytes_per_s, far=costs.far
-        )
         self._ran: list[Ran] = []
         self._commit_ns = [0] * steps
         self._settled_ns = [0] * steps
-        self._stepped = [0] * steps
-        self._shadow_count = 0
-        self._build()
-        self._duration_ns = self._durations()
-
-    def _build(self) -> None:
-        assignment = self._layout.assignment
-        owners: dict[Slot, NodeId] = {s: assignment.owner(s) for s in self._grid.slots()}
-        self._nodes: dict[NodeId, NodeState] = {
-            n: NodeState(n) for n in dict.fromkeys(owners.values())
-        }
-        self._changed = dict.fromkeys(self._nodes)  # nodes that may be able to start something
-        for slot, owner in owners.items():
-            state = SlotState(slot, self._layout.program(slot).instructions)
-            self._nodes[owner].owned.append(state)
-        for slot in self._grid.slots():
-            if (shadow := assignment.shadow(slot)) is None:
-                continue
-            if shadow not in self._nodes:
-                raise ValueError(f"node {shadow} shadows {slot} and owns nothing: not modelled")
-            node = self._nodes[shadow]
-            node.shadowed.append(ShadowState(slot, node.owned[0]))
-            self._begin_ahead(node.shadowed[-1], 0)
-            self._shadow_count += 1
-        self._owners = owners
-
-    def _begin_ahead(self, shadow: ShadowState, step: int) -> None:
-        """The shadow stands at `step`: all that its mode runs ahead is still to do."""
-        count = self._layout.program(shadow.slot).microbatches
-        ahead = ahead_of_need(
-            self._modes[shadow.slot.stage], stage=shadow.slot.stage, microbatches=count
-        )
-        shadow.step = step
-        shadow.forwards = [i for i in ahead if i.kind == "FR"]
-        shadow.backwards = [i for i in ahead if i.kind == "BR"]
-
-    def _durations(self) -> dict[tuple[str, int], int]:
-        costs = self._costs
-        forward, backward, step = costs.forward_s, costs.backward_s, costs.step_s
-        kinds = {"F": forward, "FR": forward, "B": backward, "BR": backward}
-        kinds |= {"X": costs.exchange_s, "S": step, "R": step}
-        return {
-            (kind, stage): round(at_stage(figures, stage) * 1e9)
-            for kind, figures in kinds.items()
-            for stage in range(self._grid.stages)
-        }
 
     # -------------------------------------------------------------- the loop
 
     def run(self) -> Timeline:
+        links = self._links
         self._start_what_can()
-        while happened := self._links.next_moment():
-            for what in happened:
-                if isinstance(what, Ran):
-                    self._nodes[what.node].busy = False
-                    self._finish(what)
-                else:
-                    self._arrive(what)
+        while happened := links.next_moment():
+            for tell, whom, what in happened:
+                tell(whom, what)
             self._start_what_can()
-        if self._stepped[-1] < self._grid.size:
-            raise Deadlock(tuple(self._waiting()))
-        self._ran.sort(key=lambda ran: (ran.start_ns, ran.end_ns, ran.node))
+        self._check_all_is_done()
         return Timeline(
             layout=self._layout,
             steps=self._steps,
-            ran=tuple(self._ran),
             commit_ns=tuple(self._commit_ns),
             settled_ns=tuple(self._settled_ns),
+            operations=self._operations,
         )
+
+    def _operations(self) -> tuple[Ran, ...]:
+        """All that ran, in order."""
+        ran = list(self._ran)
+        for state in self._slots.values():
+            ran += (
+                state.ran(at, start_ns)
+                for at, start_ns in enumerate(state.starts_ns)
+                if start_ns < UNKNOWN_NS
+            )
+        start_end_node = itemgetter(4, 5, 0)
+        ran.sort(key=start_end_node)
+        return tuple(ran)
 
     def _start_what_can(self) -> None:
         """Start an operation on every idle node; first run to the end all that take no time,
         since what they unblock at this very moment may come before anything else."""
-        chosen: dict[NodeId, Ran] = {}
+        chosen: dict[NodeState, Ran] = {}
         while self._changed:
             changed, self._changed = self._changed, {}
-            for node_id in changed:
-                chosen.pop(node_id, None)
-                node = self._nodes[node_id]
+            for node in changed:
+                if chosen:
+                    chosen.pop(node, None)
                 ran = None if node.busy else self._pick(node)
                 if ran is None:
                     continue
                 if ran.end_ns > ran.start_ns:
-                    chosen[node_id] = ran
+                    chosen[node] = ran
                 else:
                     self._begin(node, ran)
-                    self._finish(ran)
-        for node_id, ran in chosen.items():
-            self._begin(self._nodes[node_id], ran)
-            self._nodes[node_id].busy = True
-            self._links.at(ran.end_ns, ran)
+                    self._finish(node, ran)
+        for node, ran in chosen.items():
+            node.busy = True
+            if self.MAY_WORK_OUT and begins_fixed_order(node, self._links.now_ns):
+                self._work_out(node.owned[0])
+            else:
+                self._begin(node, ran)
+                self._links.at(ran.end_ns, (self._end, node, ran))
+
+    def _work_out(self, state: SlotState) -> None:
+        """Run a slot of fixed order on, and what this lets go on; the last operations of programs
+        end as all others do."""
+        for at_last in work_out(state, self._links, self._arrive):
+            node = at_last.node
+            node.fixed_order = False
+            ran = at_last.ran(at_last.at, max(node.free_ns, at_last.there_ns[at_last.at]))
+            node.actor = at_last
+            self._begin(node, ran)
+            self._links.at(ran.end_ns, (self._end, node, ran))
+
+    def _end(self, node: NodeState, ran: Ran) -> None:
+        node.busy = False
+        self._finish(node, ran)
 
     def _pick(self, node: NodeState) -> Ran | None:
-        if (choice := next_op(self._ready(node))) is None:
+        """What the node runs now; `node.actor` is whose operation that is."""
+        ready = self._ready(node)
+        if not ready:
             return None
-        instruction = choice.instruction
-        duration_ns = self._duration_ns[instruction.kind, instruction.stage]
-        if instruction.kind == "X" and (choice.slot, choice.step) in self._sent:
-            duration_ns = 0  # the rest of an exchange takes what came, its work is done
-        return Ran(
-            node=node.id,
-            slot=choice.slot,
-            step=choice.step,
-            instruction=instruction,
-            start_ns=self._links.now_ns,
-            end_ns=self._links.now_ns + duration_ns,
-            host_cursor=node.owned[0].cursor,
-        )
+        actor, instruction = ready[0] if len(ready) == 1 else _first_of(ready)
+        node.actor = actor
+        now_ns, host = self._links.now_ns, node.owned[0]
+        if isinstance(actor, SlotState):
+            slot, duration_ns = actor.slot, actor.durations_ns[actor.at - actor.base]
+            if instruction.kind == "X" and actor.sent[actor.step]:
+                duration_ns = 0  # the rest of an exchange takes what came, its work is done
+        else:
+            slot, duration_ns = actor.slot, actor.durations_ns[instruction.kind]
+        end_ns, cursor = now_ns + duration_ns, host.at - host.base
+        return Ran(node.id, slot, actor.step, instruction, now_ns, end_ns, cursor)
 
     # -------------------------------------------------------------- what is ready
 
-    def _ready(self, node: NodeState) -> list[ReadyOp]:
-        ready = []
+    def _ready(self, node: NodeState) -> list[Ready]:
+        ready: list[Ready] = []
+        now_ns = self._links.now_ns
         for state in node.owned:
-            instruction = self._next_own(state)
-            if instruction is not None and self._lacks(state, instruction) is None:
-                ready.append(ReadyOp(state.slot, state.step, instruction))
+            at = state.at
+            if state.there_ns[at] <= now_ns and (at != state.base or self._may_begin(state.step)):
+                ready.append((state, state.instructions[at - state.base]))
         for shadow in node.shadowed:
             instruction = self._next_of_shadow(shadow)
             if instruction is not None:
-                ready.append(ReadyOp(shadow.slot, shadow.step, instruction))
+                ready.append((shadow, instruction))
         return ready
-
-    def _next_own(self, state: SlotState) -> Instruction | None:
-        if state.step == self._steps:
-            return None
-        if state.cursor < len(state.program):
-            return state.program[state.cursor]
-        done = state.cursor > len(state.program)
-        return Instruction(stage=state.slot.stage, kind="S" if done else "X")
-
-    def _lacks(self, state: SlotState, instruction: Instruction) -> str | None:
-        """What the slot's next operation waits for; None when it is ready."""
-        slot, step, microbatch = state.slot, state.step, instruction.microbatch
-        if state.cursor == 0 and step >= 2 and not self._is_settled(step - 2):
-            return f"the acknowledgements of step {step - 2}"
-        if instruction.kind == "F" and slot.stage > 0:
-            if ("act", slot, step, microbatch) not in self._have:
-                return f"{slot.stage - 1}F{microbatch}"
-        elif instruction.kind == "B" and slot.stage < self._grid.stages - 1:
-            if ("grad", slot, step, microbatch) not in self._have:
-                return f"{slot.stage + 1}B{microbatch}"
-        elif instruction.kind == "X" and (slot, step) in self._sent:
-            lacking = self._partial_sums(slot) - self._parts.get(("part", slot, step), 0)
-            if lacking > 0:
-                return f"the partial sums of {lacking} pipelines"
-        elif instruction.kind == "S":
-            count = self._parts.get(("norm", slot, step), 0)
-            if count < self._grid.size:
-                return f"the squares of {self._grid.size - count} slots"
-        return None
-
-    def _partial_sums(self, slot: Slot) -> int:
-        return self._grid.pipelines + (at_stage(self._costs.peers_s, slot.stage) > 0)
-
-    def _is_settled(self, step: int) -> bool:
-        return self._acks.get(step, 0) == self._shadow_count
 
     def _next_of_shadow(self, shadow: ShadowState) -> Instruction | None:
         """The replica's step once the gradient came, which ends all use of running ahead in that
         step; before that the next redundant backward or forward whose input is there."""
-        slot, step = shadow.slot, shadow.step
-        if ("ship", slot, step, -1) in self._have:
-            return Instruction(stage=slot.stage, kind="R")
-        if step == self._steps:
+        if shadow.state.shipped[shadow.step]:
+            return shadow.replica_step
+        if not shadow.forwards or shadow.step == self._steps:
             return None
-        forwards, backwards = shadow.forwards, shadow.backwards
-        if backwards and self._has_output_gradient(shadow, backwards[0]):
-            return backwards[0]
-        if forwards and self._has_input(shadow, forwards[0]) and self._fits(shadow):
-            return forwards[0]
+        forward, backward = shadow.forwards_done, shadow.backwards_done
+        if backward < len(shadow.backwards) and self._has_output_gradient(shadow):
+            return shadow.backwards[backward]
+        if forward < len(shadow.forwards) and self._has_input(shadow) and self._fits(shadow):
+            return shadow.forwards[forward]
         return None
 
-    def _has_input(self, shadow: ShadowState, instruction: Instruction) -> bool:
+    def _has_input(self, shadow: ShadowState) -> bool:
         """Stage 0 reads the data by index; else the input is an output of the node's own."""
-        if shadow.slot.stage == 0:
+        before = shadow.state.before
+        if before is None:
             return True
-        before = self._grid.protector(shadow.slot)
-        key = ("out", before, shadow.step, instruction.microbatch or 0)
-        return self._owners[before] == self._owners[shadow.host.slot] and key in self._have
+        place = shadow.step * before.microbatches + shadow.forwards_done
+        return before.node is shadow.host.node and before.outputs[place] > 0
 
-    def _has_output_gradient(self, shadow: ShadowState, instruction: Instruction) -> bool:
+    def _has_output_gradient(self, shadow: ShadowState) -> bool:
         """Its redundant forward is done, and the successor sent the gradient here as well."""
-        if len(shadow.forwards) >= len(shadow.backwards):
+        state, microbatch = shadow.state, shadow.backwards_done
+        if shadow.forwards_done <= microbatch:
             return False
-        key = ("regrad", shadow.slot, shadow.step, instruction.microbatch or 0)
-        return shadow.slot.stage == self._grid.stages - 1 or key in self._have
+        place = shadow.step * state.microbatches + microbatch
+        return state.after is None or state.regradients[place] > 0
 
     def _fits(self, shadow: ShadowState) -> bool:
-        mode, cursor = self._modes[shadow.slot.stage], shadow.host.cursor
-        fitting = self._budgets.get(shadow.slot, {})
+        slot, cursor = shadow.state.slot, shadow.host.cursor
+        fitting = self._budgets.get(slot, {})
+        mode = self._modes[slot.stage]
         return mode != "gap" or shadow.used.get(cursor, 0) < fitting.get(cursor, 0)
 
     # -------------------------------------------------------------- what an operation changes
 
     def _begin(self, node: NodeState, ran: Ran) -> None:
         self._ran.append(ran)
-        kind = ran.instruction.kind
-        if kind in ("FR", "BR"):
-            shadow = next(s for s in node.shadowed if s.slot == ran.slot)
-            (shadow.forwards if kind == "FR" else shadow.backwards).pop(0)
-            cursor = shadow.host.cursor
-            shadow.used[cursor] = shadow.used.get(cursor, 0) + 1
-        elif kind == "S":
-            self._ship(ran)
+        actor, kind = node.actor, ran.instruction.kind
+        if isinstance(actor, SlotState):
+            if kind == "S":
+                self._ship(actor)
+        elif actor is not None and kind != "R":
+            if kind == "FR":
+                actor.forwards_done += 1
+            else:
+                actor.backwards_done += 1
+            cursor = actor.host.cursor
+            actor.used[cursor] = actor.used.get(cursor, 0) + 1
 
-    def _finish(self, ran: Ran) -> None:
+    def _finish(self, node: NodeState, ran: Ran) -> None:
         """Advance the slot and send what the operation made."""
-        kind, slot, step = ran.instruction.kind, ran.slot, ran.step
-        microbatch = -1 if ran.instruction.microbatch is None else ran.instruction.microbatch
-        node = self._nodes[ran.node]
-        self._changed[ran.node] = None
-        if kind == "R":
-            shadow = next(s for s in node.shadowed if s.slot == slot)
-            self._begin_ahead(shadow, step + 1)
-            self._links.at(self._links.now_ns + self._links.latency_ns, ("ack", slot, step, -1))
-            return
-        if kind in ("FR", "BR"):
-            return
-        state = next(s for s in node.owned if s.slot == slot)
-        if kind == "F":
-            state.cursor += 1
-            self._have.add(("out", slot, step, microbatch))
-            if slot.stage < self._grid.stages - 1:
-                after = Slot(pipeline=slot.pipeline, stage=slot.stage + 1)
-                size = at_stage(self._costs.boundary_bytes, slot.stage)
-                self._send(ran.node, self._owners[after], ("act", after, step, microbatch), size)
-        elif kind == "B":
-            state.cursor += 1
-            if slot.stage > 0:
-                self._send_gradient(ran, slot, step, microbatch)
-        elif kind == "X":
-            self._exchange(state, ran.node, step)
+        actor, instruction = node.actor, ran.instruction
+        self._changed[node] = None
+        if not isinstance(actor, SlotState):
+            if actor is not None and instruction.kind == "R":
+                actor.begin(ran.step + 1)
+                when_ns = self._links.now_ns + self._links.latency_ns
+                self._links.at(when_ns, (self._acknowledged, actor.state, ran.step))
+        elif instruction.kind == "F":
+            self._send_output(actor, instruction.microbatch or 0)
+        elif instruction.kind == "B":
+            self._send_gradient(actor, instruction.microbatch or 0)
+        elif instruction.kind == "X":
+            self._exchange(actor)
         else:
-            state.step, state.cursor = step + 1, 0
-            for shadow in node.shadowed:
-                if shadow.host is state:
-                    shadow.used.clear()
-            self._stepped[step] += 1
-            self._commit_ns[step] = self._links.now_ns
-            self._settle(step)
+            self._step(actor)
 
-    def _send_gradient(self, ran: Ran, slot: Slot, step: int, microbatch: int) -> None:
+    def _send_output(self, state: SlotState, microbatch: int) -> None:
+        state.at += 1
+        state.outputs[state.step * state.microbatches + microbatch] = True
+        after = state.after
+        if after is not None:
+            place = state.step * after.width + after.forward_at[microbatch]
+            self._links.carry(state.output_lanes, state.output_ns, (self._arrive, after, place))
+
+    def _send_gradient(self, state: SlotState, microbatch: int) -> None:
         """To the stage before, and where that has mode `full` to its shadow too."""
-        before = Slot(pipeline=slot.pipeline, stage=slot.stage - 1)
-        size = at_stage(self._costs.boundary_bytes, before.stage)
-        self._send(ran.node, self._owners[before], ("grad", before, step, microbatch), size)
-        shadow = self._layout.assignment.shadow(before)
-        if self._modes[before.stage] == "full" and shadow is not None:
-            self._send(ran.node, shadow, ("regrad", before, step, microbatch), size)
+        state.at += 1
+        before = state.before
+        if before is None:
+            return
+        links, lanes, takes_ns = self._links, state.gradient_lanes, state.gradient_ns
+        place = state.step * before.width + before.backward_at[microbatch]
+        links.carry(lanes, takes_ns, (self._arrive, before, place))
+        if state.sends_twice and before.shadow is not None:
+            size = at_stage(self._costs.boundary_bytes, before.slot.stage)
+            place = state.step * before.microbatches + microbatch
+            self._send(state, before.shadow.id, (self._arrive_again, before, place), size)
 
-    def _exchange(self, state: SlotState, node: NodeId, step: int) -> None:
+    def _exchange(self, state: SlotState) -> None:
         """First the partial sums go to the owners of shards, and results come back: two messages'
         latency. Once all are here, or at once in a grid of one pipeline, the gradient is whole."""
-        slot = state.slot
-        if (slot, step) not in self._sent:
-            self._sent.add((slot, step))
+        slot, node, step = state.slot, state.node.id, state.step
+        if not state.sent[step]:
+            state.sent[step] = True
             size = at_stage(self._costs.exchange_bytes, slot.stage)
             for peer in self._grid.column(slot.stage):
-                self._send(node, self._owners[peer], ("part", peer, step, -1), size, hops=2)
+                to = self._slots[peer]
+                self._send(state, to.node.id, (self._add_part, to, step), size, hops=2)
             if (peers_s := at_stage(self._costs.peers_s, slot.stage)) > 0:
                 begin_ns = max(self._links.now_ns, self._sends_until_ns.get(node, 0))
                 self._sends_until_ns[node] = begin_ns + round(peers_s * 1e9)
-                self._links.at(self._sends_until_ns[node], ("part", slot, step, -1))
-            if self._partial_sums(slot) > 1:
+                self._links.at(self._sends_until_ns[node], (self._add_part, state, step))
+            if (wanted := self._partial_sums(slot)) > 1:
+                state.there_ns[state.at] = 0 if state.parts[step] >= wanted else UNKNOWN_NS
                 return
-        state.cursor += 1
-        self._reduced(slot, step)
+        state.at += 1
+        self._reduced(state)
 
-    def _reduced(self, slot: Slot, step: int) -> None:
+    def _reduced(self, state: SlotState) -> None:
         """The whole gradient of a slot is there: its squares go to all."""
-        owner, peers = self._owners[slot], self._partial_sums(slot) > self._grid.pipelines
-        for other in self._grid.slots():
-            to = NodeId("") if peers else self._owners[other]  # theirs are here no sooner
-            self._send(owner, to, ("norm", other, step, -1), 0.0)
+        peers = self._partial_sums(state.slot) > self._grid.pipelines
+        for other in self._slots.values():
+            to = NOBODY if peers else other.node.id  # theirs are here no sooner
+            self._send(state, to, (self._add_norm, other, state.step), 0.0)
 
-    def _ship(self, ran: Ran) -> None:
+    def _ship(self, state: SlotState) -> None:
         """The gradient goes to the shadow when the owner begins to step with it."""
-        shadow = self._layout.assignment.shadow(ran.slot)
-        if shadow is not None:
-            size = at_stage(self._costs.gradient_bytes, ran.slot.stage)
-            self._send(ran.node, shadow, ("ship", ran.slot, ran.step, -1), size, yields=True)
+        if state.shadow is not None:
+            lanes = self._links.lanes(state.node.id, state.shadow.id)
+            size = at_stage(self._costs.gradient_bytes, state.slot.stage)
+            takes_ns = 0 if lanes is None else lanes.carry_ns(size)
+            happens = (self._arrive_shipped, state, state.step)
+            self._links.carry_yielding(lanes, takes_ns, happens)
+
+    def _step(self, state: SlotState) -> None:
+        step = state.step
+        state.begin(step + 1)
+        for shadow in state.node.shadowed:
+            if shadow.host is state:
+                shadow.used.clear()
+        self._stepped[step] += 1
+        self._commit_ns[step] = self._links.now_ns
+        self._settle(step)
 
     def _send(
-        self,
-        source: NodeId,
-        to: NodeId,
-        key: Key,
-        size_bytes: float,
-        *,
-        hops: int = 1,
-        yields: bool = False,
+        self, state: SlotState, to: NodeId, happens: Happening, size_bytes: float, hops: int = 1
     ) -> None:
-        if self._links.carry(source, to, key, size_bytes, hops=hops, yields=yields):
-            self._arrive(key)
+        lanes = self._links.lanes(state.node.id, to)
+        takes_ns = 0 if lanes is None else lanes.carry_ns(size_bytes)
+        self._links.carry(lanes, takes_ns, happens, hops=hops)
 
-    def _arrive(self, key: Key) -> None:
-        kind, slot, step, _ = key
-        self._changed[self._owners[slot]] = None
-        if kind == "ack":
-            self._acks[step] = self._acks.get(step, 0) + 1
-            self._settle(step)
-        elif kind in ("part", "norm"):
-            self._parts[kind, slot, step] = self._parts.get((kind, slot, step), 0) + 1
-        else:
-            self._have.add(key)
-            shadow = self._layout.assignment.shadow(slot)
-            if shadow is not None:
-                self._changed[shadow] = None
+    # -------------------------------------------------------------- what a message changes
+
+    def _arrive(self, state: SlotState, at: int) -> None:
+        """An output of the stage before, or a gradient of that after, which a place waits for."""
+        state.there_ns[at] = self._links.now_ns
+        if state.node.fixed_order:
+            if state.at == at:
+                self._work_out(state)
+            return
+        self._changed[state.node] = None
+        if state.shadow is not None:
+            self._changed[state.shadow] = None
+
+    def _arrive_again(self, state: SlotState, place: int) -> None:
+        """The gradient of an output, at the shadow."""
+        state.regradients[place] = True
+        self._changed[state.node] = None
+        if state.shadow is not None:
+            self._changed[state.shadow] = None
+
+    def _arrive_shipped(self, state: SlotState, step: int) -> None:
+        """The reduced gradient, at the shadow."""
+        state.shipped[step] = True
+        self._changed[state.node] = None
+        if state.shadow is not None:
+            self._changed[state.shadow] = None
+
+    def _add_part(self, state: SlotState, step: int) -> None:
+        self._changed[state.node] = None
+        state.parts[step] += 1
+        if state.sent[step] and state.parts[step] >= self._partial_sums(state.slot):
+            state.there_ns[(step + 1) * state.width - 2] = 0
+
+    def _add_norm(self, state: SlotState, step: int) -> None:
+        self._changed[state.node] = None
+        state.norms[step] += 1
+        if state.norms[step] >= self._grid.size:
+            state.there_ns[(step + 1) * state.width - 1] = 0
+
+    def _acknowledged(self, state: SlotState, step: int) -> None:
+        self._changed[state.node] = None
+        self._acks[step] += 1
+        self._settle(step)
 
     def _settle(self, step: int) -> None:
         """Note when a step is done everywhere: its stash is free, the step after next may begin."""
         if self._is_settled(step):
-            self._changed.update(dict.fromkeys(self._nodes))
+            self._changed.update(dict.fromkeys(self._nodes.values()))
             if self._stepped[step] == self._grid.size:
                 self._settled_ns[step] = self._links.now_ns
 
-    def _waiting(self) -> list[str]:
-        out = []
-        for node in self._nodes.values():
-            for state in node.owned:
-                if (instruction := self._next_own(state)) is not None:
-                    lacks = self._lacks(state, instruction)
-                    out.append(f"{instruction} of pipeline {state.slot.pipeline} waits for {lacks}")
-        return out
+
+def _first_of(ready: list[Ready]) -> Ready:
+    """By the picker."""
+    operations = [
+        ReadyOp(actor.slot, actor.step, instruction, actor.recovering == actor.step)
+        for actor, instruction in ready
+    ]
+    first = next_op(operations)
+    return next(one for one, op in zip(ready, operations, strict=True) if op is first)

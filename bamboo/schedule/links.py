@@ -7,14 +7,12 @@ same to real messages.) Within a node a message takes no time. Between zones a l
 and narrower.
 """
 
-import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from heapq import heappop, heappush
+from typing import Any, TypeAlias
 
 from bamboo.ids import NodeId
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,89 +52,119 @@ class Far:
         return self.links.between(zones[one], zones[other])
 
 
-@dataclass(slots=True)
-class _Lanes:
-    """Until when each lane of one link is taken, and how long that of what yields was held up."""
+class Lanes:
+    """One directed link: what it takes, until when each of its lanes is taken, and for how long
+    that of what yields was held up."""
 
-    free_ns: int = 0
-    yielding_free_ns: int = 0
-    shared_ns: int = 0
+    __slots__ = ("bytes_per_s", "free_ns", "latency_ns", "shared_ns", "yielding_free_ns")
+
+    def __init__(self, link: Link) -> None:
+        self.latency_ns = round(link.latency_s * 1e9)
+        self.bytes_per_s = link.bytes_per_s
+        self.free_ns = 0
+        self.yielding_free_ns = 0
+        self.shared_ns = 0
+
+    def carry_ns(self, size_bytes: float) -> int:
+        """How long a message of that size takes a lane of its own."""
+        return round(size_bytes / self.bytes_per_s * 1e9) if self.bytes_per_s > 0 else 0
+
+    def sent_ns(self, now_ns: int, carry_ns: int) -> int:
+        """When a message that takes a lane so long, given to the link now, has left."""
+        sent_ns = self.free_ns
+        sent_ns = max(sent_ns, now_ns)
+        if (sharing_ns := min(carry_ns, self.yielding_free_ns - sent_ns)) > 0:
+            sent_ns += sharing_ns
+            self.yielding_free_ns += sharing_ns
+            self.shared_ns += sharing_ns
+        sent_ns += carry_ns
+        self.free_ns = sent_ns
+        return sent_ns
+
+    def yielding_sent_ns(self, now_ns: int, carry_ns: int) -> int:
+        """Likewise, of what yields, if nothing else is sent meanwhile."""
+        self.yielding_free_ns = max(now_ns, self.free_ns, self.yielding_free_ns) + carry_ns
+        return self.yielding_free_ns
 
 
-class Links(Generic[T]):
-    """Things of type T that happen at a time; equal times keep the order in which they came."""
+Happening: TypeAlias = tuple[Callable[[Any, Any], None], Any, Any]
+"""What is called when it happens, and with what."""
+
+
+class Links:
+    """Things that happen at a time; equal times keep the order in which they came."""
 
     def __init__(self, *, latency_s: float, bytes_per_s: float, far: Far | None = None) -> None:
         self.now_ns = 0
         self.latency_ns = round(latency_s * 1e9)
         self._near = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
         self._far = far
-        self._queue: list[tuple[int, int, T]] = []
+        self._queue: list[tuple[int, int, Happening]] = []
         self._sequence = 0
-        self._lanes: dict[tuple[NodeId, NodeId], _Lanes] = {}
-        self._yielding: dict[int, tuple[_Lanes, int]] = {}
+        self._lanes: dict[tuple[NodeId, NodeId], Lanes] = {}
+        self._yielding: dict[int, tuple[Lanes, int]] = {}
         """By sequence, what yields and is under way: its link, and for how long that had been
         shared when its time in the queue was right."""
 
-    def at(self, when_ns: int, what: T) -> None:
-        """Let `what` happen at `when_ns`."""
-        self._sequence += 1
-        heapq.heappush(self._queue, (when_ns, self._sequence, what))
-
-    def carry(
-        self,
-        source: NodeId,
-        to: NodeId,
-        what: T,
-        size_bytes: float,
-        *,
-        hops: int = 1,
-        yields: bool = False,
-    ) -> bool:
-        """Let `what` happen when a message of that size, sent now, has arrived; `hops` counts the
-        latencies on its way. True: it has arrived at this very moment, and is not queued."""
+    def lanes(self, source: NodeId, to: NodeId) -> Lanes | None:
+        """The link from one node to another; None: both are the same."""
         if source == to:
-            return True
-        link = (self._far.between(source, to) if self._far is not None else None) or self._near
-        carry_ns = round(size_bytes / link.bytes_per_s * 1e9) if link.bytes_per_s > 0 else 0
+            return None
         lanes = self._lanes.get((source, to))
         if lanes is None:
-            lanes = self._lanes[source, to] = _Lanes()
-        begin_ns = max(self.now_ns, lanes.free_ns)
-        if yields:
-            sent_ns = max(begin_ns, lanes.yielding_free_ns) + carry_ns
-            lanes.yielding_free_ns = sent_ns
-        else:
-            sharing_ns = min(carry_ns, max(0, lanes.yielding_free_ns - begin_ns))
-            sent_ns = begin_ns + carry_ns + sharing_ns
-            lanes.free_ns = sent_ns
-            lanes.yielding_free_ns += sharing_ns
-            lanes.shared_ns += sharing_ns
-        arrives_ns = sent_ns + hops * round(link.latency_s * 1e9)
+            link = self._far.between(source, to) if self._far is not None else None
+            lanes = self._lanes[source, to] = Lanes(link or self._near)
+        return lanes
+
+    def at(self, when_ns: int, happens: Happening) -> None:
+        """Let it happen at `when_ns`."""
+        self._sequence += 1
+        heappush(self._queue, (when_ns, self._sequence, happens))
+
+    def carry(
+        self, lanes: Lanes | None, carry_ns: int, happens: Happening, *, hops: int = 1
+    ) -> None:
+        """Let it happen when a message that takes its lane so long, sent now, has arrived, which
+        may be at once; `hops` counts the latencies on its way."""
+        arrives_ns = self.now_ns
+        if lanes is not None:
+            arrives_ns = lanes.sent_ns(self.now_ns, carry_ns) + hops * lanes.latency_ns
         if arrives_ns == self.now_ns:
-            return True
-        self.at(arrives_ns, what)
-        if yields:
-            self._yielding[self._sequence] = (lanes, lanes.shared_ns)
-        return False
+            tell, whom, what = happens
+            tell(whom, what)
+            return
+        self._sequence += 1
+        heappush(self._queue, (arrives_ns, self._sequence, happens))
 
-    def _pop(self) -> T | None:
-        """What comes first; None: it is due later by now, and was put back."""
-        when_ns, sequence, what = heapq.heappop(self._queue)
-        lanes, known_ns = self._yielding.pop(sequence, (None, 0))
-        if lanes is None or lanes.shared_ns == known_ns:
-            return what
+    def carry_yielding(self, lanes: Lanes | None, carry_ns: int, happens: Happening) -> None:
+        """As `carry`, of a message that yields."""
+        arrives_ns = self.now_ns
+        if lanes is not None:
+            arrives_ns = lanes.yielding_sent_ns(self.now_ns, carry_ns) + lanes.latency_ns
+        if lanes is None or arrives_ns == self.now_ns:
+            tell, whom, what = happens
+            tell(whom, what)
+            return
+        self.at(arrives_ns, happens)
+        self._yielding[self._sequence] = (lanes, lanes.shared_ns)
+
+    def _is_late(self, when_ns: int, sequence: int, happens: Happening) -> bool:
+        """Whether what yields is due later by now, and was put back."""
+        lanes, known_ns = self._yielding.pop(sequence)
+        if lanes.shared_ns == known_ns:
+            return False
         self._yielding[sequence] = (lanes, lanes.shared_ns)
-        heapq.heappush(self._queue, (when_ns + lanes.shared_ns - known_ns, sequence, what))
-        return None
+        heappush(self._queue, (when_ns + lanes.shared_ns - known_ns, sequence, happens))
+        return True
 
-    def next_moment(self) -> list[T]:
+    def next_moment(self) -> list[Happening]:
         """Go on to the next time at which anything happens; all of it, in order. Empty: the end."""
-        out: list[T] = []
-        while self._queue and (not out or self._queue[0][0] == self.now_ns):
-            when_ns = self._queue[0][0]
-            what = self._pop()
-            if what is not None:
-                self.now_ns = when_ns
-                out.append(what)
+        out: list[Happening] = []
+        queue, yielding = self._queue, self._yielding
+        while queue and (not out or queue[0][0] == self.now_ns):
+            first = heappop(queue)
+            if first[1] in yielding and self._is_late(*first):
+                continue
+            self.now_ns = first[0]
+            out.append(first[2])
         return out

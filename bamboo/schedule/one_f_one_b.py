@@ -16,6 +16,7 @@ Parallelism", MLSys 2023, which has up to twice as many forwards first.)
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bamboo.schedule.instruction import Instruction
 
@@ -95,6 +96,7 @@ def most_in_flight(stage: int, stages: int, microbatches: int) -> int:
     return min(forwards_first(stage, stages, microbatches) + 1, microbatches)
 
 
+@lru_cache(maxsize=128)
 def one_f_one_b(stages: int, microbatches: int) -> tuple[Program, ...]:
     """The program of each of `stages` stages for `microbatches` microbatches a step.
 

@@ -1,50 +1,214 @@
 """What changes while a dry run goes on: where each node's slots and shadows stand.
 
-Rule: only `dry_run` changes these; nothing else sees them.
+Rule: only `dry_run` and `hit_step` change these; nothing else sees them. All that is done for each
+operation looks things up by number: millions of operations are played for one question.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from bamboo.ids import NodeId
 from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.links import Lanes
+from bamboo.schedule.timeline import Ran
 from bamboo.topology.slots import Slot
+
+UNKNOWN_NS = 1 << 62
+"""Later than anything."""
 
 
 class SlotState:
-    """Where an owned slot stands: step, and cursor in its program. After the program's last
-    instruction come the exchange and, one further, the optimizer step."""
+    """Where an owned slot stands, and what has arrived for it. After its program's last
+    instruction come the exchange and, one further, the optimizer step.
 
-    __slots__ = ("cursor", "program", "slot", "step")
+    `at` is its place in the whole run: steps in a row, `width` places in each, which begins at
+    `base`. `there_ns` says of each place when that operation's inputs are there, UNKNOWN_NS while
+    that is open; the place behind the last one never has them.
+    """
 
-    def __init__(self, slot: Slot, program: tuple[Instruction, ...]) -> None:
-        self.slot = slot
-        self.program = program
-        self.step = 0
-        self.cursor = 0
+    __slots__ = (
+        "after",
+        "at",
+        "backward_at",
+        "base",
+        "before",
+        "durations_ns",
+        "forward_at",
+        "gradient_lanes",
+        "gradient_ns",
+        "instructions",
+        "last",
+        "microbatches",
+        "node",
+        "norms",
+        "output_lanes",
+        "output_ns",
+        "outputs",
+        "parts",
+        "places",
+        "recovering",
+        "regradients",
+        "sends_on",
+        "sends_twice",
+        "sent",
+        "shadow",
+        "shipped",
+        "slot",
+        "starts_ns",
+        "step",
+        "takes_time",
+        "there_ns",
+        "width",
+    )
+
+    def __init__(
+        self,
+        slot: Slot,
+        program: Sequence[Instruction],
+        durations_ns: Mapping[str, int],
+        *,
+        node: NodeState,
+        steps: int,
+    ) -> None:
+        """`durations_ns`: of each kind of operation."""
+        stage = slot.stage
+        self.slot, self.node = slot, node
+        self.shadow: NodeState | None = None
+        self.before: SlotState | None = None
+        """The slot of the stage before; None: there is none. `after` likewise."""
+        self.after: SlotState | None = None
+        self.instructions = (
+            *program,
+            Instruction(stage=stage, kind="X"),
+            Instruction(stage=stage, kind="S"),
+        )
+        self.durations_ns = tuple(durations_ns[one.kind] for one in self.instructions)
+        self.width = len(self.instructions)
+        self.microbatches = len(program) // 2
+        self.forward_at, self.backward_at = (
+            {one.microbatch: at for at, one in enumerate(program) if one.kind == kind}
+            for kind in ("F", "B")
+        )
+        self.begin(0)
+        self.there_ns = [UNKNOWN_NS] * (steps * self.width + 1)
+        for step in range(steps):
+            self.there_ns[(step + 1) * self.width - 2] = 0  # the exchange only follows
+        self.starts_ns = [UNKNOWN_NS] * (steps * self.width)
+        """When those of its operations began that were worked out (`fixed_order`)."""
+        self.takes_time = all(self.durations_ns[: len(program)])
+        self.sends_on = [one.kind == "F" for one in program]
+        """Of each operation of the program, whether what it makes goes to the stage after."""
+        self.sends_twice = False
+        """Whether the shadow of the slot before is sent gradients as well."""
+        self.places: list[int] = []
+        """Of each, the place of the one that waits for that, in its step."""
+        self.outputs = bytearray(steps * self.microbatches)
+        """Of each microbatch of each step, whether its forward is done."""
+        self.regradients = bytearray(steps * self.microbatches)
+        """Likewise, whether its shadow has the gradient of its output."""
+        self.sent = bytearray(steps)
+        """Of each step, whether its partial sums are sent."""
+        self.shipped = bytearray(steps + 1)
+        """Of each step, whether its shadow has the gradient."""
+        self.parts, self.norms = [0] * steps, [0] * steps
+        self.recovering = -1
+        """The step in which it is caught up, or is to be, after its owner was lost; -1: none."""
+        self.output_lanes: Lanes | None = None
+        """The link to the owner of the stage after, None if that is the same node; how long an
+        output takes it. For gradients to the stage before likewise."""
+        self.output_ns = 0
+        self.gradient_lanes: Lanes | None = None
+        self.gradient_ns = 0
+
+    @property
+    def cursor(self) -> int:
+        """Its place in the step."""
+        return self.at - self.base
+
+    def begin(self, step: int) -> None:
+        """Stand at the beginning of `step`; `last` is where its program has its last operation."""
+        self.step = step
+        self.base = self.at = step * self.width
+        self.last = self.base + self.width - 3
+
+    def ran(self, at: int, start_ns: int) -> Ran:
+        """The operation at a place, run by a node that owns no other slot."""
+        cursor = at % self.width
+        return Ran(
+            node=self.node.id,
+            slot=self.slot,
+            step=at // self.width,
+            instruction=self.instructions[cursor],
+            start_ns=start_ns,
+            end_ns=start_ns + self.durations_ns[cursor],
+            host_cursor=cursor,
+        )
+
+    def free_inputs(self, places: Mapping[int | None, int]) -> None:
+        """Operations of these places of each step wait for nobody's message."""
+        for step in range(len(self.sent)):
+            for place in places.values():
+                self.there_ns[step * self.width + place] = 0
 
 
 class ShadowState:
-    """Where a shadow stands: the step of its replica, and what it has not yet run ahead in it.
+    """Where a shadow stands: the step of its replica, and what it has run ahead in it.
 
     `host` is the first own slot of its node; `used` counts redundant operations at its cursors.
+    `forwards_done` and `backwards_done` are how many of all that its mode runs ahead have begun.
     """
 
-    __slots__ = ("backwards", "forwards", "host", "slot", "step", "used")
+    __slots__ = (
+        "backwards",
+        "backwards_done",
+        "durations_ns",
+        "forwards",
+        "forwards_done",
+        "host",
+        "recovering",
+        "replica_step",
+        "slot",
+        "state",
+        "step",
+        "used",
+    )
 
-    def __init__(self, slot: Slot, host: SlotState) -> None:
-        self.slot = slot
+    def __init__(
+        self,
+        state: SlotState,
+        host: SlotState,
+        ahead: Sequence[Instruction],
+        durations_ns: Mapping[str, int],
+    ) -> None:
+        """`ahead`: all that its mode runs ahead in a step."""
+        self.state, self.slot = state, state.slot
         self.host = host
-        self.step = 0
-        self.forwards: list[Instruction] = []
-        self.backwards: list[Instruction] = []
+        self.durations_ns = durations_ns
+        self.forwards = tuple(i for i in ahead if i.kind == "FR")
+        self.backwards = tuple(i for i in ahead if i.kind == "BR")
+        self.replica_step = Instruction(stage=self.slot.stage, kind="R")
+        self.recovering = -1
         self.used: dict[int, int] = {}
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Stand at `step`, with all that its mode runs ahead still to do."""
+        self.step = step
+        self.forwards_done = self.backwards_done = 0
 
 
 class NodeState:
-    """One machine: the slots it owns, those it shadows, and whether it is running something."""
+    """One machine: the slots it owns, those it shadows, and whether it is running something.
+    `actor` is whose operation it runs, or was last found ready to run. While its order is fixed
+    (`fixed_order`) it is busy, with operations that are known until `free_ns`."""
 
-    __slots__ = ("busy", "id", "owned", "shadowed")
+    __slots__ = ("actor", "busy", "fixed_order", "free_ns", "id", "owned", "shadowed")
 
     def __init__(self, node: NodeId) -> None:
         self.id = node
-        self.busy = False
+        self.busy = self.fixed_order = False
+        self.free_ns = 0
         self.owned: list[SlotState] = []
         self.shadowed: list[ShadowState] = []
+        self.actor: SlotState | ShadowState | None = None

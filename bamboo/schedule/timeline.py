@@ -3,7 +3,9 @@
 Rule: everything that is said about a schedule (figures, gaps, the grid) is read from this value.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bamboo.ids import NodeId
 from bamboo.schedule.instruction import Instruction
@@ -11,9 +13,8 @@ from bamboo.schedule.layout import Layout
 from bamboo.topology.slots import Slot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """One operation that ran, on `node`, from `start_ns` to `end_ns`.
+class Ran(NamedTuple):
+    """One operation that ran, on `node`, from `start_ns` to `end_ns`. A tuple, since many are made.
 
     `host_cursor` is where the node's first own slot stood in its program when it started.
     """
@@ -29,12 +30,23 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Everything a dry run did, in order of start, and when each step was settled everywhere."""
+    """Everything a dry run did, and when each step was settled everywhere."""
 
     layout: Layout
     steps: int
-    ran: tuple[Ran, ...]
     commit_ns: tuple[int, ...]
     """When the last owner had stepped, by step."""
     settled_ns: tuple[int, ...]
     """When the last shadow's acknowledgement was everywhere: its stash is free again."""
+    operations: Callable[[], tuple[Ran, ...]] = field(compare=False, repr=False)
+    """Makes `ran`, which many never ask for."""
+    _ran: tuple[Ran, ...] | None = field(init=False, default=None, compare=False, repr=False)
+
+    @property
+    def ran(self) -> tuple[Ran, ...]:
+        """All that ran, in order of start."""
+        if self._ran is None:
+            found = self.operations()
+            object.__setattr__(self, "_ran", found)
+            return found
+        return self._ran

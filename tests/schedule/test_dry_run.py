@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
-from bamboo.schedule.dry_run import Deadlock, dry_run
+from bamboo.schedule.dry_run import dry_run
 from bamboo.schedule.figures import (
     bound_s,
     computed_ahead,
@@ -20,6 +20,7 @@ from bamboo.schedule.figures import (
 from bamboo.schedule.layout import Costs, Layout, layout_of, merged
 from bamboo.schedule.one_f_one_b import Program, most_in_flight, one_f_one_b
 from bamboo.schedule.render import figures_text, grid_text
+from bamboo.schedule.standing import Deadlock
 from bamboo.schedule.timeline import Timeline
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot

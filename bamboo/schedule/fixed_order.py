@@ -1,0 +1,89 @@
+"""Nodes whose order is fixed until the end of a step's programs, worked out without an event each.
+
+Rule: a node that owns one slot and shadows nothing that it could run meanwhile runs that slot's
+operations one after the other, each as soon as its input is there. So their times follow from the
+times of its inputs alone, whatever else happens when; only what it sends to nodes that have a
+choice is an event. The last operation of the program is one, too: after it comes the exchange,
+and there nodes have a choice again. No replica can step before that, since every slot sends its
+squares first.
+
+This is the lookahead of conservative parallel simulation (Chandy and Misra, "Distributed
+Simulation", IEEE TSE 1979).
+"""
+
+from collections.abc import Callable
+
+from bamboo.schedule.links import Links
+from bamboo.schedule.states import UNKNOWN_NS, NodeState, SlotState
+
+Arrive = Callable[[SlotState, int], None]
+
+
+def begins_fixed_order(node: NodeState, now_ns: int) -> bool:
+    """Whether the node, which is about to run an operation of a program, has no choice until the
+    end of it; then it is marked so.
+
+    While something that yields is under way on a link of its, it is not: how long that is held up
+    counts by when each message is sent.
+    """
+    state = node.owned[0]
+    if len(node.owned) > 1 or not state.takes_time or state.at >= state.last:
+        return False
+    if state.sends_twice or any(
+        shadow.forwards or shadow.step != state.step for shadow in node.shadowed
+    ):
+        return False
+    for lanes in (state.output_lanes, state.gradient_lanes):
+        if lanes is not None and lanes.yielding_free_ns > now_ns:
+            return False
+    node.fixed_order, node.free_ns = True, now_ns
+    return True
+
+
+def work_out(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
+    """Run a slot of a node of fixed order as far as it is known when its inputs come, and others
+    that this lets go on. Returns those whose last operation of the program is to be next, and
+    has its input."""
+    at_last, todo = [], [state]
+    while todo:
+        state = todo.pop()
+        todo += _go_on(state, links, arrive)
+        if state.at == state.last and state.there_ns[state.at] < UNKNOWN_NS:
+            at_last.append(state)
+    return at_last
+
+
+def _go_on(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
+    """Run one slot on. Returns slots that waited for what it sent."""
+    there_ns, starts_ns, durations_ns = state.there_ns, state.starts_ns, state.durations_ns
+    sends_on, places = state.sends_on, state.places
+    at, base, last, free_ns = state.at, state.base, state.last, state.node.free_ns
+    waited = []
+    while at < last:
+        if (there := there_ns[at]) > free_ns:
+            if there == UNKNOWN_NS:
+                break
+            free_ns = there
+        starts_ns[at] = free_ns
+        cursor = at - base
+        free_ns += durations_ns[cursor]
+        at += 1
+        if sends_on[cursor]:
+            to, lanes, carry_ns = state.after, state.output_lanes, state.output_ns
+        else:
+            to, lanes, carry_ns = state.before, state.gradient_lanes, state.gradient_ns
+        if to is None:
+            continue
+        assert lanes is not None, "its neighbours are other nodes"
+        sent_ns = lanes.free_ns
+        sent_ns = max(sent_ns, free_ns)
+        lanes.free_ns = sent_ns = sent_ns + carry_ns
+        arrives_ns, place = sent_ns + lanes.latency_ns, base + places[cursor]
+        if not to.node.fixed_order:
+            links.at(arrives_ns, (arrive, to, place))
+        else:
+            to.there_ns[place] = arrives_ns
+            if to.at == place:
+                waited.append(to)
+    state.at, state.node.free_ns = at, free_ns
+    return waited
