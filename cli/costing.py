@@ -212,7 +212,8 @@ def _round(
     played = _to_play(table)
     rows = [row_of(job, by_name[one.line.instance_type], one, terms) for one in played]
     rival = _rival(job, by_name, played, terms)
-    with bar("simulating") as told:
+    several = f"simulating {len(rows) + len(rival)} rows, runs"
+    with bar(several) as told:
         alone = outcomes([*rows, *rival], seeds=asked.seeds, told=told) if rows else []
     found = []
     for one in alone:

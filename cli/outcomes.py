@@ -8,7 +8,6 @@ lose more than MOST_LOSSES nodes is played so far only, and what is left is take
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -137,25 +136,35 @@ def row_of(
 def outcomes(
     rows: Sequence[Row], *, seeds: int, processes: int = 0, told: Callable[[int, int], None]
 ) -> list[Outcome]:
-    """Each row's, over seeds 0 to `seeds` - 1; on all cores, or so many processes. A row stays in
-    one process, which makes its dry runs once."""
-    found = []
-    workers = max(1, min(processes or cores(), len(rows)))
-    played = in_order(partial(_play, seeds), rows, processes=workers)
-    for row, figures in zip(rows, played, strict=True):
-        found.append(_outcome(row, figures))
-        told(len(found), len(rows))
-    return found
-
-
-def _play(seeds: int, row: Row) -> list[Figures]:
-    times = TimesBook(row.asked.workload)
+    """Each row's, over seeds 0 to `seeds` - 1; on all cores, or so many processes. `told` hears of
+    each run that is over, of all."""
     # Where nothing is taken, every run is the same.
-    several = range(seeds if row.market is not None else 1)
-    return [
-        simulate(row.asked, _trace(row, seed), times=times, system=row.system, keep_moments=False)
-        for seed in several
-    ]
+    several = [seeds if row.market is not None else 1 for row in rows]
+    runs = [(number, seed) for number, count in enumerate(several) for seed in range(count)]
+    workers = max(1, min(processes or cores(), len(runs)))
+    found: list[list[Figures]] = [[] for _ in rows]
+    told(0, len(runs))
+    played = in_order(_Player(rows).play, runs, processes=workers)
+    for done, ((number, _), figures) in enumerate(zip(runs, played, strict=True), 1):
+        found[number].append(figures)
+        told(done, len(runs))
+    return [_outcome(row, figures) for row, figures in zip(rows, found, strict=True)]
+
+
+class _Player:
+    """Plays rows in one process, which makes the dry runs of a row once."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._times: dict[int, TimesBook] = {}
+
+    def play(self, run: tuple[int, int]) -> Figures:
+        """A run: the number of its row, and its seed."""
+        number, seed = run
+        row = self._rows[number]
+        times = self._times.setdefault(number, TimesBook(row.asked.workload))
+        trace = _trace(row, seed)
+        return simulate(row.asked, trace, times=times, system=row.system, keep_moments=False)
 
 
 def _trace(row: Row, seed: int) -> Trace:

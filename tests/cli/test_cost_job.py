@@ -2,6 +2,8 @@
 
 import csv
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -91,8 +93,21 @@ def test_a_given_figure_is_that_of_the_job_as_it_is_written(
     assert fixed["samples_per_usd"] == pytest.approx(100 * 3600 / (2 * 0.526))
 
 
-def test_the_text(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text(
+    job: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    @contextmanager
+    def noted(what: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda done, of_all: told.setdefault(what, []).append((done, of_all))
+
+    monkeypatch.setattr("cli.commands.cost.bar", noted)
     text = " ".join(asked(capsys, job, *FAST).split())
+    ((what, runs),) = [(what, runs) for what, runs in told.items() if "simulating" in what]
+    # Two seeds a row, but on demand nothing is taken and one run is all.
+    of_all = 2 * int(what.split()[1]) - 1
+    assert runs == [(done, of_all) for done in range(of_all + 1)]
     assert text.startswith(f"{Path(job).name}: ")
     assert " off, " not in text
     for words in (
