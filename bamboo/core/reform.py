@@ -11,11 +11,13 @@ way begins another round, in which everything that is still there counts. (3) No
 node that is gone.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import chain
 
 from bamboo.core.ahead import fed_layers, whole_of
 from bamboo.core.answers import answers
+from bamboo.core.base import held_at, holders
 from bamboo.core.effects import (
     FLEET,
     AgreeBoundary,
@@ -146,7 +148,7 @@ def lose_while_reforming(
         asked_of = report is not None and bool(report.holdings)  # else it came later, with nothing
         if not asked_of and not needed:
             return changed(state, effects, f"{words}; it held nothing and gets nothing")
-        held = report is not None and _held_alone(reform, report)
+        held = report is not None and _held_alone(reform, report, state.roll.live)
     after, orders = begin_reform(
         state,
         why=reform.why,
@@ -269,10 +271,14 @@ def at_rest(state: State) -> bool:
     return training and not any(busy) and state.stop_reason is None
 
 
-def _held_alone(reform: Reform, report: Report) -> bool:
-    """Whether a node held anything that was not sent to it ahead."""
-    held = (range(holding.first, holding.stop) for holding in report.holdings)
-    return not fed_layers(reform.ahead, report.node).issuperset(chain.from_iterable(held))
+def _held_alone(reform: Reform, report: Report, live: Collection[NodeId] = ()) -> bool:
+    """Whether a node held anything that was not sent to it ahead; once a base is decided, as it is
+    there, and nobody of `live` has it too."""
+    held = set(chain.from_iterable(range(h.first, h.stop) for h in report.holdings))
+    if reform.base is not None:
+        held &= held_at(report, reform.base, reform.total_square)
+        held -= {layer for layer, nodes in holders(reform).items() if set(nodes) & set(live)}
+    return not fed_layers(reform.ahead, report.node).issuperset(held)
 
 
 def _is_live(state: State, node: NodeId) -> bool:
