@@ -100,7 +100,7 @@ class Patience:
             return None
         return RunFailed(
             reporter="launcher",
-            outcome=Outcome.UNRECOVERABLE,
+            outcome=Outcome.PARKED if state.checkpoints else Outcome.UNRECOVERABLE,
             reason=f"too few nodes for cluster.park_s = {self._park_s:g} s; {_left_words(state)}",
         )
 

@@ -71,11 +71,14 @@ class Outcome(StrEnum):
     STOPPED = "stopped"
     FAULT = "fault"
     UNRECOVERABLE = "unrecoverable"
+    PARKED = "parked"
+    """No nodes came in time, and state is stored: a resume goes on from it."""
     BUDGET = "budget"
 
     @property
     def exit_code(self) -> int:
-        return {"done": 0, "stopped": 130, "fault": 1, "unrecoverable": 3, "budget": 4}[self.value]
+        codes = {"done": 0, "stopped": 130, "fault": 1, "budget": 4}
+        return codes.get(self.value, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

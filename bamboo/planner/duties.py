@@ -16,7 +16,7 @@ from bamboo.core.state import Node, NodeStatus, Outcome, Phase, State
 from bamboo.ids import InstanceId
 from bamboo.topology.assignment import Assignment
 
-_NOTHING_LEFT = (Outcome.UNRECOVERABLE, Outcome.FAULT)
+_NOTHING_LEFT = (Outcome.UNRECOVERABLE, Outcome.PARKED, Outcome.FAULT)
 """Ends that leave no state but that of the newest checkpoint."""
 
 

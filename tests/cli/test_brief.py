@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.checkpoint.initial import Weights
-from bamboo.core.state import Phase
+from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.sim.trace import Trace
 from cli.finish import receipt_body, with_taken
@@ -93,7 +93,7 @@ def test_a_notice_that_is_too_short_is_said_on_a_full_page_too() -> None:
 
 receipts = st.fixed_dictionaries(
     {
-        "outcome": st.sampled_from(["done", "stopped", "budget", "unrecoverable", "fault"]),
+        "outcome": st.sampled_from(list(Outcome)).map(str),
         "sentence": st.text("abc de", max_size=900),
         "final_note": st.text("abc de", max_size=400),
         "troubles": st.lists(st.text("abc de", max_size=200), max_size=9),

@@ -34,6 +34,7 @@ def test_both_nodes_will_be_taken_and_resume_goes_on_from_the_last_step(tmp_path
         wait_until(lambda: launched.process.poll() is not None, what="the end", timeout_s=60.0)
         assert launched.process.returncode == 3
     receipt = json.loads((launched.folder / "receipt.json").read_text())
+    assert receipt["outcome"] == "parked"
     done = receipt["newest_checkpoint"]
     assert 0 < done == receipt["step"], "no step that was taken is lost"
     assert f"`bamboo resume kept` goes on from step {done}" in receipt["sentence"]

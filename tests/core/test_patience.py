@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
-from bamboo.core.events import CaughtUp, Reconsider
+import pytest
+
+from bamboo.core.events import CaughtUp, Reconsider, RunFailed
 from bamboo.core.patience import READING, Patience, stands_for_s
-from bamboo.core.state import Reform, State
+from bamboo.core.state import Checkpoint, Outcome, Reform, State
 from tests.core.build import apply, lost, running
+
+STORED = Checkpoint(step=8, era=1)
 
 
 def short() -> State:
@@ -53,3 +57,20 @@ def test_state_has_longer_to_be_moved_than_a_step_has() -> None:
     assert stands_for_s(replace(state, reform=moves), step_timeout_s=60.0) > READING * 60.0
     undecided = replace(moves, base=None)
     assert stands_for_s(replace(state, reform=undecided), step_timeout_s=60.0) == 60.0
+
+
+@pytest.mark.parametrize(
+    ("stored", "outcome"), [((), Outcome.UNRECOVERABLE), ((STORED,), Outcome.PARKED)]
+)
+def test_a_run_that_waits_in_vain_is_parked_where_it_has_something_to_go_on_from(
+    stored: tuple[Checkpoint, ...], outcome: Outcome
+) -> None:
+    waits = Reform(since=1, why="x", planned=False, intact=False, asked=())
+    state = replace(running(1, 4), reform=waits, checkpoints=stored)
+    patience = Patience(patience_s=5.0, park_s=60.0)
+    patience.due(state, now_s=0.0)
+    event = patience.due(state, now_s=60.0)
+    assert isinstance(event, RunFailed)
+    assert (event.outcome, event.outcome.exit_code) == (outcome, 3)
+    said = "goes on from step 8" if stored else "begins anew"
+    assert event.reason.endswith(f"`bamboo resume {state.run}` {said}")

@@ -335,7 +335,7 @@ class Checkers:
             raise Red("written", f"the run is done, by {entry.event}")
         if outcome is Outcome.UNRECOVERABLE and not isinstance(entry.event, RunFailed):
             self._check_unrecoverable(before, state)
-        if outcome is Outcome.UNRECOVERABLE:
+        if outcome in (Outcome.UNRECOVERABLE, Outcome.PARKED):
             check_lost(self._world, max(self._stored, default=0))
             check_given_up(self._world, max(self._stored, default=0))
         if outcome is Outcome.FAULT and not self.stalls and not self.faults:
