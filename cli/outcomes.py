@@ -2,7 +2,7 @@
 
 Rule: the production core decides, as in `bamboo simulate`; the market of a row has the nodes of its
 plan and its zones, and a node of a mixed option that is on demand is never taken. A run that would
-lose more than MOST_LOSSES nodes is played so far only, and what is left is taken to be like it.
+lose more nodes than `most_losses` is played so far only, and what is left is taken to be like it.
 """
 
 import math
@@ -36,6 +36,9 @@ from cli.workload import grids_of
 
 MOST_LOSSES = 80
 """Of one run: with as many the rest of it is like what was played."""
+DEEP, MOST_LOSSES_IF_DEEP = 16, 24
+"""In a pipeline of more stages nearly every loss is a layout that was not there before, and its dry
+run takes long; ten runs have some hundred losses even so."""
 LONGER, AT_LEAST_H = 4.0, 12.0
 """A run has so many times as long as is expected, and so much more."""
 ANCHORS = "on-demand"
@@ -43,6 +46,11 @@ ANCHORS = "on-demand"
 ALWAYS = "on demand"
 BACK_S = REPLACE_S - Terms().boot_s
 """Until the market has another node, unless a trace says otherwise; then it boots."""
+
+
+def most_losses(stages: int) -> int:
+    """That one run is played to."""
+    return MOST_LOSSES if stages <= DEEP else MOST_LOSSES_IF_DEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +114,7 @@ def row_of(
     )
     cuts = _cuts(offer, option)
     workload = replace(offer.workload, cuts={len(cut) - 1: cut for cut in cuts})
-    share = min(1.0, MOST_LOSSES / max(option.preemptions, 1e-9))
+    share = min(1.0, most_losses(grid.stages) / max(option.preemptions, 1e-9))
     hours = LONGER * option.hours * share + AT_LEAST_H
     asked = Asked(
         workload=workload,

@@ -13,6 +13,7 @@ from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from cli.costing import JobCost, beside
+from cli.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_lines
 from cli.views.market_words import market_words, not_considered
@@ -155,8 +156,9 @@ def _played(found: JobCost, width: int) -> list[str]:
             f"{found.restarts_terms}"
         )
     lines += paragraph(
-        f"{count(found.seeds, 'run')} a row (seeds 0 to {found.seeds - 1}); $ with what stands "
-        "beside the instances, samples per $ of instances alone"
+        f"{count(found.seeds, 'run')} a row (seeds 0 to {found.seeds - 1}), each up to "
+        f"{MOST_LOSSES} losses, or {MOST_LOSSES_IF_DEEP} where a pipeline has more than {DEEP} "
+        "stages; $ with what stands beside the instances, samples per $ of instances alone"
     )
     return lines
 
