@@ -334,7 +334,7 @@ class WorkerStarter(Protocol):
     """How an agent starts its worker: a fork of a pre-imported server, or a new interpreter."""
 
     def start(self, *, config: Mapping[str, str]) -> WorkerProcess:
-        """Start `bamboo.runtime.worker.main(config)`; `config` is small JSON-able text to text."""
+        """Start `bamboo.runtime.node.worker.main(config)`; `config` is small text to text."""
 
 
 # ---------------------------------------------------------------- the market: what things cost

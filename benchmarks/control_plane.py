@@ -180,9 +180,9 @@ def reconfigure(run: Run, *, slow: int, at_once: bool) -> None:
     members = sorted(assignment.members())
     paces = tuple(Pace(node=n, microbatch_s=0.02 if n in late else 0.01) for n in members)
     run.say(PaceMeasured(reporter="fleet", era=run.state.era, paces=paces))
-    reform = run.state.reform
-    assert reform is not None
-    for question in questions(run, assignment, reform.since):
+    reconfiguration = run.state.reconfiguration
+    assert reconfiguration is not None
+    for question in questions(run, assignment, reconfiguration.since):
         if at_once:
             run.say_at_once(question)
         else:

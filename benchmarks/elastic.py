@@ -71,7 +71,7 @@ def job(**cluster_keys: Any) -> JobConfig:
 
 def on_grid(run: Cluster, grid: Grid) -> State:
     """Wait until the run trains on a grid, and a few steps more."""
-    state = run.wait(lambda s: s.grid == grid and s.reform is None, 60, f"{grid}")
+    state = run.wait(lambda s: s.grid == grid and s.reconfiguration is None, 60, f"{grid}")
     run.wait_step(max(run.losses()) + 6)
     return state
 
@@ -84,11 +84,11 @@ def stalls(run: Cluster) -> list[float]:
     spans: list[tuple[float, float]] = []  # from the decision to lay out anew until its last step
     begun_s: float | None = None
     for decision in run.decisions():
-        if begun_s is None and decision.state.reform is not None:
+        if begun_s is None and decision.state.reconfiguration is not None:
             begun_s = decision.now_s
         if begun_s is not None and BASED in decision.reason:
             spans.append((begun_s, decision.now_s))
-        if decision.state.reform is None:
+        if decision.state.reconfiguration is None:
             begun_s = None
     since = [0.0, *(last_s for _, last_s in spans)]
     until = [*(begun_s for begun_s, _ in spans[1:]), math.inf]
@@ -174,7 +174,9 @@ def shares(body: dict[str, Any], rounds: int) -> None:
                         for n in state.assignment.owners
                     )
                     run.append(PaceMeasured(reporter="bench", era=state.era, paces=paces))
-                    run.wait(lambda s: s.shares == (8, 4) and s.reform is None, 30, "shares")
+                    run.wait(
+                        lambda s: s.shares == (8, 4) and s.reconfiguration is None, 30, "shares"
+                    )
                     run.wait_step(max(run.losses()) + 2)
                 stop(run)
                 found = {r["step"]: r["t_s"] for r in reversed(run.metrics("step"))}

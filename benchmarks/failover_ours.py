@@ -93,14 +93,14 @@ def killed(kills: Sequence[Kill], for_s: float) -> Ours:
         sleep_until(begin_s + for_s)
         end_s = time.monotonic()
         stop(run)
-        commits, reforms = commits_of(run), unplanned(run.decisions())
+        commits, reconfigurations = commits_of(run), unplanned(run.decisions())
         play = Play(
             begin_s=begin_s,
             end_s=end_s,
             kills_s=tuple(stamp for stamp, _, _ in stamps),
             commits=tuple(replace(c, at_s=c.at_s - clock_s) for c in commits),
-            discarded=len(reforms),
-            again=taken_back(commits, reforms),
+            discarded=len(reconfigurations),
+            again=taken_back(commits, reconfigurations),
         )
         return Ours(
             play=play,
@@ -145,12 +145,16 @@ def unplanned(decisions: Sequence[Decision]) -> list[tuple[float, int]]:
     the step in hand was done in vain, and so was what had been committed from that step on."""
     out, known = [], -1
     for decision in decisions:
-        reform = decision.state.reform
-        if reform is None or reform.base is None or reform.since == known:
+        reconfiguration = decision.state.reconfiguration
+        if (
+            reconfiguration is None
+            or reconfiguration.base is None
+            or reconfiguration.since == known
+        ):
             continue
-        known = reform.since
-        if not reform.planned:
-            out.append((decision.now_s, reform.base))
+        known = reconfiguration.since
+        if not reconfiguration.planned:
+            out.append((decision.now_s, reconfiguration.base))
     return out
 
 

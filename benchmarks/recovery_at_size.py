@@ -47,8 +47,8 @@ from bamboo.core.events import LayoutBuilt, Prepared, ReplicaJoined
 from bamboo.core.state import Phase, State
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
-from bamboo.runtime.numerics import prepare
-from bamboo.runtime.reference import CalmRun
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.step.numerics import prepare
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.commit_gaps import layout_gaps, longest_gap_s, median_gap_s
@@ -228,7 +228,7 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
         run.wait_step(WARM, PATIENCE_S, poll_s=LOOK_S)
         run.start(stages)
         run.wait(
-            lambda s: s.grid == wanted and s.reform is None,
+            lambda s: s.grid == wanted and s.reconfiguration is None,
             PATIENCE_S,
             f"{wanted}",
             poll_s=LOOK_S,
@@ -239,15 +239,17 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
         end = ended(run)
         decisions = run.decisions()
         commits = [commit.at_s for commit in commits_of(run)]
-    begun = first(decisions, lambda s: s.reform is not None)
-    based = first(decisions, lambda s: s.reform is not None and s.reform.base is not None)
+    begun = first(decisions, lambda s: s.reconfiguration is not None)
+    based = first(
+        decisions, lambda s: s.reconfiguration is not None and s.reconfiguration.base is not None
+    )
     built = [d for d in decisions if isinstance(d.event, LayoutBuilt)]
     sent = sum(d.event.bytes for d in built if isinstance(d.event, LayoutBuilt))
     done_s = built[-1].now_s
-    assert begun.state.reform is not None
+    assert begun.state.reconfiguration is not None
     prepares_s = first(decisions, lambda s: s.preparing is not None).now_s
     said = [d.event for d in decisions if isinstance(d.event, Prepared)]
-    ahead = begun.state.reform.ahead
+    ahead = begun.state.reconfiguration.ahead
     ahead_bytes = 0 if ahead is None else sum(size for _, size in ahead.prepared)
     followed_bytes = sum(event.followed_bytes for event in said)
     ahead_s = begun.now_s - prepares_s

@@ -2,7 +2,7 @@
 
 Rule: a stamp is a line, written by the process that trains, so that nobody has to ask the run
 anything while it is timed. Beside the work that an operation gives to its device, all that the
-training thread does is what our runtime costs: picking, letters, copies, records.
+training thread does is what our runtime costs: picking, messages, copies, records.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.tree import JobConfig
-from bamboo.runtime.device import Cpu, Device, VirtualDevice
-from bamboo.runtime.trainer import Trainer
+from bamboo.runtime.device.devices import Cpu, Device, VirtualDevice
+from bamboo.runtime.node.trainer import Trainer
 from benchmarks.peers.processes import die_with_parent
 from benchmarks.turns import Contender, Stamp, Stamps, read_stamps
 from tests.e2e import entry

@@ -1,5 +1,5 @@
 """A model that hardly computes, for virtual devices: what an operation takes is given there, and on
-two cores the arithmetic of many nodes, which wait for nobody else, delays each other's letters.
+two cores the arithmetic of many nodes, which wait for nobody else, delays each other's messages.
 """
 
 from collections.abc import Callable

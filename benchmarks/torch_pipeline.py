@@ -32,7 +32,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_layer, build_model
-from bamboo.runtime.host_memory import keep_freed_memory
+from bamboo.runtime.device.host_memory import keep_freed_memory
 from benchmarks.peers.processes import DEADLINE_S, die_with_parent
 from benchmarks.turns import Contender, Stamps
 

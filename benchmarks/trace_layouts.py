@@ -141,7 +141,7 @@ class Study:
         ours = simulate(protected, trace, times=times, keep_moments=False)
         best = simulate(protected, trace, times=times, system=ORACLE, keep_moments=False)
         out = {"ours": ours.steps, "no pauses": best.steps}
-        stands = Pauses(reform_s=self._charge_s, restore_s=self._charge_s)
+        stands = Pauses(reconfiguration_s=self._charge_s, restore_s=self._charge_s)
         for every in INTERVALS:
             kept = replace(bare.policy, checkpoint_every=every)
             asked = replace(bare, policy=kept, pauses=stands)

@@ -183,7 +183,7 @@ def result_of(play: Play, run: str, home: Path) -> Played:
         for line in (home / run / "decisions.jsonl").read_text().splitlines()
     ]
     reasons = [str(body.get("reason", "")) for body in bodies]
-    relaid = receipt["reconfigurations"]
+    reconfigured = receipt["reconfigurations"]
     return Played(
         play=play,
         run=run,
@@ -191,9 +191,9 @@ def result_of(play: Play, run: str, home: Path) -> Played:
         wall_s=round(receipt["wall_s"], 1),
         preemptions=receipt["trace"]["preemptions"],
         failovers=sum("takes over" in reason for reason in reasons),
-        restarts=len(relaid),
-        restores=sum(one["checkpoint"] for one in relaid),
-        steps_done_again=sum(one["steps_again"] for one in relaid),
+        restarts=len(reconfigured),
+        restores=sum(one["checkpoint"] for one in reconfigured),
+        steps_done_again=sum(one["steps_again"] for one in reconfigured),
         overruns=sum(node["overruns"] for node in receipt["nodes"]),
         samples=receipt["step"] * load_job(JOB, keys_of(play.setting)).train.batch,
         usd_per_node_hour=price_in(receipt["bill"]),

@@ -110,7 +110,7 @@ def rows(trace: Trace) -> list[tuple[str, str, Figures]]:
     table = MODELS[MODEL].step_s
     published = PaperTerms()
     quick = PaperTerms(
-        start_s=Pauses().restore_s, reconfiguration_s=Pauses().reform_s + _copy_s(work)
+        start_s=Pauses().restore_s, reconfiguration_s=Pauses().reconfiguration_s + _copy_s(work)
     )
     return [
         (

@@ -11,9 +11,9 @@ from typing import Any
 from bamboo.errors import InputError, StoreNotReached, StoreUnavailable
 from bamboo.ports import Store
 from cli import background, lock, sites, wiring
-from cli.look import store_may_answer
 from cli.outage import THEIR_STORE_AWAY_S
 from cli.ports import Screen
+from cli.run_status import store_may_answer
 from cli.runs import RunFolder
 from cli.watching import Watcher
 

@@ -30,7 +30,7 @@ from bamboo.errors import (
     StoreUnavailable,
 )
 from bamboo.ports import Store
-from cli import room, runs, sites, wiring
+from cli import disk_space, runs, sites, wiring
 from cli.autoscaling import Autoscaler
 from cli.begun import Begun
 from cli.bill_log import rented_in
@@ -38,10 +38,10 @@ from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt, with_taken
 from cli.launcher import Launcher
-from cli.look import begun_progress, last_sign_of_life_s
 from cli.market import Market, replayed
 from cli.money import bill
 from cli.ports import Fleet, Ports, Screen
+from cli.run_status import begun_progress, last_sign_of_life_s
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
@@ -86,7 +86,7 @@ def take_up(
     attempt = _Attempt(folder, screen, interrupts, ready)
     if not site.alive():
         site.stop()  # sees that nothing is left of it
-        room.refuse_to_settle(folder)
+        disk_space.refuse_to_settle(folder)
         with sites.store_left_by(folder, site) as store:
             booked = attempt.booked()
             return attempt.settled(lambda: attempt.close(store, booked))
@@ -136,7 +136,7 @@ class _Attempt:
             began = "training began" if first else f"it went on; `bamboo resume {self._folder.id}`"
             self._ended(Outcome.STOPPED, f"interrupted before {began}")
         except BambooError as error:
-            self._ended(Outcome.FAULT, room.with_disk(self._folder, str(error)))
+            self._ended(Outcome.FAULT, disk_space.with_disk(self._folder, str(error)))
             if isinstance(error, InputError) and self.progress.state.version == 0:
                 self._settle()
                 raise
@@ -372,7 +372,7 @@ class _Attempt:
                 raise self._unwritten
             return self._written()
         except (BooksUnwritable, InputError, StorageUnavailable, OSError) as error:
-            raise room.unsettled(self._folder, self.progress.sentence, error) from error
+            raise disk_space.unsettled(self._folder, self.progress.sentence, error) from error
 
     def _written(self) -> dict[str, Any]:
         terms, prices = self._terms, self._terms.catalogue.on_demand_prices()

@@ -11,7 +11,7 @@ from typing import Any
 
 from bamboo.config.resolve import nodes_at_begin
 from bamboo.config.tree import JobConfig
-from bamboo.core.place import grid_for
+from bamboo.core.layout_choice import grid_for
 from bamboo.core.policy import Policy
 from bamboo.core.state import State
 from bamboo.planner.autoscale import Scaling

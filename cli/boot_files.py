@@ -16,7 +16,7 @@ from bamboo.checkpoint.run_files import data_name, put_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.data.sources import read_source
 from bamboo.errors import BambooError
 from bamboo.ids import RunId

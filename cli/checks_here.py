@@ -12,11 +12,11 @@ from importlib import metadata
 from pathlib import Path
 
 from bamboo.config.tree import JobConfig
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from cli import runs, wiring
+from cli.disk_space import unwritable
 from cli.doctor import Check, Finding, Result
 from cli.machine import need_of
-from cli.room import unwritable
 from cloud.local import limits
 from cloud.local.reach import loopback_trouble
 from cloud.local.room import ROOM_BYTES, free_bytes

@@ -14,7 +14,7 @@ from traceback import walk_tb
 import click
 
 from bamboo.errors import InputError
-from bamboo.lines import DISK_FULL
+from bamboo.jsonl import DISK_FULL
 from cli.printable import printable
 
 

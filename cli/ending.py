@@ -19,8 +19,8 @@ from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from cli import lock, wiring
 from cli.boot_files import remove_boot_files
-from cli.look import job_of
 from cli.run_roles import each, remove_role, runs_with_role
+from cli.run_status import job_of
 from cli.runs import RunFolder
 from cli.store_reference import store_of_job
 from cli.views.quantities import count

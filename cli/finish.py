@@ -14,9 +14,9 @@ from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.planner.value import per_usd_spent
 from cli import sites, wiring
-from cli.look import job_of
 from cli.money import Bill, Rented
 from cli.progress import Preemption, Progress, node_rows, status_body
+from cli.run_status import job_of
 from cli.runs import Part, RunFolder, parts_before, write_json
 from cli.terms import Terms
 from cli.views.preemption import noticed, preemption_line, short_preemption_line
@@ -181,7 +181,7 @@ def receipt_body(
             }
             for p in progress.preemptions
         ],
-        "reconfigurations": [relaid.body() for relaid in progress.relaid],
+        "reconfigurations": [reconfigured.body() for reconfigured in progress.reconfigured],
         "trace": None if progress.trace is None else asdict(progress.trace),
         "nodes": node_rows(progress),
         "bill": bill.to_body() | _with_beside(usd, beside),

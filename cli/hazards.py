@@ -14,8 +14,8 @@ from bamboo.errors import InputError
 from bamboo.planner.hazards import Lived, LossRate, OwnRuns, loss_rate
 from cli import runs
 from cli.bill_log import read_bill_log, rented_in
-from cli.look import catalogue_of
 from cli.money import Rented
+from cli.run_status import catalogue_of
 from cli.runs import RunFolder
 
 HOUR_S = 3600.0

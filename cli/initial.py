@@ -24,7 +24,7 @@ from bamboo.checkpoint.initial import (
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from cli import finish, runs, wiring
-from cli.look import job_of, strategy_of
+from cli.run_status import job_of, strategy_of
 from cli.runs import RunFolder
 
 _INIT = re.compile(r"run:([^@\s]+)(?:@([0-9]{1,9}))?", re.ASCII)

@@ -21,7 +21,6 @@ from cli.autoscaling import Autoscaler
 from cli.books import Booked
 from cli.chaos import Chaos
 from cli.deadlines import Deadlines
-from cli.heard import Hearing
 from cli.ledger import Accounts
 from cli.market import Market
 from cli.missing import may_start, missing
@@ -33,6 +32,7 @@ from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_metric
 from cli.spending import LEAVING_S, Spending, short_of
 from cli.stopping import stop_event
+from cli.store_records import Hearing
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5

@@ -32,10 +32,10 @@ from bamboo.planner.value import per_usd_spent
 from bamboo.ports import Store
 from cli.books import DUTY, WORK, Booked
 from cli.busy import busy_of, busy_to_the_end
-from cli.heard import Hearing
 from cli.money import Rented, bill
 from cli.ports import Books
 from cli.progress import Progress
+from cli.store_records import Hearing
 
 WORK_EVERY_S = 60.0
 """So often is it noted how busy the instances were, when nothing else happens."""

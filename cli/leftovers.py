@@ -20,8 +20,8 @@ from cli import lock, runs, wiring
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Check, Finding, Result
 from cli.ending import account_job, runs_in_account
-from cli.look import job_of
 from cli.run_roles import runs_with_role
+from cli.run_status import job_of
 from cli.store_reference import store_of_job, store_url_of
 from cli.views.quantities import count
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
 from cli import lock, wiring
-from cli.look import store_may_answer
+from cli.run_status import store_may_answer
 from cli.runs import RunFolder
 
 

@@ -167,9 +167,9 @@ class TraceClock:
             return
         self._trace_s, self._at_s = self.trace_s(at_s), at_s
         restart_s = self._terms.restart_s
-        if restart_s is not None and state.reform is not None and not self._restarting:
+        if restart_s is not None and state.reconfiguration is not None and not self._restarting:
             self._trace_s += restart_s
-        self._restarting = state.reform is not None
+        self._restarting = state.reconfiguration is not None
         if state.phase is Phase.FINISHED:
             self._rate = 0.0
         elif restart_s is not None and self._restarting and not parked(state):

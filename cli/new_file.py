@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from bamboo.errors import InputError
-from bamboo.lines import DISK_FULL
+from bamboo.jsonl import DISK_FULL
 from bamboo.new_files import whole_file
 from bamboo.private_files import users_umask
 from cli.echo import echo_result

@@ -18,7 +18,7 @@ from bamboo.ids import InstanceId, RunId
 from bamboo.planner.auxiliary import HOURS_PER_MONTH
 from cli import runs, wiring
 from cli.doctor import Check, Finding, Result
-from cli.look import job_of
+from cli.run_status import job_of
 from cli.runs import RunFolder
 from cli.views.quantities import count, usd
 from cloud.orphans import Known, Orphan, orphans

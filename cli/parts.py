@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from bamboo.lines import LineWriter
+from bamboo.jsonl import LineWriter
 from cli.bill_log import read_bill_log
 from cli.runs import Part, RunFolder, part_of
 from cloud.intents import drop_torn_line

@@ -18,7 +18,7 @@ from bamboo.planner.value import per_usd_spent
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 from cli.pause import pause_parts_s
-from cli.relaid import Relaid, relaid_by
+from cli.reconfigured import Reconfigured, reconfigured_by
 
 OPERATIONS = ("F", "B", "FR", "BR")
 """Forward, backward, and both as redundant computation for the neighbour's stage."""
@@ -126,7 +126,7 @@ class Progress:
     """Of replicas that were made over the border of a zone."""
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
-    relaid: tuple[Relaid, ...] = ()
+    reconfigured: tuple[Reconfigured, ...] = ()
     """Reconfigurations that are over."""
     stood_since_s: float | None = None
     """Since when all stand for one that is under way."""
@@ -261,11 +261,11 @@ def with_decision(
             )
         case _:
             pass
-    began_s = progress.stood_since_s if before.reform is not None else at_s
+    began_s = progress.stood_since_s if before.reconfiguration is not None else at_s
     began_s = at_s if began_s is None else began_s
     later = [one.steps for one in progress.recent if one.at_s > at_s]  # read before this decision
     finished = min(later) - 1 if later else progress.step
-    done = relaid_by(before, after, event, began_s=began_s, at_s=at_s, finished=finished)
+    done = reconfigured_by(before, after, event, began_s=began_s, at_s=at_s, finished=finished)
     ended = after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED
     if done is not None:
         progress = replace(progress, gone_on=(*progress.gone_on, (at_s, done.step)))
@@ -277,8 +277,8 @@ def with_decision(
         progress,
         state=after,
         preemptions=preemptions,
-        relaid=progress.relaid if done is None else (*progress.relaid, done),
-        stood_since_s=None if after.reform is None else began_s,
+        reconfigured=progress.reconfigured if done is None else (*progress.reconfigured, done),
+        stood_since_s=None if after.reconfiguration is None else began_s,
         ending=reason if ended else progress.ending,
     )
 

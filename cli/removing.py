@@ -14,7 +14,7 @@ from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.errors import InputError
 from bamboo.user_code.bundle import CODE_FOLDER
 from cli import lock
-from cli.look import job_of, store_is_gone
+from cli.run_status import job_of, store_is_gone
 from cli.runs import RunFolder
 
 BY_NAME = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")

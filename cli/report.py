@@ -19,12 +19,12 @@ from bamboo.telemetry.reader import read_metrics
 from bamboo.telemetry.schema import MetricRecord
 from cli.finish import receipt_body
 from cli.live import live_store
-from cli.look import LOST, job_of, progress_from_store, status_of
 from cli.money import Rented, bill
 from cli.run_cost import NOT_TOLD, cost_of_run
+from cli.run_status import LOST, job_of, progress_from_store, status_of
 from cli.runs import RunFolder, parts_before, started_at_s
 from cli.spent import rented_of
-from cli.views.receipt import relaid_line
+from cli.views.receipt import reconfigured_line
 
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")
@@ -118,7 +118,7 @@ def _checked(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
     for one in receipt["preemptions"]:
         _with_all(one, PREEMPTION)
     for one in receipt["reconfigurations"]:
-        relaid_line(one)
+        reconfigured_line(one)
     return _with_all(receipt, ("unigram_entropy_nats",))
 
 

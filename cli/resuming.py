@@ -28,10 +28,10 @@ from cli.begun import Begun
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.lock import Lock
-from cli.look import begun_progress, catalogue_of, job_of, strategy_of
 from cli.machine import refuse_too_small, refuse_unfit
 from cli.money import bill
 from cli.ports import Screen
+from cli.run_status import begun_progress, catalogue_of, job_of, strategy_of
 from cli.runs import RunFolder
 from cli.semantics import differences, told
 from cli.signals import Interrupts

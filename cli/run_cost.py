@@ -15,9 +15,9 @@ from bamboo.errors import InputError, StoreRefused
 from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
 from cli import lock, sites
 from cli.live import StoreSilent, live_store
-from cli.look import job_of, status_by_books, status_of, store_is_gone
 from cli.parts import ended_at_s
 from cli.resizes import resizes_of
+from cli.run_status import job_of, status_by_books, status_of, store_is_gone
 from cli.runs import RunFolder, part_of
 from cli.spent import spent_on
 from cli.terms import promised

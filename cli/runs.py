@@ -18,7 +18,7 @@ from typing import Any
 from bamboo.config.home import home as home_folder
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
-from bamboo.lines import unwritable
+from bamboo.jsonl import unwritable
 from bamboo.new_files import write_whole
 from bamboo.user_code.bundle import CODE_FOLDER
 from cli.documents import SCHEMA_VERSION, Document, read_document, read_text

@@ -7,7 +7,7 @@ from pathlib import Path
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
-from bamboo.runtime import verify_segment
+from bamboo.runtime.check import verify_segment
 from cli import wiring
 from cli.runs import RunFolder
 

@@ -95,7 +95,7 @@ def site_of(folder: RunFolder) -> Site:
     endpoint = folder.live_endpoint()
     if endpoint is None or "account" not in endpoint:
         return local_cloud_of(folder)
-    from cli.look import job_of
+    from cli.run_status import job_of
 
     return _account_site(folder, job_of(folder), str(endpoint["store_url"]), led=False)
 
@@ -124,7 +124,7 @@ def local_cloud_of(folder: RunFolder) -> "LocalCloud":
 
 def outlives_its_launcher(folder: RunFolder) -> bool:
     """Whether the run goes on when its launcher is gone: one in an account does, asked or not."""
-    from cli.look import job_of
+    from cli.run_status import job_of
 
     return is_detached(folder) or job_of(folder).cloud.provider != "local"
 
@@ -262,7 +262,7 @@ def bring_final(folder: RunFolder, job: JobConfig, *, stages: int) -> None:
 def bring_logs(folder: RunFolder) -> None:
     """Bring what the nodes of a run in an account have written into its folder; on this machine it
     lies there. Raises StorageUnavailable."""
-    from cli.look import job_of
+    from cli.run_status import job_of
 
     job = job_of(folder)
     if job.cloud.provider != "local":

@@ -18,8 +18,8 @@ from bamboo.core.state import State
 from bamboo.core.straggler import kept_beyond
 from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
-from cli.beside import beside_body, beside_of
 from cli.money import Rented, bill
+from cli.overheads import beside_body, beside_of
 from cli.planning import nodes_of
 from cli.progress import Progress
 from cli.terms import Terms

@@ -1,7 +1,7 @@
 """Where every instance-second and micro-dollar of a run went: live, or after its end.
 
     the cloud's log of starts and stops            ->  the bill
-    duties and work of the instances (`cli.told`)  ->  its parts
+    duties and work of the instances (`cli.duty_sources`)  ->  its parts
 
 Rule: the bill does not ask what an instance did, and the parts do not ask what the bill is; they
 are equal to the micro-dollar, or `planner.attribution` refuses them.
@@ -23,12 +23,12 @@ from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.duties import Duty, DutyChange, last_duties
 from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.ports import Store
-from cli.beside import beside_body, beside_of
 from cli.bill_log import rented_in
-from cli.look import catalogue_of, job_of
+from cli.duty_sources import Told, told_of
 from cli.money import Rented
+from cli.overheads import beside_body, beside_of
+from cli.run_status import catalogue_of, job_of
 from cli.runs import RunFolder, part_of
-from cli.told import Told, told_of
 
 WAITING = (Use.BOOTING, Use.FORMING, Use.PARKED)
 NOT_MEMBERS = (Duty.BOOTING, Duty.LEAVING)

@@ -21,9 +21,9 @@ from bamboo.planner.refreshed import catalogue_json
 from bamboo.topology.strategy import AUTO, Strategy
 from cli import runs
 from cli.documents import REMEDY
-from cli.look import catalogue_of, job_of, strategy_of
 from cli.market import TraceTerms
 from cli.planning import Planned
+from cli.run_status import catalogue_of, job_of, strategy_of
 from cli.runs import Part, RunFolder
 
 

@@ -10,9 +10,7 @@ from typing import Any
 from bamboo.coord.follow import Follower
 from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.ports import Store
-from cli.heard import Hearing
 from cli.launcher import LEASES_EVERY_S
-from cli.look import empty_progress, job_of
 from cli.pause import with_kill_stamp
 from cli.ports import Screen
 from cli.progress import (
@@ -21,8 +19,10 @@ from cli.progress import (
     with_decision,
     with_metric,
 )
+from cli.run_status import empty_progress, job_of
 from cli.runs import RunFolder, part_of
 from cli.stamps import kill_stamps_s
+from cli.store_records import Hearing
 
 
 class Watcher:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from cloud.provider import Provider
 
 WORKER_ENTRY = "cli.worker:run"
-PREFLIGHT_ENTRY = "bamboo.runtime.preflight:forked"
-PRELOADED = ("cli.worker", "bamboo.runtime.preflight")
+PREFLIGHT_ENTRY = "bamboo.runtime.check.preflight:forked"
+PRELOADED = ("cli.worker", "bamboo.runtime.check.preflight")
 """What the fork server of a local cloud imports."""
 PREFLIGHT_DEADLINE_S = 300.0
 STARTS = "starts/"
@@ -176,7 +176,7 @@ def run_preflight(
         forked = begun and begun.fork(PREFLIGHT_ENTRY, room=room if model else "data")
         return torch_process.ask(
             forked
-            or torch_process.Started(("bamboo.runtime.preflight", room if model else "data")),
+            or torch_process.Started(("bamboo.runtime.check.preflight", room if model else "data")),
             job_to_json(job),
             what="the preflight",
             told=told,
@@ -213,7 +213,7 @@ def run_profile(
     request = {"job": job_to_json(job), "device": device, "limit_s": limit_s}
     deadline_s = limit_s + PREFLIGHT_DEADLINE_S
     body = torch_process.answer(
-        ("bamboo.runtime.profile",),
+        ("bamboo.runtime.check.profile",),
         json.dumps(request | {"machine": machine, "seen": seen}),
         what="the measuring",
         told=told,
@@ -236,7 +236,7 @@ def run_verify(
 
     Raises InputError when the run cannot be compared here.
     """
-    module = "bamboo.runtime.verify_samples" if samples else "bamboo.runtime.verify"
+    module = "bamboo.runtime.check.verify_samples" if samples else "bamboo.runtime.check.verify"
     return torch_process.answer(
         ("cli.segment" if segment else module, str(folder), *map(str, segment or ())),
         "",

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 
-from bamboo.runtime import worker
+from bamboo.runtime.node import worker
 from cli.store_reference import store_url_of
 from cli.wiring import bucket
 

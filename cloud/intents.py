@@ -15,7 +15,7 @@ from typing import Any
 
 from bamboo.errors import BooksUnwritable
 from bamboo.ids import InstanceId, RunId, ZoneId
-from bamboo.lines import LineWriter
+from bamboo.jsonl import LineWriter
 from cloud.provider import InstanceState, Launched, LaunchSpec, Market, Observed, Pool
 
 ALL_GONE = "all-gone"

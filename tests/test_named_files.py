@@ -14,7 +14,7 @@ from bamboo.config.catalogue import read_catalogue
 from bamboo.config.load import load_job
 from bamboo.errors import InputError
 from bamboo.named_files import open_named, read_bounded, what_is_wrong
-from bamboo.runtime import verify, verify_samples
+from bamboo.runtime.check import verify, verify_samples
 from bamboo.sim.prices import read_prices
 from bamboo.sim.trace import read_trace
 from bamboo.telemetry.reader import Tail

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import BooksUnwritable
-from bamboo.lines import LineWriter
+from bamboo.jsonl import LineWriter
 from bamboo.new_files import copy_all, open_to_append, whole_file, write_whole
 
 

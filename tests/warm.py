@@ -30,8 +30,12 @@ from tests.e2e.forker import DEADLINE_S, ROOT
 MODULES = (
     *("cli.worker", "cli.segment", "cli.main", "cloud.local.mock_aws", "cloud.local.host"),
     *("cli.launching", "cli.attempt", "cli.background", "cloud.local.valkey"),
-    *("bamboo.runtime.preflight", "bamboo.runtime.verify", "bamboo.runtime.verify_samples"),
-    *("bamboo.runtime.profile", "tests.cli.boots", "tests.warm_child"),
+    *(
+        "bamboo.runtime.check.preflight",
+        "bamboo.runtime.check.verify",
+        "bamboo.runtime.check.verify_samples",
+    ),
+    *("bamboo.runtime.check.profile", "tests.cli.boots", "tests.warm_child"),
 )
 
 

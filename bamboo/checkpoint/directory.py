@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bamboo.errors import StorageFull, StorageUnavailable
-from bamboo.lines import DISK_FULL
+from bamboo.jsonl import DISK_FULL
 from bamboo.new_files import copy_all, whole_file, whole_file_in
 from bamboo.ports import SMALL_BYTES
 

@@ -4,8 +4,8 @@ with neighbours in different zones where that is asked for."""
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from bamboo.core.aim import shadowed
 from bamboo.core.state import Node
+from bamboo.core.target_assignment import shadowed
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment

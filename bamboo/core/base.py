@@ -7,7 +7,7 @@ which every layer is found somewhere, alive or in a checkpoint.
 from dataclasses import dataclass
 
 from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Reform, Report, State
+from bamboo.core.state import Checkpoint, Reconfiguration, Report, State
 from bamboo.ids import NodeId
 
 
@@ -22,11 +22,11 @@ class Base:
 
 def find_base(state: State, policy: Policy) -> Base | None:
     """The newest step for which every layer is there; None: there is none."""
-    reform = state.reform
-    assert reform is not None, "asked only while a reconfiguration is under way"
-    live = reform.intact or state.redundancy != "off"
-    holdings = [h for r in reform.reports for h in r.holdings] if live else []
-    norms = {n.step: n.total_square for r in reform.reports for n in r.norms}
+    reconfiguration = state.reconfiguration
+    assert reconfiguration is not None, "asked only while a reconfiguration is under way"
+    live = reconfiguration.intact or state.redundancy != "off"
+    holdings = [h for r in reconfiguration.reports for h in r.holdings] if live else []
+    norms = {n.step: n.total_square for r in reconfiguration.reports for n in r.norms}
     kept = {checkpoint.step for checkpoint in checkpoints_of(state, policy)}
     for step in sorted({h.step for h in holdings} | {h.reach for h in holdings} | kept)[::-1]:
         norm = norms.get(step - 1)
@@ -57,11 +57,11 @@ def held_at(report: Report, base: int, total_square: float | None) -> frozenset[
     )
 
 
-def holders(reform: Reform) -> dict[int, tuple[NodeId, ...]]:
+def holders(reconfiguration: Reconfiguration) -> dict[int, tuple[NodeId, ...]]:
     """By layer, who can send it as it is at the base."""
     out: dict[int, tuple[NodeId, ...]] = {}
-    assert reform.base is not None, "a base is decided before anything is sent"
-    for report in reform.reports:
-        for layer in held_at(report, reform.base, reform.total_square):
+    assert reconfiguration.base is not None, "a base is decided before anything is sent"
+    for report in reconfiguration.reports:
+        for layer in held_at(report, reconfiguration.base, reconfiguration.total_square):
             out[layer] = (*out.get(layer, ()), report.node)
     return out

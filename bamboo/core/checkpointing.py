@@ -19,8 +19,8 @@ from bamboo.core.events import (
 )
 from bamboo.core.keep import committer, left_words, without
 from bamboo.core.policy import Policy
-from bamboo.core.reform import begin_reform, void_member
-from bamboo.core.state import Checkpoint, Keep, Phase, Reform, Saving, State
+from bamboo.core.reconfiguration import begin_reconfiguration, void_member
+from bamboo.core.state import Checkpoint, Keep, Phase, Reconfiguration, Saving, State
 from bamboo.core.transition import Transition, away, changed, live_members, stale
 from bamboo.ids import NodeId
 
@@ -61,8 +61,8 @@ def save_shard(state: State, event: ShardSaved) -> Transition:
 def order_completion(decided: Transition) -> Transition:
     """Tell somebody to complete each checkpoint that has all shards, and nobody at work on it."""
     state = decided.state
-    if state.reform is not None:
-        return _order_keep(decided, state.reform)
+    if state.reconfiguration is not None:
+        return _order_keep(decided, state.reconfiguration)
     if state.phase is Phase.FINISHED:
         return decided
     whole = [saving for saving in state.saving if len(saving.stages) == state.grid.stages]
@@ -86,12 +86,18 @@ def order_completion(decided: Transition) -> Transition:
 
 def complete(state: State, event: CheckpointDone) -> Transition:
     """A checkpoint can be restored from now on. Also while all stop: its manifest stands."""
-    reform = state.reform
-    if (keep := _keep_of(state, event)) is not None and reform is not None:
+    reconfiguration = state.reconfiguration
+    if (keep := _keep_of(state, event)) is not None and reconfiguration is not None:
         made = Checkpoint(step=keep.step, era=keep.era)
-        after = _with_checkpoint(state, made).having(reform=replace(reform, keep=None))
+        after = _with_checkpoint(state, made).having(
+            reconfiguration=replace(reconfiguration, keep=None)
+        )
         return changed(after, (), f"the state before step {keep.step} is stored, nothing is lost")
-    undecided = state if reform is None or reform.base is not None else replace(state, reform=None)
+    undecided = (
+        state
+        if reconfiguration is None or reconfiguration.base is not None
+        else replace(state, reconfiguration=None)
+    )
     if (why := _void(undecided, event.node, event.era)) is not None:
         return stale(state, why)
     if any(done.step == event.step for done in state.checkpoints):
@@ -123,11 +129,19 @@ def reject(state: State, event: CheckpointDamaged) -> Transition:
     left = tuple(done for done in state.checkpoints if done.step != event.step)
     after = replace(state, checkpoints=left)
     reason = f"the checkpoint of step {event.step} is passed over: {event.reason}"
-    reform = state.reform
-    if reform is None or not reform.checkpoint or reform.base != event.step:
+    reconfiguration = state.reconfiguration
+    if (
+        reconfiguration is None
+        or not reconfiguration.checkpoint
+        or reconfiguration.base != event.step
+    ):
         return changed(after, (), reason)
-    again, orders = begin_reform(
-        after, why=reform.why, planned=False, forced=reform.forced, intact=reform.intact
+    again, orders = begin_reconfiguration(
+        after,
+        why=reconfiguration.why,
+        planned=False,
+        forced=reconfiguration.forced,
+        intact=reconfiguration.intact,
     )
     return changed(again, orders, reason)
 
@@ -137,7 +151,7 @@ def reject(state: State, event: CheckpointDamaged) -> Transition:
 
 def _keep_of(state: State, event: ShardSaved | CheckpointDone | CheckpointFailed) -> Keep | None:
     """What is being stored while all stand still, if a live node speaks of it."""
-    keep = None if state.reform is None else state.reform.keep
+    keep = None if state.reconfiguration is None else state.reconfiguration.keep
     if keep is None or (event.step, event.era) != (keep.step, keep.era):
         return None
     return keep if void_member(state, event.node) is None else None
@@ -166,18 +180,18 @@ def _part_failed(state: State, event: CheckpointFailed, keep: Keep, policy: Poli
         return changed(_keeping(state, other), (), f"{reason}; another node does")
     if other is not None and event.node not in {part.node for part in keep.parts}:
         return stale(state, f"{reason}; it is not to")
-    reform, emergency = state.reform, state.emergency
-    assert reform is not None, "something is kept only while all stand still"
+    reconfiguration, emergency = state.reconfiguration, state.emergency
+    assert reconfiguration is not None, "something is kept only while all stand still"
     after = state.having(
-        reform=replace(reform, keep=None, save=False),
+        reconfiguration=replace(reconfiguration, keep=None, save=False),
         emergency=None if emergency is None else replace(emergency, failed=True),
     )
     return changed(after, (), f"{reason}; what nobody holds who stays will be lost")
 
 
-def _order_keep(decided: Transition, reform: Reform) -> Transition:
+def _order_keep(decided: Transition, reconfiguration: Reconfiguration) -> Transition:
     """Tell who lives longest to write the manifest, once all parts are stored."""
-    state, keep = decided.state, reform.keep
+    state, keep = decided.state, reconfiguration.keep
     if keep is None or not keep.whole or keep.committer in state.roll.live:
         return decided
     to = committer(state, keep)
@@ -189,9 +203,9 @@ def _order_keep(decided: Transition, reform: Reform) -> Transition:
 
 
 def _keeping(state: State, keep: Keep) -> State:
-    reform = state.reform
-    assert reform is not None, "something is kept only while all stand still"
-    return state.having(reform=replace(reform, keep=keep))
+    reconfiguration = state.reconfiguration
+    assert reconfiguration is not None, "something is kept only while all stand still"
+    return state.having(reconfiguration=replace(reconfiguration, keep=keep))
 
 
 def _with_checkpoint(state: State, made: Checkpoint) -> State:
@@ -205,6 +219,6 @@ def _void(state: State, node: NodeId, era: int) -> str | None:
     found = state.node(node)
     if found is None or not found.status.live:
         return f"node {node} {'never joined' if found is None else away(found)}: it does not count"
-    if era != state.era or state.reform is not None:
+    if era != state.era or state.reconfiguration is not None:
         return "the layout is another one by now"
     return None

@@ -26,8 +26,8 @@ from bamboo.core.keep import (
     unfit_words,
 )
 from bamboo.core.policy import Policy
-from bamboo.core.reform import begin_reform, void_member
-from bamboo.core.state import Emergency, Phase, Reform, State
+from bamboo.core.reconfiguration import begin_reconfiguration, void_member
+from bamboo.core.state import Emergency, Phase, Reconfiguration, State
 from bamboo.core.transition import Transition, changed, listed, stale
 from bamboo.ids import NodeId
 
@@ -45,11 +45,15 @@ def note_emergency(
         return decided
     if not policy.keeps or state.assignment is None or state.phase is Phase.FINISHED:
         return decided
-    reform = state.reform
-    if reform is not None and reform.base is None and not _steps_on(state, reform):
+    reconfiguration = state.reconfiguration
+    if (
+        reconfiguration is not None
+        and reconfiguration.base is None
+        and not _steps_on(state, reconfiguration)
+    ):
         return decided  # all are about to say what they hold, or have
     same = state.nodes is before.nodes and state.assignment is before.assignment
-    if same and reform is before.reform:
+    if same and reconfiguration is before.reconfiguration:
         return decided
     known = state.emergency
     found, words = _find(state, policy, now_s=now_s)
@@ -88,27 +92,29 @@ def save_due(state: State, event: SaveDue) -> Transition:
     """All hold at a boundary, or where they are, and store what has no home."""
     if (why := void_member(state, event.node)) is not None:
         return stale(state, why)
-    emergency, reform = state.emergency, state.reform
+    emergency, reconfiguration = state.emergency, state.reconfiguration
     if emergency is None or emergency.since != event.since or emergency.failed:
         return stale(state, "that has a home again, or was tried in vain")
     stops = state.stop_reason is not None and not event.at_once  # else its last step takes too long
-    if reform is None and (stops or state.finished):
+    if reconfiguration is None and (stops or state.finished):
         return stale(state, "the run is ending, and all that it holds is stored then")
-    if reform is not None and reform.base is None:
-        if reform.keep is not None or (reform.save and not (event.at_once and reform.planned)):
+    if reconfiguration is not None and reconfiguration.base is None:
+        if reconfiguration.keep is not None or (
+            reconfiguration.save and not (event.at_once and reconfiguration.planned)
+        ):
             return stale(state, "that is being done already")
-        if not (event.at_once and reform.planned):
-            after = state.having(reform=replace(reform, save=True))
+        if not (event.at_once and reconfiguration.planned):
+            after = state.having(reconfiguration=replace(reconfiguration, save=True))
             return changed(after, (), f"{WHY}: what has none is stored before all go on")
     # Also during a failover: what it lacks may be gone with several nodes, and never come.
-    planned = reform is None and not event.at_once
-    after, orders = begin_reform(
+    planned = reconfiguration is None and not event.at_once
+    after, orders = begin_reconfiguration(
         state,
         why=WHY,
         planned=planned,
-        forced=reform is not None and reform.forced,
-        intact=reform is None or reform.intact,
-        ahead=None if reform is None else reform.ahead,
+        forced=reconfiguration is not None and reconfiguration.forced,
+        intact=reconfiguration is None or reconfiguration.intact,
+        ahead=None if reconfiguration is None else reconfiguration.ahead,
         save=True,
     )
     where = "hold at the next boundary" if planned else "stop where they are"
@@ -147,10 +153,10 @@ def _first_loss_s(state: State) -> float:
     return min(deadline_s(state, node) for node in set(state.assignment.owners))
 
 
-def _steps_on(state: State, reform: Reform) -> bool:
+def _steps_on(state: State, reconfiguration: Reconfiguration) -> bool:
     """Whether a step is finished first, which may take longer than there is time."""
-    waiting = answers(reform.reports).silent(reform.asked, state.roll.live)
-    return reform.planned and reform.keep is None and bool(waiting)
+    waiting = answers(reconfiguration.reports).silent(reconfiguration.asked, state.roll.live)
+    return reconfiguration.planned and reconfiguration.keep is None and bool(waiting)
 
 
 def _losses(state: State, policy: Policy) -> tuple[tuple[float, float], ...]:
@@ -169,6 +175,6 @@ def _losses(state: State, policy: Policy) -> tuple[tuple[float, float], ...]:
 
 def _is_stored(state: State, policy: Policy) -> bool:
     """Whether the step that all are about to go on from is stored, or the last one of the run."""
-    base = None if state.reform is None else state.reform.base
+    base = None if state.reconfiguration is None else state.reconfiguration.base
     stored = {made.step for made in state.checkpoints}
     return base in stored or (policy.steps > 0 and policy.steps in stored)

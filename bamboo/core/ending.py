@@ -35,7 +35,7 @@ def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] =
         transfers=(),
         moves=(),
         preparing=None,
-        reform=None,
+        reconfiguration=None,
     )
     leave = tuple(End(to=node.id) for node in over.live_nodes())
     return changed(over, (*first, *leave, TerminateAll(to=FLEET)), reason)
@@ -51,7 +51,7 @@ def request_stop(state: State, event: StopRequested) -> Transition:
     if state.assignment is None:
         reason = f"stopped before training began: {event.reason}"
         return end(asked, event.outcome, reason)
-    if state.reform is not None:  # `settle` ends it if that waits for nodes
+    if state.reconfiguration is not None:  # `settle` ends it if that waits for nodes
         return changed(asked, (), f"stopping once all go on again: {event.reason}")
     effects = (HoldForStop(to=node.id) for node in live_members(state))
     reason = f"stopping at the next step that all can finish: {event.reason}"

@@ -21,7 +21,7 @@ from bamboo.core.ending import end, settle_stop
 from bamboo.core.events import CaughtUp, HandedOver
 from bamboo.core.keep import cut_of, fits_notice, unfit_words
 from bamboo.core.policy import Policy
-from bamboo.core.reform import begin_reform, can_recover, lose_while_reforming
+from bamboo.core.reconfiguration import begin_reconfiguration, can_recover, lose_while_reconfiguring
 from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,
@@ -48,15 +48,15 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
     terminate = TerminateInstance(to=FLEET, instance=node.instance, reason=reason)
     without = with_status(state, NodeStatus.GONE, node.id)
     fence = Fence(to=node.id)
-    if state.reform is not None:
-        return lose_while_reforming(without, node.id, (fence, terminate), reason, policy)
+    if state.reconfiguration is not None:
+        return lose_while_reconfiguring(without, node.id, (fence, terminate), reason, policy)
     if node.status is NodeStatus.READY:
         return changed(without, (fence, terminate), f"{reason}; it had no slot")
     assignment = assigned(state)
     orphans = [s for s in assignment.owned_by(node.id) if heir(state, assignment, s) is None]
     if orphans and can_recover(state, policy):
         bare = f"no shadow has {name_slots(state, orphans)}"
-        after, orders = begin_reform(without, why=reason, planned=False)
+        after, orders = begin_reconfiguration(without, why=reason, planned=False)
         words = f"{reason}; {bare}, everybody stops where he is"
         return changed(after, (fence, *orders, terminate), words)
     if orphans:
@@ -170,7 +170,7 @@ def assigned(state: State) -> Assignment:
 
 def settled_phase(state: State) -> Phase:
     """Where a run with an assignment stands when nothing else is known."""
-    if state.reform is not None:
+    if state.reconfiguration is not None:
         return state.phase
     if state.failovers:
         return Phase.FAILING_OVER

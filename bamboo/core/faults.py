@@ -75,13 +75,17 @@ def fault_of(node: Node, scope: FaultScope, reason: str) -> NodeFailed:
 
 def has_begun(state: State) -> bool:
     """Whether anybody has trained since the run was launched or resumed."""
-    return bool(state.reform.owners) if state.reform is not None else state.assignment is not None
+    return (
+        bool(state.reconfiguration.owners)
+        if state.reconfiguration is not None
+        else state.assignment is not None
+    )
 
 
 def owns_slot(state: State, node: NodeId) -> bool:
     """Whether the node trains a slot; not one that it is only about to be given in a new layout."""
-    if state.reform is not None:
-        return node in state.reform.owners
+    if state.reconfiguration is not None:
+        return node in state.reconfiguration.owners
     return state.assignment is not None and bool(state.assignment.owned_by(node))
 
 
@@ -129,7 +133,7 @@ def _took_in(state: State, faults: Faults) -> bool:
     later = [node for node in state.nodes[faults.known :] if node.status.live]
     if state.phase is Phase.FORMING:
         return bool(later)
-    if state.assignment is None or state.reform is not None:
+    if state.assignment is None or state.reconfiguration is not None:
         return False
     return any(state.assignment.roles.has(node.id) for node in later)
 
@@ -160,9 +164,9 @@ def _unless_in_vain(decided: Transition, faults: Faults, *, now_s: float) -> Tra
     if often and parked(state):
         if not state.roll.live:
             return _give_up(decided, f"{faults.nodes} nodes failed in a row, and nobody is left")
-        reform = state.reform
-        assert reform is not None, "only a run that is laid out anew waits for nodes"
-        state = state.having(reform=replace(reform, forced=True))
+        reconfiguration = state.reconfiguration
+        assert reconfiguration is not None, "only a run that is laid out anew waits for nodes"
+        state = state.having(reconfiguration=replace(reconfiguration, forced=True))
     rest_s = faults.at_s + wait_s(faults.tries) - now_s
     words = f"no other is rented for {rest_s:.0f} s (try {faults.tries})"
     return replace(decided, state=state, reason=f"{decided.reason}; {words}")

@@ -17,7 +17,7 @@ def check(state: State) -> list[str]:
     """Everything that is wrong with a state; empty when nothing is."""
     wrong = _check_header(state)
     if state.phase is not Phase.FINISHED:
-        if state.assignment is not None and state.reform is None:
+        if state.assignment is not None and state.reconfiguration is None:
             wrong += _check_assignment(state, state.assignment)
         wrong += _check_failovers(state)
         wrong += _check_transfers(state)
@@ -35,7 +35,9 @@ def check_cause(before: State, event: Event, after: State) -> list[str]:
         return []
     said_by = NodeId(event.reporter) if isinstance(event, RunFailed) else event.node
     of_a_node = isinstance(event, NodeFailed) or before.node(said_by) is not None
-    trains = owns_slot(before, said_by) or (before.reform is not None and not after.live_nodes())
+    trains = owns_slot(before, said_by) or (
+        before.reconfiguration is not None and not after.live_nodes()
+    )
     return [f"{said_by} owns no slot and ends the run"] if of_a_node and not trains else []
 
 
@@ -75,7 +77,7 @@ def _check_header(state: State) -> list[str]:
     if len(set(ids)) != len(ids):
         wrong.append("two nodes have one id")
     # A resumed run that ends while it is laid out for the first time never had an assignment.
-    never = state.reform is not None or state.phase is Phase.FINISHED
+    never = state.reconfiguration is not None or state.phase is Phase.FINISHED
     fits = (state.assignment is not None) == (state.generation > 0)
     if not fits and not (never and state.assignment is None):
         wrong.append(f"generation {state.generation} does not fit the assignment")
@@ -86,12 +88,14 @@ def _check_header(state: State) -> list[str]:
         wrong.append(f"{state.phase} without an assignment")
     if state.assignment is not None and state.assignment.grid != state.grid:
         wrong.append("the assignment is for another grid")
-    if (state.reform is not None) != (state.phase in anew):
-        wrong.append(f"{state.phase} {'with' if state.reform else 'without'} a reconfiguration")
-    if state.reform is not None and (state.failovers or state.transfers or state.moves):
+    if (state.reconfiguration is not None) != (state.phase in anew):
+        wrong.append(
+            f"{state.phase} {'with' if state.reconfiguration else 'without'} a reconfiguration"
+        )
+    if state.reconfiguration is not None and (state.failovers or state.transfers or state.moves):
         wrong.append("something of the old layout goes on in a reconfiguration")
     given_back = any(node.released and node.status.live for node in state.nodes)
-    if given_back and state.reform is None and state.phase is not Phase.FINISHED:
+    if given_back and state.reconfiguration is None and state.phase is not Phase.FINISHED:
         wrong.append("a node is to be given back and no new layout is made without it")
     if (state.outcome is not None) != (state.phase is Phase.FINISHED):
         wrong.append(f"outcome {state.outcome} while {state.phase}")
@@ -142,7 +146,7 @@ def _check_failovers(state: State) -> list[str]:
         victim = nodes.get(failover.victim)
         if victim is None or (victim.status.live and not failover.planned):
             wrong.append(f"{where} has a victim that is not gone")
-    wants = state.phase if state.reform is not None else _expected_phase(state)
+    wants = state.phase if state.reconfiguration is not None else _expected_phase(state)
     if state.phase is not wants:
         wrong.append(f"the phase is {state.phase}, not {wants}")
     return wrong
@@ -177,7 +181,7 @@ def _check_preparing(state: State) -> list[str]:
     preparing = state.preparing
     if preparing is None:
         return []
-    busy = (state.reform, state.failovers, state.transfers, state.moves, state.stop_reason)
+    busy = (state.reconfiguration, state.failovers, state.transfers, state.moves, state.stop_reason)
     if any(busy) or state.assignment is None:
         return ["state is sent ahead while something else is under way"]
     wrong = []

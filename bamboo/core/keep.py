@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bamboo.core.base import Base, held_at, holders
+from bamboo.core.phrases import size
 from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Keep, Part, Reform, State
-from bamboo.core.words import size
+from bamboo.core.state import Checkpoint, Keep, Part, Reconfiguration, State
 from bamboo.ids import NodeId
 
 SLACK = 1.5
@@ -59,15 +59,19 @@ def unfit_words(policy: Policy, cut: Sequence[int]) -> str:
 def held_by(state: State, policy: Policy) -> dict[int, list[NodeId]]:
     """By layer, the live nodes that hold it: owners, then shadows; in a new layout that is being
     built, who held it when all stopped, and who has all of its own."""
-    assignment, reform, live = state.assignment, state.reform, state.roll.live
+    assignment, reconfiguration, live = state.assignment, state.reconfiguration, state.roll.live
     out: dict[int, list[NodeId]] = {layer: [] for layer in range(len(policy.layer_bytes))}
-    if reform is not None and reform.base is not None:
-        for layer, nodes in holders(reform).items():
+    if reconfiguration is not None and reconfiguration.base is not None:
+        for layer, nodes in holders(reconfiguration).items():
             out[layer] += [node for node in nodes if node in live]
     if assignment is None:
         return out
-    laid_out = reform is not None and reform.base is not None
-    built = {one.node for one in reform.rebuilt} if reform is not None and laid_out else None
+    laid_out = reconfiguration is not None and reconfiguration.base is not None
+    built = (
+        {one.node for one in reconfiguration.rebuilt}
+        if reconfiguration is not None and laid_out
+        else None
+    )
     cut = cut_of(state, policy)
     pairs = zip(assignment.grid.slots(), assignment.owners, assignment.shadows, strict=True)
     ranked = [(slot.stage, owner, shadow) for slot, owner, shadow in pairs]
@@ -127,11 +131,11 @@ def deadline_s(state: State, node: NodeId) -> float:
 
 
 def begin_keep(
-    state: State, reform: Reform, base: Base, policy: Policy, *, era: int
+    state: State, reconfiguration: Reconfiguration, base: Base, policy: Policy, *, era: int
 ) -> Keep | None:
     """What is to be stored of the state before the base, by those who have stopped; None: nothing
     need be, or nobody can."""
-    held = _held_at(reform, state.roll.live, base.step, base.total_square, policy)
+    held = _held_at(reconfiguration, state.roll.live, base.step, base.total_square, policy)
     plan = divide(held, state, policy) if homeless(held, state) else None
     if plan is None:
         return None
@@ -141,13 +145,13 @@ def begin_keep(
 def without(state: State, node: NodeId, policy: Policy) -> Keep | None:
     """What is being stored, with another node for what `node` has yet to store, for it is lost or
     cannot; None where nobody else has that."""
-    reform = state.reform
-    assert reform is not None, "asked only while a reconfiguration is under way"
-    keep = reform.keep
+    reconfiguration = state.reconfiguration
+    assert reconfiguration is not None, "asked only while a reconfiguration is under way"
+    keep = reconfiguration.keep
     assert keep is not None, "asked only while anything is being stored"
     unable = (*keep.unable, node)
     others = state.roll.live.difference(unable)
-    held = _held_at(reform, others, keep.step, keep.total_square, policy)
+    held = _held_at(reconfiguration, others, keep.step, keep.total_square, policy)
     parts = list(keep.parts)
     for number, part in enumerate(parts):
         if part.node != node or number in keep.stored:
@@ -167,7 +171,7 @@ def left_words(keep: Keep) -> str:
 
 def shards_of(state: State, era: int) -> int:
     """How many shards the checkpoint has that is to be completed in `era`."""
-    keep = None if state.reform is None else state.reform.keep
+    keep = None if state.reconfiguration is None else state.reconfiguration.keep
     return state.grid.stages if keep is None or keep.era != era else len(keep.parts)
 
 
@@ -185,14 +189,14 @@ def committer(state: State, keep: Keep) -> NodeId | None:
 
 
 def _held_at(
-    reform: Reform,
+    reconfiguration: Reconfiguration,
     live: Collection[NodeId],
     step: int,
     total_square: float | None,
     policy: Policy,
 ) -> dict[int, list[NodeId]]:
     out: dict[int, list[NodeId]] = {layer: [] for layer in range(len(policy.layer_bytes))}
-    for report in sorted(reform.reports, key=lambda report: report.node):
+    for report in sorted(reconfiguration.reports, key=lambda report: report.node):
         if report.node in live:
             for layer in held_at(report, step, total_square):
                 out[layer].append(report.node)

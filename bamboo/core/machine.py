@@ -17,7 +17,6 @@ Every decision ends with `protect`: new replicas and moves are begun as soon as 
 import math
 from dataclasses import replace
 
-from bamboo.core.ahead import note_prepared
 from bamboo.core.assignment import assign
 from bamboo.core.checkpointing import complete, give_up, order_completion, reject, save_shard
 from bamboo.core.effects import Drain, Effect, End, Start
@@ -65,15 +64,18 @@ from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose, take
 from bamboo.core.faults import fail_node, fail_run
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
+from bamboo.core.prefetch import note_prepared
 from bamboo.core.protect import join_replica, protect, yield_slot
-from bamboo.core.refill import refill
-from bamboo.core.reform import (
+from bamboo.core.reconfiguration import (
     agree_boundary,
-    begin_reform,
+    begin_reconfiguration,
+    break_stall,
+    improve,
     note_built,
     note_holdings,
+    reconsider,
 )
-from bamboo.core.relayout import break_stall, improve, reconsider
+from bamboo.core.refill import refill
 from bamboo.core.release import release
 from bamboo.core.settle import settle
 from bamboo.core.state import Node, NodeStatus, Phase, State
@@ -114,7 +116,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
-    if state.reform is not None and isinstance(event, _OF_A_LAYOUT):
+    if state.reconfiguration is not None and isinstance(event, _OF_A_LAYOUT):
         return stale(state, "everything is being laid out anew")
     match event:
         case NodeJoined():
@@ -209,7 +211,7 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
     if state.checkpoints and policy.elastic:
         newest = state.checkpoints[-1].step
         why = f"resumed before step {newest}"
-        after, orders = begin_reform(joined, why=why, planned=False, intact=True)
+        after, orders = begin_reconfiguration(joined, why=why, planned=False, intact=True)
         return changed(after, orders, f"{reason}, the last one")
     assignment = assign(joined.live_nodes(), state.grid, state.redundancy, apart=policy.apart)
     after = replace(
@@ -256,17 +258,17 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
         sooner = f"{describe(state, node.id)} in {event.deadline_s - now_s:.1f} s, sooner than it"
         return changed(noted, (), f"the cloud takes {sooner} said")
     stays: tuple[Effect, ...] = ()
-    if state.assignment is not None and state.reform is None:
+    if state.assignment is not None and state.reconfiguration is None:
         noted, stays = take_back_drains(noted)
     in_s = event.deadline_s - now_s
     reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
-    if state.reform is not None:  # who has no slot in the end leaves then
+    if state.reconfiguration is not None:  # who has no slot in the end leaves then
         return changed(noted, (), f"{reason}; all is being laid out anew")
     if node.status is NodeStatus.READY:
         after = with_status(noted, NodeStatus.LEFT, node.id)
         return changed(after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
     if state.redundancy in BARE_MODES and _can_spare(noted, policy):
-        after, orders = begin_reform(noted, why=reason, planned=True)
+        after, orders = begin_reconfiguration(noted, why=reason, planned=True)
         return changed(after, orders, f"{reason}; a new layout at the next boundary")
     assignment = assigned(state)
     slots = assignment.owned_by(node.id)

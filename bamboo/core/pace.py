@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from bamboo.core.events import PaceMeasured
 from bamboo.core.policy import Policy
-from bamboo.core.reform import at_rest, begin_reform
+from bamboo.core.reconfiguration import at_rest, begin_reconfiguration
 from bamboo.core.state import State
 from bamboo.core.transition import Transition, changed, stale
 from bamboo.topology.model_layout import equal_shares, minimax_shares
@@ -40,7 +40,7 @@ def rebalance(state: State, event: PaceMeasured, policy: Policy) -> Transition:
     if after_s > WORTH * before_s:
         return stale(state, f"no shares are much better than {list(now)}")
     words = f"pipelines of unequal speed: shares {list(now)} become {list(better)}"
-    after, orders = begin_reform(state, why=words, planned=True)
-    assert after.reform is not None
-    after = replace(after, reform=replace(after.reform, shares=better))
+    after, orders = begin_reconfiguration(state, why=words, planned=True)
+    assert after.reconfiguration is not None
+    after = replace(after, reconfiguration=replace(after.reconfiguration, shares=better))
     return changed(after, orders, f"{words} at the next boundary")

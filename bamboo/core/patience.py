@@ -6,7 +6,7 @@ remembered is a function of the states that were shown, and of their times.
 
 from bamboo.core.answers import answers
 from bamboo.core.events import Event, Reconsider, RunFailed
-from bamboo.core.reform import at_rest
+from bamboo.core.reconfiguration import at_rest
 from bamboo.core.state import Outcome, Phase, State
 
 _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
@@ -77,7 +77,7 @@ class Patience:
     def _prepares(self, state: State, now_s: float) -> Event | None:
         if state.preparing is None:
             # What is dropped for a loss and prepared again at rest is one wait: the bytes are not.
-            if state.reform is not None or at_rest(state):
+            if state.reconfiguration is not None or at_rest(state):
                 self._prepares_since_s = None
             return None
         if self._prepares_since_s is None:
@@ -119,15 +119,21 @@ def _moment(state: State) -> tuple[int, bool]:
 def parked(state: State) -> bool:
     """Whether a run waits for nodes: everybody who is left has said what he holds, and nobody
     stores any of it."""
-    reform = state.reform
-    if reform is None or reform.base is not None or (reform.keep is not None and state.roll.live):
+    reconfiguration = state.reconfiguration
+    if (
+        reconfiguration is None
+        or reconfiguration.base is not None
+        or (reconfiguration.keep is not None and state.roll.live)
+    ):
         return False
-    return not answers(reform.reports).silent(reform.asked, state.roll.live)
+    return not answers(reconfiguration.reports).silent(reconfiguration.asked, state.roll.live)
 
 
 def stands_for_s(state: State, *, step_timeout_s: float) -> float:
     """So long a run may show neither a step nor a decision before it counts as hung."""
-    reform = state.reform
-    moves = reform is not None and (reform.base is not None or reform.keep is not None)
+    reconfiguration = state.reconfiguration
+    moves = reconfiguration is not None and (
+        reconfiguration.base is not None or reconfiguration.keep is not None
+    )
     # Once more than who reads gives it: its own word, which names the cause, is to come first.
     return (READING + 1) * step_timeout_s if moves else step_timeout_s

@@ -9,12 +9,13 @@ begun.
 from dataclasses import replace
 from operator import attrgetter, is_
 
-from bamboo.core.aim import Lacks, lacking
 from bamboo.core.effects import OTHERS, Drain, Effect, Promote, Resend
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
+from bamboo.core.phrases import sent_words
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
 from bamboo.core.straggler import dismiss
+from bamboo.core.target_assignment import Lacks, lacking
 from bamboo.core.transition import (
     Transition,
     acting_member,
@@ -26,13 +27,12 @@ from bamboo.core.transition import (
     stale,
     with_status,
 )
-from bamboo.core.words import sent_words
 from bamboo.ids import NodeId
 from bamboo.topology.strategy import BARE_MODES
 
 _LOOKED_AT = attrgetter(
     *("nodes", "assignment", "transfers", "moves", "failovers", "retiring", "relieved"),
-    *("reform", "phase", "stop_reason", "finished", "redundancy"),
+    *("reconfiguration", "phase", "stop_reason", "finished", "redundancy"),
 )
 
 
@@ -42,7 +42,7 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
     `before` is the state that was decided on. `apart`: neighbours are to lie in different zones.
     """
     state = decided.state
-    if state is before or state.assignment is None or state.reform is not None:
+    if state is before or state.assignment is None or state.reconfiguration is not None:
         return decided
     if state.phase is Phase.FINISHED or (state.retiring is None and _is_settled(before, state)):
         return decided

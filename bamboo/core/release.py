@@ -9,7 +9,7 @@ from dataclasses import replace
 from bamboo.core.effects import Effect, End
 from bamboo.core.events import NodesReleased
 from bamboo.core.policy import Policy
-from bamboo.core.reform import at_rest, begin_reform, give_back
+from bamboo.core.reconfiguration import at_rest, begin_reconfiguration, give_back
 from bamboo.core.state import NodeStatus, State
 from bamboo.core.transition import Transition, changed, stale, with_status
 
@@ -38,6 +38,6 @@ def release(state: State, event: NodesReleased, policy: Policy) -> Transition:
     count = f"{len(named)} {'node is' if len(named) == 1 else 'nodes are'} given back"
     if len(idle) == len(named):
         return changed(after, effects, f"{event.reason}: {count} that had no slot")
-    after, orders = begin_reform(after, why=event.reason, planned=True, forced=True)
+    after, orders = begin_reconfiguration(after, why=event.reason, planned=True, forced=True)
     reason = f"{event.reason}: {count}, a new layout at the next boundary"
     return changed(after, (*effects, *orders), reason)

@@ -12,53 +12,64 @@ from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import FLEET, Quiesce, TerminateAll
 from bamboo.core.ending import end
 from bamboo.core.keep import begin_keep, is_kept
-from bamboo.core.place import layout_for, place
+from bamboo.core.layout_choice import layout_for, place
+from bamboo.core.phrases import grid_words
 from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Keep, Node, NodeStatus, Outcome, Phase, Reform, State
+from bamboo.core.state import (
+    Checkpoint,
+    Keep,
+    Node,
+    NodeStatus,
+    Outcome,
+    Phase,
+    Reconfiguration,
+    State,
+)
 from bamboo.core.transition import Transition, with_status
-from bamboo.core.words import grid_words
 
 
 def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     """Decide base, layout and places once everybody who is left has said what he holds."""
-    state, reform = decided.state, decided.state.reform
-    if state is before or reform is None or reform.base is not None:
+    state, reconfiguration = decided.state, decided.state.reconfiguration
+    if state is before or reconfiguration is None or reconfiguration.base is not None:
         return decided
-    if reform.keep is not None:
+    if reconfiguration.keep is not None:
         return decided
     live = state.roll.live
-    if waiting := answers(reform.reports).silent(reform.asked, live):
+    if waiting := answers(reconfiguration.reports).silent(reconfiguration.asked, live):
         return _with(decided, state, f"waiting for {len(waiting)} to stop")
-    reports = tuple(report for report in reform.reports if report.node in live)
-    state = state.having(reform=replace(reform, reports=reports))
+    reports = tuple(report for report in reconfiguration.reports if report.node in live)
+    state = state.having(reconfiguration=replace(reconfiguration, reports=reports))
     base = find_base(state, policy)
     if base is None:
         words = "no step is left of which every layer is there, and there is no checkpoint"
         return _end_here(decided, state, Outcome.UNRECOVERABLE, words)
-    if reform.save and base.step == 0:
+    if reconfiguration.save and base.step == 0:
         state = _begun_anew(state)
-    kept = reform.save and is_kept(state.checkpoints, base.step)
-    if reform.save and not kept:
+    kept = reconfiguration.save and is_kept(state.checkpoints, base.step)
+    if reconfiguration.save and not kept:
         era = _next(before)
         keep = begin_keep(state, _under_way(state), base, policy, era=era)
         if keep is not None:
-            state = state.having(generation=era, reform=replace(_under_way(state), keep=keep))
+            state = state.having(
+                generation=era, reconfiguration=replace(_under_way(state), keep=keep)
+            )
             return _with(decided, state, _keep_words(keep))
     nodes = usable_nodes(state)
     over = 0 < policy.steps <= base.step
     if kept and not state.roll.usable and not over:
         nodes = ()  # what is to be taken trains no more: nothing of that would be stored
     stored = base.checkpoint or kept
-    short = stored and len(nodes) < policy.stages and not (reform.forced or over)
+    short = stored and len(nodes) < policy.stages and not (reconfiguration.forced or over)
     if not nodes or short:
         if state.stop_reason is not None and state.stop_outcome is not None:
             words = f"stopped while it waits for nodes: {state.stop_reason}"
             return _end_here(decided, state, state.stop_outcome, words)
         # Whoever lost patience did so with those who were there then.
-        forced = reform.forced and bool(nodes)
+        forced = reconfiguration.forced and bool(nodes)
         held = replace(_under_way(state), checkpoint=base.checkpoint, forced=forced)
         phase = Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING
-        state = state.having(reform=held, phase=phase)
+        state = state.having(reconfiguration=held, phase=phase)
         return _with(decided, state, f"waiting for nodes: {len(nodes)} of {policy.stages} are here")
     after, words = _lay_out(state, base, policy, generation=_next(before))
     return _with(decided, after, words)
@@ -77,11 +88,11 @@ def usable_number(state: State) -> int:
 
 def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
     """The state with a new layout, which begins with `generation`; words for it."""
-    reform, nodes = _under_way(state), usable_nodes(state)
+    reconfiguration, nodes = _under_way(state), usable_nodes(state)
     layout = layout_for(len(nodes), policy)
-    if reform.shares and layout.grid == state.grid:
-        layout = replace(layout, shares=reform.shares)
-    held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
+    if reconfiguration.shares and layout.grid == state.grid:
+        layout = replace(layout, shares=reconfiguration.shares)
+    held = {r.node: held_at(r, base.step, base.total_square) for r in reconfiguration.reports}
     assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
     roles = assignment.members()
     # Only where nobody else is left is a node needed after all that was to be given back.
@@ -100,11 +111,14 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
         retiring=None,
         relieved=(),
         phase=Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING,
-        reform=replace(
-            reform, base=base.step, checkpoint=base.checkpoint, total_square=base.total_square
+        reconfiguration=replace(
+            reconfiguration,
+            base=base.step,
+            checkpoint=base.checkpoint,
+            total_square=base.total_square,
         ),
     )
-    newest = max((h.step for r in reform.reports for h in r.holdings), default=base.step)
+    newest = max((h.step for r in reconfiguration.reports for h in r.holdings), default=base.step)
     words = f"{len(roles)} nodes on {grid_words(after.grid)}, from step {base.step} on"
     if base.checkpoint:
         where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
@@ -129,7 +143,7 @@ def _keep_words(keep: Keep) -> str:
 
 def _end_here(decided: Transition, state: State, outcome: Outcome, words: str) -> Transition:
     """The run is over instead of going on in a new layout."""
-    ended = end(replace(state, reform=None), outcome, f"{decided.reason}; {words}")
+    ended = end(replace(state, reconfiguration=None), outcome, f"{decided.reason}; {words}")
     orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
     assert ended.effects[-1] == TerminateAll(to=FLEET)
     return replace(ended, effects=(*orders, *ended.effects))
@@ -143,6 +157,6 @@ def _next(before: State) -> int:
     return before.generation + 1
 
 
-def _under_way(state: State) -> Reform:
-    assert state.reform is not None, "asked only while a reconfiguration is under way"
-    return state.reform
+def _under_way(state: State) -> Reconfiguration:
+    assert state.reconfiguration is not None, "asked only while a reconfiguration is under way"
+    return state.reconfiguration

@@ -3,17 +3,18 @@
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from bamboo.core.feeds import Feed, Feeds
 from bamboo.core.nodes import Node, Nodes, NodeStatus
 from bamboo.core.rounds import (
     Emergency,
+    Feed,
+    Feeds,
     Holding,
     Keep,
     Norm,
     Part,
     Preparing,
     Rebuilt,
-    Reform,
+    Reconfiguration,
     Report,
 )
 from bamboo.ids import NodeId, RunId
@@ -39,7 +40,7 @@ __all__ = [
     "Phase",
     "Preparing",
     "Rebuilt",
-    "Reform",
+    "Reconfiguration",
     "Report",
     "Saving",
     "Slow",
@@ -183,7 +184,7 @@ class State:
     """Generation under which the layout of now began; what was said before it is void."""
     stalled_step: int | None = None
     """The step in which a stall was broken last: a second one there would be broken in vain."""
-    reform: Reform | None = None
+    reconfiguration: Reconfiguration | None = None
     preparing: Preparing | None = None
     """What is being sent ahead of a reconfiguration."""
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -245,11 +246,11 @@ class State:
         return tuple(n for n in self.nodes if n.id in live)
 
     def participants(self) -> frozenset[NodeId]:
-        """Nodes between which letters go: owners, shadows, receivers of transfers; while all is
+        """Nodes between which messages go: owners, shadows, receivers of transfers; while all is
         being laid out anew, everybody."""
         if self.assignment is None:
             return frozenset()
-        if self.reform is not None:
+        if self.reconfiguration is not None:
             return self.roll.live
         return self.assignment.members() | self._receivers()
 
@@ -257,11 +258,11 @@ class State:
         """Whether they are the same as those of `before`: where nobody's place is another, only
         those who have none yet need be compared."""
         placed = self.assignment is before.assignment
-        if placed and self.reform is None and before.reform is None:
+        if placed and self.reconfiguration is None and before.reconfiguration is None:
             if self.transfers is before.transfers and self._fed() is before._fed():
                 return True
             return self._receivers() == before._receivers()
-        if placed and self.reform is not None and before.reform is not None:
+        if placed and self.reconfiguration is not None and before.reconfiguration is not None:
             return self.nodes is before.nodes or self.participants() == before.participants()
         return self.participants() == before.participants()
 

@@ -17,7 +17,7 @@ from statistics import median
 
 from bamboo.core.effects import FLEET, Effect, End, TerminateInstance
 from bamboo.core.events import SpeedsMeasured
-from bamboo.core.reform import at_rest
+from bamboo.core.reconfiguration import at_rest
 from bamboo.core.state import Node, NodeStatus, Slow, State
 from bamboo.core.transition import Transition, changed, describe, stale, with_status
 from bamboo.ids import NodeId

@@ -2,7 +2,7 @@
 
 In a reconfiguration everybody answers three times, and all answers but the last of a kind decide
 nothing. Rule: only those are noted together, and never the last of them: it is decided like any
-event, so state, effects and reason are to the letter what they are one after the other.
+event, so state, effects and reason are to the message what they are one after the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from bamboo.core.effects import Effect
 from bamboo.core.events import BoundaryReady, Event, LayoutBuilt, Quiesced
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
-from bamboo.core.reform import report_of
-from bamboo.core.state import Rebuilt, Reform, State
+from bamboo.core.reconfiguration import report_of
+from bamboo.core.state import Rebuilt, Reconfiguration, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 
@@ -53,15 +53,15 @@ class _Question:
 
 def _note(state: State, events: Sequence[Event], first: int) -> tuple[State, int]:
     """`state` with some of the events from `first` on noted; how many of them."""
-    reform, kind = state.reform, type(events[first])
-    if reform is None or (asked := _question(state, reform, kind)) is None:
+    reconfiguration, kind = state.reconfiguration, type(events[first])
+    if reconfiguration is None or (asked := _question(state, reconfiguration, kind)) is None:
         return state, 0
     left, live = set(asked.silent), state.roll.live
     heard = []
     for event in islice(events, first, None):
         if not isinstance(event, BoundaryReady | Quiesced | LayoutBuilt) or type(event) is not kind:
             break
-        mine = event.since == reform.since and event.node in left and event.node in live
+        mine = event.since == reconfiguration.since and event.node in left and event.node in live
         if not mine or len(left) == 1:
             break
         left.remove(event.node)
@@ -70,33 +70,37 @@ def _note(state: State, events: Sequence[Event], first: int) -> tuple[State, int
     if not heard:
         return state, 0
     noted: dict[str, Any] = {asked.field: asked.given.having(*heard)}
-    reform = replace(reform, **noted)
-    return state.having(version=state.version + len(heard), reform=reform), len(heard)
+    reconfiguration = replace(reconfiguration, **noted)
+    return state.having(version=state.version + len(heard), reconfiguration=reconfiguration), len(
+        heard
+    )
 
 
-def _question(state: State, reform: Reform, kind: type[Event]) -> _Question | None:
+def _question(
+    state: State, reconfiguration: Reconfiguration, kind: type[Event]
+) -> _Question | None:
     """The one that an event of this kind answers, if nobody's answer but the last one's decides
     anything now."""
-    if kind is LayoutBuilt and reform.base is not None and state.assignment is not None:
-        rebuilt = answers(reform.rebuilt)
+    if kind is LayoutBuilt and reconfiguration.base is not None and state.assignment is not None:
+        rebuilt = answers(reconfiguration.rebuilt)
         return _Question(
             field="rebuilt",
             given=rebuilt,
             silent=rebuilt.silent(state.assignment.members()),
             answer=lambda event: Rebuilt(node=event.node, bytes=event.bytes),
         )
-    reports = answers(reform.reports)
-    to_report = reports.silent(reform.asked, state.roll.live)
-    if reform.base is not None or not to_report:
+    reports = answers(reconfiguration.reports)
+    to_report = reports.silent(reconfiguration.asked, state.roll.live)
+    if reconfiguration.base is not None or not to_report:
         return None
     if kind is Quiesced:
         return _Question(field="reports", given=reports, silent=to_report, answer=report_of)
-    if kind is BoundaryReady and reform.boundary is None:
-        ready = answers(reform.ready)
+    if kind is BoundaryReady and reconfiguration.boundary is None:
+        ready = answers(reconfiguration.ready)
         return _Question(
             field="ready",
             given=ready,
-            silent=ready.silent(reform.asked),
+            silent=ready.silent(reconfiguration.asked),
             answer=lambda event: (event.node, event.step),
         )
     return None

@@ -92,10 +92,10 @@ def _duty(
 ) -> Duty:
     owned = assignment.owned_by(node.id)
     placed = bool(owned) or assignment.roles.has(node.id)
-    reform = state.reform
-    if reform is not None:
-        stands = not reform.planned or reform.base is not None
-        stands = stands or any(report.node == node.id for report in reform.reports)
+    reconfiguration = state.reconfiguration
+    if reconfiguration is not None:
+        stands = not reconfiguration.planned or reconfiguration.base is not None
+        stands = stands or any(report.node == node.id for report in reconfiguration.reports)
         if stands:
             return Duty.RECOVERY if placed else Duty.STANDBY
     if any(slot.pipeline in hit for slot in owned):
@@ -186,17 +186,17 @@ class Roster:
         if after.outcome in _NOTHING_LEFT and before.outcome is None:
             newest = max((one.step for one in after.checkpoints), default=0)
             return newest, at_s if self._stood_since_s is None else self._stood_since_s
-        if after.reform is not None:
-            if not after.reform.planned and self._stood_since_s is None:
+        if after.reconfiguration is not None:
+            if not after.reconfiguration.planned and self._stood_since_s is None:
                 self._stood_since_s = at_s
             return None, 0.0
         stood_since_s, self._stood_since_s = self._stood_since_s, None
-        reform = before.reform
-        if reform is None or reform.base is None or after.outcome is not None:
+        reconfiguration = before.reconfiguration
+        if reconfiguration is None or reconfiguration.base is None or after.outcome is not None:
             return None, 0.0
-        self.stepped(reform.base, at_s)
-        self._went_on.append((reform.base, at_s))
-        return (None, 0.0) if stood_since_s is None else (reform.base, stood_since_s)
+        self.stepped(reconfiguration.base, at_s)
+        self._went_on.append((reconfiguration.base, at_s))
+        return (None, 0.0) if stood_since_s is None else (reconfiguration.base, stood_since_s)
 
     def _went_on_s(self, base: int, *, before: float) -> float:
         times_s = [at_s for step, at_s in self._went_on if step <= base and at_s < before]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bamboo.core.events import NodesReleased
-from bamboo.core.reform import at_rest
+from bamboo.core.reconfiguration import at_rest
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.ids import InstanceId, NodeId

@@ -1,8 +1,8 @@
 """The profile of the built-in GPT from its shape alone: no torch, no weights, nothing run.
 
-Rule: work is what `bamboo.runtime.work` counts when such a layer runs on a CPU, as formulas that a
-test holds against it; times are none until a GPU is modelled (`bamboo.planner.gpus`). So a model
-that this machine has no room for can be priced.
+Rule: work is what `bamboo.runtime.device.work` counts when such a layer runs on a CPU, as formulas
+that a test holds against it; times are none until a GPU is modelled (`bamboo.planner.gpus`). So a
+model that this machine has no room for can be priced.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from operator import ne
 from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.apart import exchange_link, zones_in_order
+from bamboo.planner.exchange_links import exchange_link, zones_in_order
 from bamboo.planner.step_floor import StepFloor
 from bamboo.planner.workload import Workload
 from bamboo.schedule.figures import STEADY_STEPS, busy, computed_ahead, plan_run, step_time_s

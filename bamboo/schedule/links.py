@@ -2,9 +2,9 @@
 
 Rule: a directed link between two nodes has two lanes, each of which carries one message at a time.
 Shipped gradients yield: they have a lane of their own, begin when all that was sent before has
-left, and while both lanes have something each has half of the link. (`bamboo.runtime.link` does the
-same to real messages.) Within a node a message takes no time. Between zones a link may be longer
-and narrower.
+left, and while both lanes have something each has half of the link. (`bamboo.runtime.wire.link`
+does the same to real messages.) Within a node a message takes no time. Between zones a link may be
+longer and narrower.
 """
 
 from collections.abc import Callable, Mapping

@@ -29,7 +29,7 @@ class Pauses:
     """From a decision to what is said to it."""
     move_s: float = 0.05
     """A slot changes hands at a boundary."""
-    reform_s: float = 0.5
+    reconfiguration_s: float = 0.5
     """A reconfiguration, beside what is sent."""
     restore_s: float = 1.0
     """To find and check a checkpoint, beside what is read."""

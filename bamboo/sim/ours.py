@@ -25,9 +25,9 @@ from bamboo.core.events import (
     NoticeReceived,
     PeerLost,
 )
+from bamboo.core.layout_choice import nodes_wanted
 from bamboo.core.machine import transition
 from bamboo.core.patience import Patience, parked
-from bamboo.core.place import nodes_wanted
 from bamboo.core.policy import Policy
 from bamboo.core.state import Failover, NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond
@@ -131,7 +131,7 @@ class Ours:
         if found is None or not found.status.live:
             return  # it handed over before
         works = self.state.assignment is not None and self.state.assignment.owned_by(node)
-        if works and self.state.reform is None:
+        if works and self.state.reconfiguration is None:
             self.world.progress.pause(self.pauses.detect_s)
         self.world.kernel.after(
             self.pauses.detect_s,
@@ -149,10 +149,12 @@ class Ours:
         decided = self._decide(event)
         if decided.state is before:
             return
-        reform, newest = decided.state.reform, 0
-        if reform is not None and before.reform is None:
+        reconfiguration, newest = decided.state.reconfiguration, 0
+        if reconfiguration is not None and before.reconfiguration is None:
             newest = self._newest_checkpoint()
-        late = reform is not None and (reform.base is not None or not decided.state.roll.live)
+        late = reconfiguration is not None and (
+            reconfiguration.base is not None or not decided.state.roll.live
+        )
         if newest and late:
             # It is decided already from which step all go on, or nobody is left who could tell of
             # the checkpoint: it was there before.
@@ -195,10 +197,10 @@ class Ours:
         replaced = after.assignment is not before.assignment
         # A decision may end a reconfiguration and begin the next: all train on until it stops them
         ended = GoOn in map(type, decided.effects)
-        ended = ended or (after.reform is None and before.reform is not None)
-        if ended or (replaced and after.reform is None):
+        ended = ended or (after.reconfiguration is None and before.reconfiguration is not None)
+        if ended or (replaced and after.reconfiguration is None):
             self._set_pace()
-        if after.reform is not None:
+        if after.reconfiguration is not None:
             self._rebuilding.follow(before, ended=ended)
         if ended:
             self.world.happened(RECONFIGURATION, _plain(decided.reason))
@@ -324,9 +326,12 @@ def _plain(reason: str) -> str:
 def _is_an_answer(before: State, decided: Transition) -> bool:
     """Whether one more has answered while others are still waited for, and that is all."""
     after = decided.state
-    if after.reform is None or before.reform is None or decided.effects:
+    if after.reconfiguration is None or before.reconfiguration is None or decided.effects:
         return False
-    same = (after.reform.since, after.reform.base) == (before.reform.since, before.reform.base)
+    same = (after.reconfiguration.since, after.reconfiguration.base) == (
+        before.reconfiguration.since,
+        before.reconfiguration.base,
+    )
     return same and after.nodes is before.nodes and not parked(after)
 
 

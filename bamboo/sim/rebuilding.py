@@ -7,10 +7,10 @@ one that lacks most is waited for.
 
 from collections.abc import Sequence
 
-from bamboo.core.ahead import layers_by_node
 from bamboo.core.effects import AgreeBoundary, Effect, Quiesce, QuiesceAfter
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
-from bamboo.core.state import Reform, State
+from bamboo.core.prefetch import layers_by_node
+from bamboo.core.state import Reconfiguration, State
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.members import Run, layout_of, step_in_hand
 from bamboo.sim.world import RESTORE
@@ -28,18 +28,18 @@ class Rebuilding:
     def follow(self, before: State, *, ended: bool) -> None:
         """See to what is new in a reconfiguration that is under way. `ended`: the one before it
         has just come to its end."""
-        run, known = self._run, None if ended else before.reform
-        reform = run.state.reform
-        assert reform is not None, "followed only while one is under way"
+        run, known = self._run, None if ended else before.reconfiguration
+        reconfiguration = run.state.reconfiguration
+        assert reconfiguration is not None, "followed only while one is under way"
         if known is None:
-            ahead = () if reform.ahead is None else reform.ahead.feeds
+            ahead = () if reconfiguration.ahead is None else reconfiguration.ahead.feeds
             self._holdings.begin(layout_of(before, run.policy), before.assignment, ahead)
-        new = known is None or known.since != reform.since
-        if new and not reform.planned:
+        new = known is None or known.since != reconfiguration.since
+        if new and not reconfiguration.planned:
             self._stand()
             run.world.progress.back_to(step_in_hand(run))
-        if reform.base is not None and (new or known is None or known.base is None):
-            self._build(reform)
+        if reconfiguration.base is not None and (new or known is None or known.base is None):
+            self._build(reconfiguration)
 
     def obey(self, effects: Sequence[Effect]) -> None:
         """All that are told to stop, or to agree on where, do so at the same instants."""
@@ -65,7 +65,7 @@ class Rebuilding:
 
     def _stop(self, told: Sequence[Quiesce | QuiesceAfter]) -> None:
         run, since = self._run, told[0].since
-        if run.state.reform is None or run.state.reform.since != since:
+        if run.state.reconfiguration is None or run.state.reconfiguration.since != since:
             return
         self._stand()
         step = step_in_hand(run)
@@ -77,31 +77,33 @@ class Rebuilding:
         self._run.world.crosses(0.0)
         self._run.world.progress.stand()
 
-    def _build(self, reform: Reform) -> None:
+    def _build(self, reconfiguration: Reconfiguration) -> None:
         run, work, pauses = self._run, self._run.workload, self._run.pauses
-        assignment, base = run.state.assignment, reform.base
+        assignment, base = run.state.assignment, reconfiguration.base
         assert assignment is not None
         assert base is not None
         run.world.progress.back_to(base)
-        if reform.checkpoint:
+        if reconfiguration.checkpoint:
             run.world.happened(RESTORE)
         wants = layers_by_node(assignment, layout_of(run.state, run.policy).cut)
         lacking = self._holdings.lacking(wants, step=base)
         bytes_of = {layers: work.state_bytes(sorted(layers)) for layers in set(lacking.values())}
         sizes = {node: bytes_of[layers] for node, layers in lacking.items()}
-        if not reform.checkpoint:  # the object store is in no zone
+        if not reconfiguration.checkpoint:  # the object store is in no zone
             afar = self._holdings.from_afar(lacking, run.state.roll.zones, step=base)
             run.world.sends(sum(work.state_bytes([layer]) for layer in afar))
-        rate = work.store_bytes_per_s if reform.checkpoint else work.state_bytes_per_s
-        took_s = pauses.restore_s if reform.checkpoint else pauses.reform_s
+        rate = work.store_bytes_per_s if reconfiguration.checkpoint else work.state_bytes_per_s
+        took_s = pauses.restore_s if reconfiguration.checkpoint else pauses.reconfiguration_s
         took_s += max(sizes.values()) / rate if rate else 0.0
 
         def built() -> None:
-            now = run.state.reform
-            if now is None or now.since != reform.since:
+            now = run.state.reconfiguration
+            if now is None or now.since != reconfiguration.since:
                 return
             for node, layers in wants.items():
                 self._holdings.built(node, layers, step=base)
-            run.say_all([LayoutBuilt(node=n, since=reform.since, bytes=sizes[n]) for n in wants])
+            run.say_all(
+                [LayoutBuilt(node=n, since=reconfiguration.since, bytes=sizes[n]) for n in wants]
+            )
 
         run.world.kernel.after(took_s, built)

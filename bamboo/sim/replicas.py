@@ -7,9 +7,9 @@ joins at a boundary; a slot moves at a boundary. What is not wanted any more by 
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from bamboo.core.ahead import feeds_under_way
 from bamboo.core.answers import answers
 from bamboo.core.events import Prepared, ReplicaJoined, Yielded
+from bamboo.core.prefetch import feeds_under_way
 from bamboo.core.state import Feed, Feeds, Move, Preparing, Transfer
 from bamboo.ids import NodeId
 from bamboo.sim.members import Run, layout_of, step_in_hand

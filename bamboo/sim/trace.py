@@ -3,7 +3,7 @@
 Formats, told apart by their content:
     event CSV       `ms,add|remove,node[,zone]` a line; last `ms,end`, where it ends later
     alive counts    `YYYY-MM-DD, HH:MM:SS, alive` a line
-                    (both: header, letter case, `;`, tabs, further columns as in `trace_rows`)
+                    (both: header, message case, `;`, tabs, further columns as in `trace_rows`)
     availability    JSON {"metadata": {"gap_seconds": n}, "data": [alive, …]}
 
 Rule: every format becomes the same value; a line that cannot be meant is an error that names file,

@@ -1,4 +1,4 @@
-"""The lines of a trace as rows: separators, a header, letter case, columns beyond those we know.
+"""The lines of a trace as rows: separators, a header, message case, columns beyond those we know.
 
 Rule: a line is taken where it can mean one thing only. What could mean two, or nothing, is refused
 in the words of the format that the file resembles most, with its number, itself and what to write.

@@ -15,7 +15,7 @@ from torch import Tensor
 from bamboo.config.load import job_from_json
 from bamboo.data.dataset import load_data
 from bamboo.models import build_layer, build_model, named_parameters, run_layers
-from bamboo.runtime.optimizer import AdamW, clip_factor, squares
+from bamboo.runtime.step.optimizer import AdamW, clip_factor, squares
 
 
 class Task:

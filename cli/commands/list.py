@@ -6,8 +6,8 @@ import click
 
 from cli import runs
 from cli.echo import echo_result
-from cli.look import row_of
 from cli.removing import disk_use, total
+from cli.run_status import row_of
 from cli.views.status import list_text
 
 

@@ -13,7 +13,7 @@ from bamboo.telemetry.reader import Tail
 from bamboo.telemetry.schema import EventRecord
 from cli import runs, sites
 from cli.echo import echo_result
-from cli.look import store_may_answer
+from cli.run_status import store_may_answer
 from cli.views.logs import log_body, log_line
 
 POLL_S = 0.2

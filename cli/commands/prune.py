@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from cli import removing, runs

@@ -6,8 +6,8 @@ import click
 
 from cli import runs
 from cli.echo import echo_result
-from cli.look import status_of
 from cli.removing import disk_use
+from cli.run_status import status_of
 from cli.views.disk import parts_text
 from cli.views.status import status_text
 

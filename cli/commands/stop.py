@@ -13,8 +13,8 @@ from cli import background, runs, sites
 from cli.echo import echo_result, note
 from cli.ending import end_in_account, runs_in_account, runs_left
 from cli.live import live_store
-from cli.look import job_of
 from cli.orphans import account_regions
+from cli.run_status import job_of
 from cli.stop_wish import ask_to_stop, await_stop, stop_elsewhere
 
 RECEIPT_S = 180.0

@@ -14,7 +14,7 @@ def standing(state: State) -> dict[str, Any]:
     under_way = len(state.failovers) + len(state.transfers) + len(state.moves)
     return {
         "phase": state.phase.value,
-        "under_way": under_way + (state.reform is not None),
+        "under_way": under_way + (state.reconfiguration is not None),
     }
 
 

@@ -20,7 +20,7 @@ from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, State
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
-from bamboo.lines import LineWriter
+from bamboo.jsonl import LineWriter
 from bamboo.telemetry.reader import Tail
 from cli import sites, wiring
 from cli.swarm.draw import Fault, Kind

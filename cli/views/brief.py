@@ -9,7 +9,7 @@ from math import comb
 from typing import Any
 
 from bamboo.checkpoint.initial import Weights
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.quota import quota_needed, quota_sentence
 from bamboo.planner.survival import Outcome, broken, copies_of_stages, single_loss
 from bamboo.planner.value import MINIMUM_BILLED_S
@@ -230,14 +230,14 @@ def _losses(body: Mapping[str, Any]) -> list[str]:
 
 def _lost(body: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """A row for all losses, and a line for each."""
-    lost, relaid = body["preemptions"], body["reconfigurations"]
-    again = sum(one["steps_again"] for one in relaid)
+    lost, reconfigured = body["preemptions"], body["reconfigurations"]
+    again = sum(one["steps_again"] for one in reconfigured)
     noticed = sum(one.get("noticed", one.get("planned", False)) for one in lost)
     words = count(len(lost), "node") + " lost"
     words += f" in part {body['parts']}" if body.get("parts", 1) > 1 else ""
     words += f", {noticed} after a notice" if noticed else ""
-    if relaid:
-        words += f"; {count(len(relaid), 'reconfiguration')}"
+    if reconfigured:
+        words += f"; {count(len(reconfigured), 'reconfiguration')}"
     words += f"; {count(again, 'step')} done again" if again else "; no step done again"
     named = [f"  {one.get('short', one['line'])}" for one in lost]
     return _folded("losses", words, most=2), named

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from cli.views.quantities import count, paragraph
 
 

@@ -1,6 +1,6 @@
 """One line on the checkpoints of a plan: how often, why so, and what they cost."""
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.checkpoint_cost import AUTO_LEAST_S
 from cli.intervals import Kept
 from cli.views.quantities import count, duration, paragraph, usd

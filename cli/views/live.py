@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bamboo.core import events
+from bamboo.core.phrases import size
 from bamboo.core.state import NodeStatus, Phase, State
-from bamboo.core.words import size
 from bamboo.ids import NodeId
 from cli.printable import printable
 from cli.progress import OPERATIONS, Progress, node_rows
@@ -150,19 +150,21 @@ def told_of(after: State, event: events.Event, reason: str) -> str:
     Of all that stop, say what they hold and get what they lack, each in a decision of its own, only
     what comes of it is told: where they go on, and that they do.
     """
-    reform = after.reform
+    reconfiguration = after.reconfiguration
     match event:
         case events.NodeLeft() | events.ShardSaved() | events.BoundaryReady():
             return ""
-        case events.Quiesced() if reform is not None:
-            said = {report.node for report in reform.reports}
+        case events.Quiesced() if reconfiguration is not None:
+            said = {report.node for report in reconfiguration.reports}
             live = {node.id for node in after.live_nodes()}
-            awaited = reform.base is None and not said.issuperset(live.intersection(reform.asked))
+            awaited = reconfiguration.base is None and not said.issuperset(
+                live.intersection(reconfiguration.asked)
+            )
             return "" if awaited else reason.partition("; ")[2] or reason
-        case events.LayoutBuilt() if reform is not None:
+        case events.LayoutBuilt() if reconfiguration is not None:
             return ""
         case events.Prepared():
-            return "" if reform is None else reason.partition("; ")[2] or reason
+            return "" if reconfiguration is None else reason.partition("; ")[2] or reason
         case events.StopReady():
             return "" if after.stop_at_step is None else reason.partition("; ")[2] or reason
         case events.NodeFinished() if after.phase is not Phase.FINISHED:

@@ -8,7 +8,7 @@ from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
 from bamboo.sim.ways import CHECKPOINT_RESTART

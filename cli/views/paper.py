@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.nodes import NodeShare, tightest
 from bamboo.planner.ranking import Candidate
 from bamboo.planner.resized import worth_a_word

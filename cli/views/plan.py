@@ -8,7 +8,7 @@ from typing import Any
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.notice import notice_s
 from bamboo.core import keep
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.value import MINIMUM_BILLED_S
@@ -214,8 +214,8 @@ def _spreads(plan: Plan) -> list[str]:
     if len(plan.spreads) < 2:
         return []
     zones = sorted({zone for one in plan.spreads for zone in one.zones})
-    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*zones, strict=False))
-    region = "".join(letters[0] for letters in alike)
+    alike = takewhile(lambda messages: len(set(messages)) == 1, zip(*zones, strict=False))
+    region = "".join(messages[0] for messages in alike)
     head = ("spread", "nodes", "instances", "transfer", "fatal losses", "their price", "total")
     rows = [head]
     for one in plan.spreads:

@@ -57,9 +57,9 @@ def _without_heirs(preemption: Preemption, progress: Progress) -> str:
     """What all did where no live node went on with what the lost one held."""
     if not preemption.slots:
         return "which held no stage"
-    later = (one for one in progress.relaid if one.at_s >= preemption.at_s)
-    if (relaid := next(later, None)) is not None:
-        if not relaid.steps_again:
-            return f"all went on from step {relaid.step}"
-        return f"all went back {count(relaid.steps_again, 'step')}, to {relaid.step}"
+    later = (one for one in progress.reconfigured if one.at_s >= preemption.at_s)
+    if (reconfigured := next(later, None)) is not None:
+        if not reconfigured.steps_again:
+            return f"all went on from step {reconfigured.step}"
+        return f"all went back {count(reconfigured.steps_again, 'step')}, to {reconfigured.step}"
     return "nobody went on" if progress.finished else "all wait for nodes"

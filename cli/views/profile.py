@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from bamboo.config.catalogue import load_gpus
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.memory import STASHED_STEPS
 from bamboo.planner.profiled import STATE_COPIES, Profile, alike
 from cli.profiling import Found

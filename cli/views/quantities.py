@@ -1,5 +1,5 @@
 """Quantities as short text, each in one way everywhere: time, money, rates; bytes are
-`bamboo.core.words.size`."""
+`bamboo.core.phrases.size`."""
 
 import textwrap
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
 from cli.views.cost import planned_lines
 from cli.views.quantities import columns, count, duration, paragraph, rate, usd
@@ -46,13 +46,13 @@ def summary_text(body: Mapping[str, Any]) -> str:
     before = f"; `bamboo report {body['run']}` has those of all parts" if of_part else ""
     lines.append(f"  {count(len(body['preemptions']), 'preemption')}{of_part}{before}")
     lines += [f"    {p['line']}" for p in body["preemptions"]]
-    if relaid := body["reconfigurations"]:
-        again = sum(one["steps_again"] for one in relaid)
+    if reconfigured := body["reconfigurations"]:
+        again = sum(one["steps_again"] for one in reconfigured)
         lines.append(
-            f"  {count(len(relaid), 'reconfiguration')}"
+            f"  {count(len(reconfigured), 'reconfiguration')}"
             + (f", {count(again, 'step')} done again after a restore" if again else "")
         )
-        lines += [f"    {relaid_line(one)}" for one in relaid]
+        lines += [f"    {reconfigured_line(one)}" for one in reconfigured]
     rows = [("node", "zone", "F", "B", "FR", "BR", "tensors at peak")]
     rows += [
         (
@@ -77,7 +77,7 @@ def summary_text(body: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def relaid_line(body: Mapping[str, Any]) -> str:
+def reconfigured_line(body: Mapping[str, Any]) -> str:
     """`2 x 4, on from step 31: there are nodes for 2 x 4; 9.4 MiB sent, it took 300 ms`."""
     where = f"step {body['step']}"
     if body["checkpoint"]:

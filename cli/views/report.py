@@ -15,7 +15,7 @@ from bamboo.planner.attribution import Use
 from cli.printable import printable
 from cli.report import Report
 from cli.views.quantities import clock, count, duration, rate, usd
-from cli.views.receipt import relaid_line
+from cli.views.receipt import reconfigured_line
 from cli.views.report_style import STYLE
 from cli.views.spent import BESIDE, how_known, label_of, micro_text
 
@@ -164,11 +164,13 @@ def _run_figures(report: Report) -> Iterator[Figure]:
         value=str(len(taken_over)),
         note=f"{count(again, 'microbatch', 'microbatches')} computed again" if taken_over else "",
     )
-    relaid = [one for receipt in report.receipts for one in receipt["reconfigurations"]]
+    reconfigured = [one for receipt in report.receipts for one in receipt["reconfigurations"]]
     yield Figure(
         label="lost steps",
-        value=str(sum(one["steps_again"] for one in relaid)),
-        note=f"in {count(len(relaid), 'reconfiguration')}" if relaid else "nothing done again",
+        value=str(sum(one["steps_again"] for one in reconfigured)),
+        note=f"in {count(len(reconfigured), 'reconfiguration')}"
+        if reconfigured
+        else "nothing done again",
     )
 
 
@@ -268,7 +270,7 @@ def _sentences(report: Report) -> Iterator[str]:
         ("Preemptions", [p["line"] for r in report.receipts for p in r["preemptions"]]),
         (
             "Reconfigurations",
-            [relaid_line(one) for r in report.receipts for one in r["reconfigurations"]],
+            [reconfigured_line(one) for r in report.receipts for one in r["reconfigurations"]],
         ),
         ("Resizes", [one["reason"] for one in report.cost.get("resizes", ())]),
         ("Trouble", [one for r in report.receipts for one in r.get("troubles", ())]),

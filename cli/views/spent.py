@@ -6,7 +6,7 @@ Rule: the lines add up to the bill as they are printed, so micro-dollars are sho
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
 from cli.views.quantities import clock, columns, count, duration, paragraph, usd
 

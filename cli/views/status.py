@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bamboo.core.words import size
+from bamboo.core.phrases import size
 from cli.views.quantities import columns, rate, usd
 
 

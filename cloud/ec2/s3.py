@@ -15,7 +15,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from bamboo.errors import StorageFull, StorageUnavailable
-from bamboo.lines import DISK_FULL
+from bamboo.jsonl import DISK_FULL
 from bamboo.ports import SMALL_BYTES
 from cloud.ec2.clients import client_of, session_of
 from cloud.provider import CloudUnavailable

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bamboo.errors import BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
-from bamboo.lines import WaitingWriter
+from bamboo.jsonl import WaitingWriter
 from cloud.log_records import end_record, start_record
 from cloud.provider import Market, Pool
 

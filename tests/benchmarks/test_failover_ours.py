@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bamboo.coord.follow import Decision
 from bamboo.core.events import PeerLost
-from bamboo.core.reform import begin_reform
+from bamboo.core.reconfiguration import begin_reconfiguration
 from bamboo.core.state import State
 from benchmarks.failover_ours import unplanned
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
@@ -18,9 +18,9 @@ def decision(state: State, at_s: float) -> Decision:
 
 def laid_out(base: int, *, planned: bool) -> list[State]:
     """A reconfiguration from its begin to its base."""
-    state, _ = begin_reform(running(), why="x", planned=planned)
-    assert state.reform is not None
-    return [state, replace(state, reform=replace(state.reform, base=base))]
+    state, _ = begin_reconfiguration(running(), why="x", planned=planned)
+    assert state.reconfiguration is not None
+    return [state, replace(state, reconfiguration=replace(state.reconfiguration, base=base))]
 
 
 def test_only_where_all_stopped_where_they_were_something_was_done_in_vain() -> None:

@@ -8,8 +8,8 @@ from bamboo.config.resolve import resolve
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
-from bamboo.runtime.numerics import prepare
-from bamboo.runtime.reference import CalmRun
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.step.numerics import prepare
 from benchmarks.peers.processes import wait_for
 from benchmarks.torch_pipeline import SINGLE, torchs, weights_of
 from benchmarks.turns import read_stamps

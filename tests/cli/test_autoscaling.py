@@ -135,7 +135,7 @@ def test_nothing_is_decided_while_anything_is_repaired() -> None:
         for node in sorted(larger.preparing.receivers)
     )
     stopping = after(larger, *said)
-    assert stopping.reform is not None
+    assert stopping.reconfiguration is not None
     assert told.turn(stopping).resize is None
 
 

@@ -16,7 +16,7 @@ from cli.finish import receipt_body, with_taken
 from cli.market import Replayed, TraceTerms
 from cli.money import Rented
 from cli.progress import Preemption
-from cli.relaid import Relaid
+from cli.reconfigured import Reconfigured
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from cli.views.node_names import short_names, with_short_names
@@ -149,17 +149,17 @@ def test_a_loss_that_no_live_node_took_over_says_what_all_did() -> None:
     progress = in_the_middle()
     lost = replace(progress.preemptions[0], at_s=5.0, successors=(), parts_s={}, seen_pause_s=None)
     lost = replace(lost, step=None)
-    earlier = Relaid(
+    earlier = Reconfigured(
         at_s=4.0, took_s=1.0, grid="1 x 4", step=9, checkpoint=True, steps_again=9, sent_bytes=0,
         why="w",
     )  # fmt: skip
     back = replace(earlier, at_s=6.0, step=10, steps_again=2)
     on = replace(back, steps_again=0)
 
-    def line(one: Preemption, *relaid: Relaid, over: bool = False) -> str:
+    def line(one: Preemption, *reconfigured: Reconfigured, over: bool = False) -> str:
         phase = Phase.FINISHED if over else Phase.RESTORING
         state = replace(progress.state, phase=phase)
-        return short_preemption_line(one, replace(progress, state=state, relaid=relaid))
+        return short_preemption_line(one, replace(progress, state=state, reconfigured=reconfigured))
 
     who = "i-2.0 (stage 2, us-east-1a) lost"
     assert line(lost, earlier, back) == f"{who}, all went back 2 steps, to 10"
@@ -169,7 +169,7 @@ def test_a_loss_that_no_live_node_took_over_says_what_all_did() -> None:
     node = progress.state.node(lost.node)
     assert node is not None
     warned = progress.state.with_nodes(replace(node, notice_deadline_s=7.0))
-    told = replace(progress, state=warned, relaid=(on,))
+    told = replace(progress, state=warned, reconfigured=(on,))
     assert short_preemption_line(lost, told) == f"{who} after a notice, all went on from step 10"
 
 

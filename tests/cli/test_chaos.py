@@ -41,7 +41,7 @@ def test_a_listed_kill_follows_its_stage_to_whoever_owns_it_now() -> None:
 
 
 def test_a_listed_kill_of_a_slot_that_the_layout_does_not_have_is_skipped() -> None:
-    """The job's list is for its own grid; a run that was resumed or relaid may have another."""
+    """The job's list is for its own grid; one that was resumed or reconfigured may have another."""
     world = World(job(stages=2))
     world.do(joined(2))
     kills = (

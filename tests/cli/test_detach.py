@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bamboo.ids import run_id
-from cli.look import status_of
+from cli.run_status import status_of
 from cli.runs import RunFolder
 from cloud.local.session import is_member, members
 from tests.cli.test_launch import LONG, Bench

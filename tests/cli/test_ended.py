@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.errors import InputError, StoreUnavailable
 from cli import lock, main, runs
-from cli.look import status_of
+from cli.run_status import status_of
 from tests.cli.test_detach import detached
 from tests.cli.test_launch import Bench
 from tests.cli.test_reading import folder_of, live

@@ -19,10 +19,10 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.models import build_model
-from bamboo.runtime.numerics import local_numerics, prepare
-from bamboo.runtime.reference import CalmRun
-from bamboo.runtime.slots import SlotBuilder
-from bamboo.runtime.verify import calm_run, job_of_run, verify
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.check.verify import calm_run, job_of_run, verify
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy

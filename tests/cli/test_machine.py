@@ -10,7 +10,7 @@ import pytest
 from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from cli import checks_here, launching, machine, resuming, room
+from cli import checks_here, disk_space, launching, machine, resuming
 from cli.doctor import Result
 from cli.planning import Planned, plan_job
 from cloud.local import limits
@@ -96,24 +96,24 @@ def test_what_a_stage_writes_is_held_against_the_size_of_a_file_and_the_disk(
     planned = plan_of(tiny_job(tmp_path, ["checkpoint.every_steps=2"]))
     machine.refuse_too_small(planned, tmp_path)
     state = planned.workload.state_bytes(range(4))
-    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 4 * state - 1)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: disk_space.ROOM_BYTES + 4 * state - 1)
     with pytest.raises(InputError, match=r"the disk of .* left, and what the run keeps there"):
         machine.refuse_too_small(planned, tmp_path)
-    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 4 * state)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: disk_space.ROOM_BYTES + 4 * state)
     machine.refuse_too_small(planned, tmp_path)
     # A run that writes none by itself has one of its stop, or of an emergency.
     without = plan_of(tiny_job(tmp_path, ["checkpoint.every_steps=0"]))
-    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 2 * state - 1)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: disk_space.ROOM_BYTES + 2 * state - 1)
     with pytest.raises(InputError, match="what the run keeps there"):
         machine.refuse_too_small(without, tmp_path)
-    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 2 * state)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: disk_space.ROOM_BYTES + 2 * state)
     machine.refuse_too_small(without, tmp_path)
     # A third of the state are the weights of another run that it keeps.
     begun = replace(without, job=replace(without.job, weights="0" * 64))
     with pytest.raises(InputError, match="what the run keeps there"):
         machine.refuse_too_small(begun, tmp_path)
     elsewhere = replace(without.job, checkpoint=CheckpointConfig(url="/elsewhere", every_steps=2))
-    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + state)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: disk_space.ROOM_BYTES + state)
     machine.refuse_too_small(replace(without, job=elsewhere), tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_job_is_looked_at(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # Nothing is forbidden to root, so the system's refusal is played.
-    monkeypatch.setattr(room.os, "access", lambda path, mode: path != tmp_path)
+    monkeypatch.setattr(disk_space.os, "access", lambda path, mode: path != tmp_path)
     tiny_job(tmp_path)
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     said = f"nothing can be written into {tmp_path}: "

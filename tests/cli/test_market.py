@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.core.state import Phase, Reform, State
+from bamboo.core.state import Phase, Reconfiguration, State
 from bamboo.errors import InputError
 from cli.books import SEAT_LOST, SEAT_TAKEN
 from cli.launcher import Launcher
@@ -99,15 +99,15 @@ def test_a_restart_is_charged_once_and_waiting_for_nodes_is_none(tmp_path: Path)
     clock = TraceClock(settled(tmp_path, restart=100.0).terms)
     state = training()
     clock.decided(state, 0.0)
-    asked = Reform(since=9, why="", planned=False, intact=False, asked=(node(0),))
-    stopping = replace(state, phase=Phase.RECONFIGURING, reform=asked)
+    asked = Reconfiguration(since=9, why="", planned=False, intact=False, asked=(node(0),))
+    stopping = replace(state, phase=Phase.RECONFIGURING, reconfiguration=asked)
     clock.decided(stopping, 1.0)
     assert clock.trace_s(4.0) == 163.0
     clock.decided(replace(stopping, version=stopping.version + 1), 4.0)
-    waiting = replace(stopping, reform=replace(asked, asked=()))
+    waiting = replace(stopping, reconfiguration=replace(asked, asked=()))
     clock.decided(waiting, 4.0)
     assert clock.trace_s(5.0) == 223.0
-    clock.decided(replace(waiting, reform=replace(asked, asked=(), base=3)), 5.0)
+    clock.decided(replace(waiting, reconfiguration=replace(asked, asked=(), base=3)), 5.0)
     assert clock.trace_s(7.0) == 225.0
     clock.decided(state, 7.0)
     clock.decided(stopping, 8.0)

@@ -8,7 +8,7 @@ import pytest
 from bamboo.agent.config import AgentConfig
 from bamboo.config.tree import BudgetConfig
 from bamboo.core.events import Event, RunFailed
-from bamboo.core.state import Outcome, Phase, Reform
+from bamboo.core.state import Outcome, Phase, Reconfiguration
 from bamboo.errors import BambooError, StoreRefuses, StoreUnavailable
 from cli.deadlines import Deadlines
 from cli.outage import ORDERLY_S, THEIR_STORE_AWAY_S, Outage
@@ -17,7 +17,8 @@ from tests.core.build import running
 
 TURN_S = 0.25
 PARKED = replace(
-    running(1, 4), reform=Reform(since=1, why="x", planned=False, intact=False, asked=())
+    running(1, 4),
+    reconfiguration=Reconfiguration(since=1, why="x", planned=False, intact=False, asked=()),
 )
 """A run that waits for nodes: everybody who was asked has said what it holds."""
 

@@ -10,8 +10,8 @@ from bamboo.config.tree import BudgetConfig
 from bamboo.core.state import Outcome
 from cli import parts, runs
 from cli.finish import receipt_body
-from cli.look import empty_progress, job_of
 from cli.money import bill, rented_from_journal
+from cli.run_status import empty_progress, job_of
 from cli.runs import Part, RunFolder
 from cli.stopping import stop_event
 from cli.views.receipt import summary_text

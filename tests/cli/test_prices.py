@@ -18,8 +18,8 @@ from bamboo.planner.origin import Origin
 from bamboo.planner.refreshed import catalogue_json
 from bamboo.ports import PricesSeen, TypeFacts
 from cli import main, prices
-from cli.look import catalogue_of
 from cli.resuming import prepare
+from cli.run_status import catalogue_of
 from cli.runs import RunFolder
 from cli.spent import rented_of
 from cli.terms import save_terms, terms_of

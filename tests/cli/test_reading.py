@@ -15,13 +15,13 @@ from bamboo.config.resolve import resolve
 from bamboo.coord.follow import Follower, all_records
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import run_id
-from bamboo.lines import LineWriter
+from bamboo.jsonl import LineWriter
 from bamboo.ports import Store
 from bamboo.telemetry.schema import MetricRecord
 from cli import lock, main, runs
 from cli.decisions import check_decisions, save_decisions
-from cli.look import status_of
 from cli.run_cost import cost_of_run
+from cli.run_status import status_of
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
 
 

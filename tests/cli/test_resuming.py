@@ -89,7 +89,7 @@ def test_the_one_before_is_taken_where_the_newest_cannot_be_read_after_all() -> 
         *(Quiesced(node=node, since=5, holdings=(), norms=()) for node in nodes),
     ):
         state = transition(state, event, now_s=0.0, policy=policy).state
-        bases.append(None if state.reform is None else state.reform.base)
+        bases.append(None if state.reconfiguration is None else state.reconfiguration.base)
     assert bases == [None, None, None, 8, None, None, 4]
 
 

@@ -93,8 +93,8 @@ def test_a_stop_is_told_in_three_lines(run: Told) -> None:
 
 def test_a_run_that_waits_for_nodes_says_so(run: Told) -> None:
     run.by(*(events.PeerLost(node=n, reporter="test", cause="disconnect") for n in NODES[1:]))
-    assert run.state.reform is not None
-    (said,) = run.by(stopped(NODES[0], run.state.reform.since, 0))
+    assert run.state.reconfiguration is not None
+    (said,) = run.by(stopped(NODES[0], run.state.reconfiguration.since, 0))
     assert said.endswith(": waiting for nodes: 1 of 2 are here")
 
 

@@ -17,9 +17,9 @@ from bamboo.planner.duties import DutyChange
 from cli import lock, main, runs
 from cli.books import FileBooks, read_booked
 from cli.decisions import save_decisions
-from cli.look import status_by_books
 from cli.report import report_of
 from cli.run_cost import cost_of_run
+from cli.run_status import status_by_books
 from cli.spent import spent_on
 from tests.cli.test_reading import folder_of, live
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step

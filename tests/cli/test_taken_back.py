@@ -12,9 +12,9 @@ from bamboo.core import events
 from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome
 from cli.finish import receipt_body, save_manifest
-from cli.look import progress_from_store
 from cli.money import bill
 from cli.progress import Progress
+from cli.run_status import progress_from_store
 from cli.runs import RunFolder
 from cli.views.receipt import summary_text
 from tests.cli.test_reading import folder_of
@@ -51,11 +51,11 @@ def ten_steps() -> list[Any]:
 
 def built(world: World) -> None:
     """Both newcomers have what they are to hold: all go on from the checkpoint."""
-    reform = world.driver.state().reform
-    assert reform is not None
-    assert (reform.base, reform.checkpoint) == (EVERY, True)
+    reconfiguration = world.driver.state().reconfiguration
+    assert reconfiguration is not None
+    assert (reconfiguration.base, reconfiguration.checkpoint) == (EVERY, True)
     for n in (2, 3):
-        world.do(events.LayoutBuilt(node=node(n), since=reform.since, bytes=0))
+        world.do(events.LayoutBuilt(node=node(n), since=reconfiguration.since, bytes=0))
 
 
 def stopped(step_index: int) -> list[Any]:
@@ -86,7 +86,7 @@ def test_a_restore_takes_steps_back_until_they_are_done_again() -> None:
     assert [tokens for _, tokens, _ in seen] == [2048 * steps for steps, _, _ in seen]
     assert world.screen.steps == [*range(1, 11), 5, 6, 7]
     assert [m.step for m in world.books.metrics] == list(range(10))  # once, as their bits are one
-    assert (end.step, end.relaid[0].steps_again) == (7, 6)
+    assert (end.step, end.reconfigured[0].steps_again) == (7, 6)
     assert receipt_of(end)["samples"] == 7 * 16
 
 
@@ -96,7 +96,7 @@ def test_steps_that_are_seen_before_the_decision_to_go_on_were_not_taken_back() 
     quick = [step(index, at_s=200 + index) for index in range(EVERY, 11)]
     world._script += [quick, lambda: built(world), [], *stopped(10)]
     end = world.launcher.run()
-    assert (end.step, end.relaid[0].steps_again) == (11, 6)
+    assert (end.step, end.reconfigured[0].steps_again) == (11, 6)
 
 
 def test_a_stop_before_any_step_is_done_again_keeps_the_final_state(tmp_path: Path) -> None:

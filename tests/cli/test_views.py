@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from bamboo.core.phrases import size
 from bamboo.core.state import Outcome
-from bamboo.core.words import size
 from cli.finish import receipt_body
 from cli.money import bill
 from cli.progress import Preemption, Progress, status_body

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from bamboo.ports import PeerGone
-from bamboo.runtime.link import VirtualLink
-from bamboo.runtime.wire import to_buffer, to_tensor
+from bamboo.runtime.wire.frames import to_buffer, to_tensor
+from bamboo.runtime.wire.link import VirtualLink
 from tests.contracts.transport_net import (
     NEVER_S,
     A,

@@ -9,9 +9,9 @@ import zmq
 
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, MessageKind
-from bamboo.runtime.link import VirtualLink
-from bamboo.runtime.transport import ZmqTransport
-from bamboo.runtime.wire import FRAME_BYTES, encode, to_buffer, to_tensor
+from bamboo.runtime.wire.frames import FRAME_BYTES, encode, to_buffer, to_tensor
+from bamboo.runtime.wire.link import VirtualLink
+from bamboo.runtime.wire.transport import ZmqTransport
 from tests.contracts.transport_net import (
     NEVER_S,
     A,

@@ -17,12 +17,12 @@ import zmq
 from bamboo.core.events import FaultScope
 from bamboo.errors import InputError
 from bamboo.ports import Buffer
-from bamboo.runtime import login_guard, transport
-from bamboo.runtime.fault import scope_of
-from bamboo.runtime.keys import RunKeys
-from bamboo.runtime.login_guard import FEW_WAITING, MOST_WAITING, raise_file_limit
-from bamboo.runtime.transport import ZmqTransport
-from bamboo.runtime.wire import MOST_FRAME_BYTES, encode, to_buffer
+from bamboo.runtime.node.fault import scope_of
+from bamboo.runtime.wire import login_guard, transport
+from bamboo.runtime.wire.frames import MOST_FRAME_BYTES, encode, to_buffer
+from bamboo.runtime.wire.keys import RunKeys
+from bamboo.runtime.wire.login_guard import FEW_WAITING, MOST_WAITING, raise_file_limit
+from bamboo.runtime.wire.transport import ZmqTransport
 from tests.contracts.transport_net import (
     KEYS,
     NEVER_S,

@@ -13,8 +13,8 @@ import torch
 
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
-from bamboo.runtime.transport import ZmqTransport
-from bamboo.runtime.wire import to_buffer
+from bamboo.runtime.wire.frames import to_buffer
+from bamboo.runtime.wire.transport import ZmqTransport
 from bamboo.topology.slots import Slot
 
 HERE = Slot(pipeline=0, stage=0)

@@ -10,8 +10,8 @@ import zmq
 
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKey, MessageKind, PeerGone
-from bamboo.runtime.keys import RunKeys
-from bamboo.runtime.transport import ZmqTransport
+from bamboo.runtime.wire.keys import RunKeys
+from bamboo.runtime.wire.transport import ZmqTransport
 from bamboo.topology.slots import Slot
 from tests.e2e.forker import Process, shared_forker
 from tests.support import wait_until

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
-from bamboo.runtime.keys import RunKeys
-from bamboo.runtime.transport import ZmqTransport
+from bamboo.runtime.wire.keys import RunKeys
+from bamboo.runtime.wire.transport import ZmqTransport
 from bamboo.topology.slots import Slot
 
 HERE = Slot(pipeline=0, stage=0)

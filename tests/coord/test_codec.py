@@ -42,7 +42,7 @@ from bamboo.core.state import (
     Phase,
     Preparing,
     Rebuilt,
-    Reform,
+    Reconfiguration,
     Report,
     Saving,
     Slow,
@@ -212,7 +212,7 @@ PREPARING = Preparing(
 )
 
 
-REFORM = Reform(
+REFORM = Reconfiguration(
     since=3,
     why="why",
     planned=False,
@@ -248,7 +248,7 @@ REFORM = Reform(
 
 
 def test_a_reconfiguration_comes_back_equal() -> None:
-    state = dataclasses.replace(running(), reform=REFORM)
+    state = dataclasses.replace(running(), reconfiguration=REFORM)
     assert decode_state(encode_state(state)) == state
 
 
@@ -269,7 +269,7 @@ def _another(name: str, value: Any) -> Any:
         "shares": (1,),
         "checkpoints": (Checkpoint(step=4, era=1),),
         "saving": (Saving(step=4, stages=(1,), committer=NodeId("n00.1")),),
-        "reform": REFORM,
+        "reconfiguration": REFORM,
         "emergency": Emergency(since=3, by_s=7.5, stages=(1,)),
         "preparing": PREPARING,
         "faults": Faults(tries=2, nodes=3, at_s=7.0, known=4, reason="x"),

@@ -58,8 +58,8 @@ class Honest:
         state = self.state
         if state.phase in (Phase.FINISHED, Phase.FORMING):
             return None
-        if state.reform is not None:
-            return self.next_of_reform()
+        if state.reconfiguration is not None:
+            return self.next_of_reconfiguration()
         if state.stop_reason is not None and state.stop_at_step is None:
             left = [n.id for n in live_members(state) if n.id not in dict(state.stop_ready)]
             return StopReady(node=left[0], step=self.step)
@@ -96,31 +96,31 @@ class Honest:
             return Yielded(node=move.source, slot=move.slot, since=move.since, step=self.step)
         return None
 
-    def next_of_reform(self) -> Event | None:
-        state, reform = self.state, self.state.reform
-        assert reform is not None
-        live = [node for node in reform.asked if node in self.living()]
-        if reform.base is not None:
-            return self.build(reform.base)
-        if reform.planned and reform.boundary is None:
-            left = [node for node in live if node not in dict(reform.ready)]
-            return BoundaryReady(node=left[0], since=reform.since, step=self.step)
-        left = [n for n in live if n not in {report.node for report in reform.reports}]
+    def next_of_reconfiguration(self) -> Event | None:
+        state, reconfiguration = self.state, self.state.reconfiguration
+        assert reconfiguration is not None
+        live = [node for node in reconfiguration.asked if node in self.living()]
+        if reconfiguration.base is not None:
+            return self.build(reconfiguration.base)
+        if reconfiguration.planned and reconfiguration.boundary is None:
+            left = [node for node in live if node not in dict(reconfiguration.ready)]
+            return BoundaryReady(node=left[0], since=reconfiguration.since, step=self.step)
+        left = [n for n in live if n not in {report.node for report in reconfiguration.reports}]
         if not left:
             return None  # waiting for nodes
-        if reform.planned:
+        if reconfiguration.planned:
             assert state.assignment is not None
             members = state.assignment.members()
             for node in members & self.held.keys():
                 at = self.step + 1
                 self.held[node] = {x: at for x, s in self.held[node].items() if s >= self.step}
-            if not reform.reports:
+            if not reconfiguration.reports:
                 self.give_ahead()
-        return self.quiesce(left[0], reform.since)
+        return self.quiesce(left[0], reconfiguration.since)
 
     def give_ahead(self) -> None:
         """What was sent ahead stands where its sources stand."""
-        ahead = None if self.state.reform is None else self.state.reform.ahead
+        ahead = None if self.state.reconfiguration is None else self.state.reconfiguration.ahead
         for feed in () if ahead is None else ahead.feeds:
             if feed.receiver in self.living():
                 self.fed.setdefault(feed.receiver, set()).update(feed.layers)
@@ -138,10 +138,10 @@ class Honest:
         return Quiesced(node=node, since=since, holdings=holdings, norms=norms)
 
     def build(self, base: int) -> LayoutBuilt:
-        reform = self.state.reform
-        assert reform is not None
+        reconfiguration = self.state.reconfiguration
+        assert reconfiguration is not None
         assert self.state.assignment is not None
-        done = {one.node for one in reform.rebuilt}
+        done = {one.node for one in reconfiguration.rebuilt}
         node = min(self.state.assignment.members().difference(done))
         self.held[node] = dict.fromkeys(self.wants(node), base)
-        return LayoutBuilt(node=node, since=reform.since, bytes=0)
+        return LayoutBuilt(node=node, since=reconfiguration.since, bytes=0)

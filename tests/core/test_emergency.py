@@ -58,10 +58,10 @@ def notice(node: NodeId, deadline_s: float) -> NoticeReceived:
 
 
 def stopped(state: State, node: NodeId, *layers: tuple[int, int], step: int = 9) -> Quiesced:
-    assert state.reform is not None
+    assert state.reconfiguration is not None
     return Quiesced(
         node=node,
-        since=state.reform.since,
+        since=state.reconfiguration.since,
         holdings=tuple(Holding(first=a, stop=b, step=step, reach=step) for a, b in layers),
         norms=(Norm(step=step - 1, total_square=1.0),),
     )
@@ -76,9 +76,9 @@ def kept_of_two(deadlines: tuple[float, float] = (20.0, 20.0)) -> State:
 
 
 def parts_of(state: State) -> dict[NodeId, tuple[int, ...]]:
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    return {part.node: part.layers for part in state.reform.keep.parts}
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    return {part.node: part.layers for part in state.reconfiguration.keep.parts}
 
 
 # ---------------------------------------------------------------- by when
@@ -126,8 +126,11 @@ def test_without_redundancy_all_hold_before_the_first_owner_is_taken() -> None:
         state = running(2, redundancy)
         for node, deadline_s in ((A, 6.0), (B, 20.0), (C, 20.0), (D, 20.0)):
             state = say(state, notice(node, deadline_s)).state
-        while state.reform is not None and state.reform.base is None:
-            ready = [BoundaryReady(node=n, since=state.reform.since, step=8) for n in (A, B, C, D)]
+        while state.reconfiguration is not None and state.reconfiguration.base is None:
+            ready = [
+                BoundaryReady(node=n, since=state.reconfiguration.since, step=8)
+                for n in (A, B, C, D)
+            ]
             layers = {A: (0, 2), B: (2, 4), C: (0, 2), D: (2, 4)}
             state = say(state, *ready).state
             state = say(state, *(stopped(state, n, layers[n]) for n in (A, B, C, D))).state
@@ -183,9 +186,9 @@ def test_between_two_steps_all_hold_at_a_boundary_else_where_they_are() -> None:
     assert "has a home again" in say(state, other).reason
     calm = say(state, SaveDue(node=A, since=since, at_once=False))
     assert {type(e) for e in calm.effects} == {AgreeBoundary}
-    assert calm.state.reform is not None
-    assert calm.state.reform.save
-    ready = BoundaryReady(node=A, since=calm.state.reform.since, step=8)
+    assert calm.state.reconfiguration is not None
+    assert calm.state.reconfiguration.save
+    ready = BoundaryReady(node=A, since=calm.state.reconfiguration.since, step=8)
     late = say(calm.state, ready, SaveDue(node=B, since=since, at_once=True))
     assert {type(e) for e in late.effects} == {Quiesce}, "a step that takes too long is left"
     again = say(late.state, SaveDue(node=A, since=since, at_once=True))
@@ -206,9 +209,9 @@ def test_a_stop_keeps_all_anyway() -> None:
 def test_each_part_once_then_the_manifest_then_all_wait() -> None:
     state = kept_of_two((20.0, 21.0))
     assert parts_of(state) == {A: (2, 3), B: (0, 1)}
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era = state.reform.keep.era
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era = state.reconfiguration.keep.era
     one = say(state, ShardSaved(node=A, step=9, era=era, stage=0))
     assert one.effects == ()
     whole = say(one.state, ShardSaved(node=B, step=9, era=era, stage=1))
@@ -225,9 +228,9 @@ def test_each_part_once_then_the_manifest_then_all_wait() -> None:
 
 def test_who_goes_first_after_its_part_is_stored_ends_nothing() -> None:
     state = kept_of_two()
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era = state.reform.keep.era
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era = state.reconfiguration.keep.era
     state = say(state, ShardSaved(node=A, step=9, era=era, stage=0), lost(A)).state
     last = say(state, ShardSaved(node=B, step=9, era=era, stage=1))
     assert CompleteCheckpoint(to=B, step=9, era=era) in last.effects
@@ -235,16 +238,16 @@ def test_who_goes_first_after_its_part_is_stored_ends_nothing() -> None:
 
 def test_another_holder_stores_what_a_lost_node_was_to() -> None:
     state = say(kept_of_two(), lost(A)).state
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    assert [part.node for part in state.reform.keep.parts] == [B, B]
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    assert [part.node for part in state.reconfiguration.keep.parts] == [B, B]
 
 
 def test_the_manifest_is_given_to_another_when_its_writer_goes() -> None:
     state = kept_of_two()
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era = state.reform.keep.era
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era = state.reconfiguration.keep.era
     shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
     whole = say(state, *shards)
     (order,) = whole.effects
@@ -255,24 +258,26 @@ def test_the_manifest_is_given_to_another_when_its_writer_goes() -> None:
 
 def test_one_that_cannot_store_is_replaced_and_two_that_cannot_end_the_try() -> None:
     state = kept_of_two()
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    failed = CheckpointFailed(node=A, step=9, era=state.reform.keep.era, reason="disk full")
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    failed = CheckpointFailed(
+        node=A, step=9, era=state.reconfiguration.keep.era, reason="disk full"
+    )
     state = say(state, failed).state
     assert set(parts_of(state)) == {B}
     decided = say(state, replace(failed, node=B))
     assert decided.state.emergency is not None
     assert decided.state.emergency.failed
-    assert decided.state.reform is not None
-    assert decided.state.reform.base == 9, "they train on for as long as they are there"
+    assert decided.state.reconfiguration is not None
+    assert decided.state.reconfiguration.base == 9, "they train on for as long as they are there"
 
 
 def test_the_manifest_is_given_to_whoever_can_write_it_and_two_that_cannot_end_the_try() -> None:
     """A is taken first; B, who lives longest, has a full disk."""
     state = kept_of_two((20.0, 21.0))
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era = state.reform.keep.era
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era = state.reconfiguration.keep.era
     failed = CheckpointFailed(node=B, step=9, era=era, reason="disk full")
     stored = [ShardSaved(node=A, step=9, era=era, stage=stage) for stage in (0, 1)]
     assert CompleteCheckpoint(to=A, step=9, era=era) in say(state, failed, *stored).effects
@@ -291,9 +296,9 @@ def test_who_comes_after_all_were_taken_writes_the_manifest_and_until_then_the_r
     None
 ):
     state = kept_of_two()
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era = state.reform.keep.era
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era = state.reconfiguration.keep.era
     shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
     state = say(state, *shards, lost(A)).state
     assert not parked(state)
@@ -303,8 +308,8 @@ def test_who_comes_after_all_were_taken_writes_the_manifest_and_until_then_the_r
     assert came.effects[-1] == CompleteCheckpoint(to=C, step=9, era=era)
     assert not parked(came.state)
     done = say(came.state, CheckpointDone(node=C, step=9, era=era), joined("n03.1")).state
-    assert done.reform is not None
-    assert (done.reform.base, done.reform.checkpoint) == (9, True)
+    assert done.reconfiguration is not None
+    assert (done.reconfiguration.base, done.reconfiguration.checkpoint) == (9, True)
 
 
 def test_the_end_says_that_it_could_not_be_stored() -> None:
@@ -312,9 +317,9 @@ def test_the_end_says_that_it_could_not_be_stored() -> None:
     assert state.emergency is not None
     state = say(state, SaveDue(node=B, since=state.emergency.since, at_once=True)).state
     state = say(state, stopped(state, B, (0, 4))).state
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era, since = state.reform.keep.era, state.reform.since
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era, since = state.reconfiguration.keep.era, state.reconfiguration.since
     failed = CheckpointFailed(node=B, step=9, era=era, reason="disk full")
     over = say(state, failed, LayoutBuilt(node=B, since=since, bytes=0), lost(B))
     assert over.state.outcome is Outcome.UNRECOVERABLE
@@ -333,9 +338,9 @@ def test_a_stop_whose_step_takes_too_long_stores_what_is_there() -> None:
     assert {type(e) for e in late.effects} == {Quiesce}
     state = say(late.state, *(stopped(late.state, node, (0, 4)) for node in (A, B))).state
     assert set(parts_of(state)) == {A, B}
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era = state.reform.keep.era
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era = state.reconfiguration.keep.era
     shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
     over = say(state, *shards, CheckpointDone(node=B, step=9, era=era)).state
     assert over.outcome is Outcome.STOPPED
@@ -353,15 +358,15 @@ def test_who_stands_behind_the_last_step_writes_the_final_state_all_the_same() -
     for steps, goes_on in ((9, True), (10, False)):
         policy = replace(POLICY, steps=steps)
         state = kept_of_two()
-        assert state.reform is not None
-        assert state.reform.keep is not None
-        era = state.reform.keep.era
+        assert state.reconfiguration is not None
+        assert state.reconfiguration.keep is not None
+        era = state.reconfiguration.keep.era
         shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
         done = CheckpointDone(node=B, step=9, era=era)
         state = say(state, *shards, done, policy=policy).state
-        assert state.reform is not None
+        assert state.reconfiguration is not None
         assert parked(state) is not goes_on
-        assert state.reform.base == (9 if goes_on else None)
+        assert state.reconfiguration.base == (9 if goes_on else None)
 
 
 def test_nothing_is_stored_of_a_run_that_has_taken_no_step() -> None:
@@ -373,21 +378,21 @@ def test_nothing_is_stored_of_a_run_that_has_taken_no_step() -> None:
     gone = say(state, lost(A), lost(B)).state
     assert gone.outcome is None
     new = say(gone, joined("n02.1"), joined("n03.1")).state
-    assert new.reform is not None
-    assert new.reform.base == 0
+    assert new.reconfiguration is not None
+    assert new.reconfiguration.base == 0
 
 
 def test_those_who_come_meanwhile_go_on_from_live_copies() -> None:
     state = kept_of_two()
-    assert state.reform is not None
-    assert state.reform.keep is not None
-    era = state.reform.keep.era
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.keep is not None
+    era = state.reconfiguration.keep.era
     state = say(state, joined("n02.1"), joined("n03.1")).state
-    assert state.reform is not None
-    assert state.reform.base is None, "first it is stored"
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.base is None, "first it is stored"
     shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
     state = say(state, *shards, CheckpointDone(node=B, step=9, era=era)).state
-    assert state.reform is not None
-    assert (state.reform.base, state.reform.checkpoint) == (9, False)
+    assert state.reconfiguration is not None
+    assert (state.reconfiguration.base, state.reconfiguration.checkpoint) == (9, False)
     assert state.assignment is not None
     assert set(state.assignment.owners) == {C, D}

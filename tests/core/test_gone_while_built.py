@@ -16,8 +16,8 @@ def test_what_others_have_too_is_not_lost_with_it(others: bool) -> None:
     state = say(running(2, "off"), joined("n04.1"), joined("n05.1")).state
     for node in (A, B, C, D):
         state = say(state, notice(node, 20.0)).state
-    assert state.reform is not None
-    since = state.reform.since
+    assert state.reconfiguration is not None
+    since = state.reconfiguration.since
     ready = [BoundaryReady(node=n.id, since=since, step=8) for n in state.live_nodes()]
     state = say(state, *ready).state
     for node in state.live_nodes():
@@ -25,8 +25,8 @@ def test_what_others_have_too_is_not_lost_with_it(others: bool) -> None:
         if node.id == A and not others:
             layers = ()
         state = say(state, stopped(state, node.id, *layers)).state
-    assert state.reform is not None
-    assert state.reform.base == 9
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.base == 9
     assert state.assignment is not None
     assert C not in state.assignment.members()
     over = say(state, lost(C)).state

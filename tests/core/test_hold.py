@@ -31,12 +31,12 @@ def test_nobody_is_taken_while_all_stop() -> None:
 def test_a_step_that_all_finish_first_may_take_too_long() -> None:
     """Before a new layout all finish a step: what has no home is found meanwhile, too."""
     state = say(running(2, "peer"), notice(A, 20.0)).state
-    assert state.reform is not None
-    assert state.reform.planned
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.planned
     state = say(state, *(notice(node, 20.0) for node in (B, C, D))).state
     assert state.emergency is not None
     due = SaveDue(node=B, since=state.emergency.since, at_once=True)
     late = say(state, due)
     assert {type(e) for e in late.effects} == {Quiesce}
-    assert late.state.reform is not None
-    assert late.state.reform.save
+    assert late.state.reconfiguration is not None
+    assert late.state.reconfiguration.save

@@ -6,7 +6,7 @@ import pytest
 
 from bamboo.core.events import CaughtUp, Reconsider, RunFailed
 from bamboo.core.patience import READING, Patience, stands_for_s
-from bamboo.core.state import Checkpoint, Outcome, Reform, State
+from bamboo.core.state import Checkpoint, Outcome, Reconfiguration, State
 from tests.core.build import apply, lost, running
 
 STORED = Checkpoint(step=8, era=1)
@@ -53,10 +53,10 @@ def test_it_tells_when_something_will_be_due() -> None:
 def test_state_has_longer_to_be_moved_than_a_step_has() -> None:
     state = running(1, 4)
     assert stands_for_s(state, step_timeout_s=60.0) == 60.0
-    moves = Reform(since=1, why="x", planned=False, intact=False, asked=(), base=8)
-    assert stands_for_s(replace(state, reform=moves), step_timeout_s=60.0) > READING * 60.0
+    moves = Reconfiguration(since=1, why="x", planned=False, intact=False, asked=(), base=8)
+    assert stands_for_s(replace(state, reconfiguration=moves), step_timeout_s=60.0) > READING * 60.0
     undecided = replace(moves, base=None)
-    assert stands_for_s(replace(state, reform=undecided), step_timeout_s=60.0) == 60.0
+    assert stands_for_s(replace(state, reconfiguration=undecided), step_timeout_s=60.0) == 60.0
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_state_has_longer_to_be_moved_than_a_step_has() -> None:
 def test_a_run_that_waits_in_vain_is_parked_where_it_has_something_to_go_on_from(
     stored: tuple[Checkpoint, ...], outcome: Outcome
 ) -> None:
-    waits = Reform(since=1, why="x", planned=False, intact=False, asked=())
-    state = replace(running(1, 4), reform=waits, checkpoints=stored)
+    waits = Reconfiguration(since=1, why="x", planned=False, intact=False, asked=())
+    state = replace(running(1, 4), reconfiguration=waits, checkpoints=stored)
     patience = Patience(patience_s=5.0, park_s=60.0)
     patience.due(state, now_s=0.0)
     event = patience.due(state, now_s=60.0)

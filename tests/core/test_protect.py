@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bamboo.core.aim import aim, soon_taken
 from bamboo.core.events import CaughtUp, Event, ReplicaJoined, StopRequested, Yielded
 from bamboo.core.invariants import check, check_step
 from bamboo.core.state import Outcome, Phase, State
+from bamboo.core.target_assignment import aim, soon_taken
 from bamboo.ids import NodeId
 from tests.core.build import apply, joined, lost, running
 

@@ -90,16 +90,18 @@ class World(Honest, RuleBasedStateMachine):
         assert check_step(before, after) == []
         assert check_cause(before, event, after) == []
         self.state = after
-        if after.preparing is not None or (after.reform is None and before.reform is None):
+        if after.preparing is not None or (
+            after.reconfiguration is None and before.reconfiguration is None
+        ):
             self.fed = {}
         self.forget_the_dead()
         if before.assignment is None and after.assignment is not None:
             self.give_all(0)
-        if before.reform is None or before.reform.base is None:
+        if before.reconfiguration is None or before.reconfiguration.base is None:
             self.check_base(after)
         if any(isinstance(effect, GoOn) for effect in decided.effects):
-            assert before.reform is not None
-            self.step = before.reform.base
+            assert before.reconfiguration is not None
+            self.step = before.reconfiguration.base
             self.check_all_held()
             roles = {node.id for node in live_members(after)}
             self.held = {node: held for node, held in self.held.items() if node in roles}
@@ -111,7 +113,7 @@ class World(Honest, RuleBasedStateMachine):
         alone = {node: held.keys() - self.fed.get(node, set()) for node, held in self.held.items()}
         self.lost_some |= any(alone[node] for node in self.held.keys() - live)
         self.held = {node: held for node, held in self.held.items() if node in live}
-        if self.state.assignment is not None and self.state.reform is None:
+        if self.state.assignment is not None and self.state.reconfiguration is None:
             for node, held in self.held.items():
                 self.held[node] = {x: held[x] for x in held.keys() & self.wants(node)}
 
@@ -139,11 +141,11 @@ class World(Honest, RuleBasedStateMachine):
         """A base that was decided just now is the best there is."""
         if after.outcome is Outcome.UNRECOVERABLE:
             assert self.some_layer_is_nowhere()
-        if after.reform is None or after.reform.base is None:
+        if after.reconfiguration is None or after.reconfiguration.base is None:
             return
         found = self.newest()
         assert found is not None
-        assert (after.reform.base, not after.reform.checkpoint) == found
+        assert (after.reconfiguration.base, not after.reconfiguration.checkpoint) == found
 
     def some_layer_is_nowhere(self) -> bool:
         if self.policy.checkpoint_every:
@@ -265,13 +267,13 @@ class World(Honest, RuleBasedStateMachine):
 
     @invariant()
     def it_aims_plainly(self) -> None:
-        if self.state.reform is None and self.state.phase is not Phase.FINISHED:
+        if self.state.reconfiguration is None and self.state.phase is not Phase.FINISHED:
             assert aims_plainly(self.state, apart=self.policy.apart)
 
     @invariant()
     def every_slot_is_held(self) -> None:
         """While it trains, whoever owns or shadows a slot has its layers."""
-        if self.state.phase is Phase.RUNNING and self.state.reform is None:
+        if self.state.phase is Phase.RUNNING and self.state.reconfiguration is None:
             self.check_all_held()
 
     def teardown(self) -> None:

@@ -6,14 +6,14 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bamboo.core.aim import aim, shadow_of
 from bamboo.core.assignment import assign
 from bamboo.core.events import Event
 from bamboo.core.invariants import check, check_step
+from bamboo.core.layout_choice import place
 from bamboo.core.machine import transition
-from bamboo.core.place import place
 from bamboo.core.policy import Policy
 from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.target_assignment import aim, shadow_of
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -54,7 +54,7 @@ def clashes(ring: str) -> int:
 
 
 def shadows_at_home(assignment: Assignment) -> int:
-    """Slots whose replica lies in their owner's zone; the zone is the first letter of a name."""
+    """Slots whose replica lies in their owner's zone; the zone is the first message of a name."""
     pairs = zip(assignment.owners, assignment.shadows, strict=True)
     return sum(shadow is None or owner[0] == shadow[0] for owner, shadow in pairs)
 

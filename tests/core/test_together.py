@@ -1,4 +1,4 @@
-"""Events of one time lead where they lead one after the other, to the letter."""
+"""Events of one time lead where they lead one after the other, to the message."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,8 +54,8 @@ def stopping(*, planned: bool) -> State:
         coming = [*coming[:3], stalled, *coming[3:]]
     state = one_by_one(state, coming).state
     state = one_by_one(state, [*prepared(state), joined(NODES[6])]).state
-    assert state.reform is not None
-    assert state.reform.planned is planned
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.planned is planned
     return state
 
 
@@ -90,8 +90,8 @@ def answer(kind: str, node: NodeId, since: int) -> Event:
 @given(st.data(), st.booleans())
 def test_together_is_one_after_the_other(data: st.DataObject, planned: bool) -> None:
     state = stopping(planned=planned)
-    assert state.reform is not None
-    events = data.draw(answers_of_all(state.reform.since))
+    assert state.reconfiguration is not None
+    events = data.draw(answers_of_all(state.reconfiguration.since))
     cut = data.draw(st.integers(0, len(events)))
     for some in (events[:cut], events[cut:]):
         expected = one_by_one(state, some)
@@ -102,8 +102,8 @@ def test_together_is_one_after_the_other(data: st.DataObject, planned: bool) -> 
 def test_all_answers_lead_to_the_new_layout() -> None:
     """As a check that the drawn ones come that far: nobody is missing here, and nobody lost."""
     state = stopping(planned=True)
-    assert state.reform is not None
-    since = state.reform.since
+    assert state.reconfiguration is not None
+    since = state.reconfiguration.since
     for kind, effects in (("ready", 6), ("stopped", 0), ("built", 6)):
         decided = together(state, [answer(kind, node, since) for node in NODES[:6]])
         assert len(decided.effects) == effects

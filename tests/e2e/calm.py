@@ -15,8 +15,8 @@ from bamboo.data.coverage import Addressing, check_coverage
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_model
 from bamboo.ports import FENCED_STATUS
-from bamboo.runtime.numerics import prepare
-from bamboo.runtime.reference import CalmRun
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.step.numerics import prepare
 from bamboo.telemetry.samples import SamplesRecord
 from tests.e2e.cluster import Cluster
 

@@ -29,8 +29,8 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.models import build_model
-from bamboo.runtime.keys import RunKeys
-from bamboo.runtime.numerics import local_numerics
+from bamboo.runtime.step.numerics import local_numerics
+from bamboo.runtime.wire.keys import RunKeys
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy

@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping
 
-import bamboo.runtime.worker
+import bamboo.runtime.node.worker
 from cli.wiring import bucket
 from tests.e2e import faults, storage_faults
 
@@ -18,4 +18,4 @@ def main(config: Mapping[str, str]) -> int:
     fault, _, argument = config.get("fault", "").partition(":")
     if fault:
         FAULTS[fault](argument)
-    return bamboo.runtime.worker.main(config, bucket=bucket)
+    return bamboo.runtime.node.worker.main(config, bucket=bucket)

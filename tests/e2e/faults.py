@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import bamboo.runtime.diagnose
-import bamboo.runtime.stage
+import bamboo.runtime.node.diagnose
+import bamboo.runtime.step.stage
 from bamboo.ids import NodeId
 from bamboo.models import run_layers
 from bamboo.ports import Delivered, MessageKey, PeerGone
-from bamboo.runtime.mail import Mail
-from bamboo.runtime.operations import Operations
-from bamboo.runtime.records import ReplicaCheck
-from bamboo.runtime.slot_run import SlotRun
-from bamboo.runtime.stage import Pending, Stage
-from bamboo.runtime.transfer import Transfers
-from bamboo.runtime.transport import ZmqTransport
+from bamboo.runtime.node.records import ReplicaCheck
+from bamboo.runtime.state.transfer import Transfers
+from bamboo.runtime.step.operations import Operations
+from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.step.stage import Pending, Stage
+from bamboo.runtime.wire.messages import Mailbox
+from bamboo.runtime.wire.transport import ZmqTransport
 
 FLIPPED = 1 << 12
 """In the middle of a float32's fraction: the lowest bit may be rounded away before it matters."""
@@ -63,38 +63,38 @@ def dropped_resend(unused: str) -> None:
     """What is kept for a slot with a new owner is not sent again."""
     del unused
 
-    def resend(self: Mail, slot: object) -> int:
+    def resend(self: Mailbox, slot: object) -> int:
         del self, slot
         return 0
 
-    Mail.resend = resend  # type: ignore[method-assign, assignment]
+    Mailbox.resend = resend  # type: ignore[method-assign, assignment]
 
 
 def flipped_bit(where: str) -> None:
     """`kind,step,index`: one bit of one number in that letter is another one."""
     kind, step, index = where.split(",")
-    honest = Mail._route
+    honest = Mailbox._route
 
-    def route(self: Mail, node: Any, key: MessageKey, letter: Any) -> None:
+    def route(self: Mailbox, node: Any, key: MessageKey, message: Any) -> None:
         if (key.kind, key.step, key.index) == (kind, int(step), int(index)):
-            tensors = [t.clone() for t in letter.tensors]
+            tensors = [t.clone() for t in message.tensors]
             tensors[0].view(-1)[:1].view(torch.int32).bitwise_xor_(FLIPPED)
-            letter = type(letter)(tensors=tuple(tensors), meta=letter.meta)
-        honest(self, node, key, letter)
+            message = type(message)(tensors=tuple(tensors), meta=message.meta)
+        honest(self, node, key, message)
 
-    Mail._route = route  # type: ignore[method-assign]
+    Mailbox._route = route  # type: ignore[method-assign]
 
 
 def never_sent(where: str) -> None:
     """`kind,step,index`: that letter is not sent, however often it is made."""
     kind, step, index = where.split(",")
-    honest = Mail._route
+    honest = Mailbox._route
 
-    def route(self: Mail, node: Any, key: MessageKey, letter: Any) -> None:
+    def route(self: Mailbox, node: Any, key: MessageKey, message: Any) -> None:
         if (key.kind, key.step, key.index) != (kind, int(step), int(index)):
-            honest(self, node, key, letter)
+            honest(self, node, key, message)
 
-    Mail._route = route  # type: ignore[method-assign]
+    Mailbox._route = route  # type: ignore[method-assign]
 
 
 def doubled_gradient(where: str) -> None:
@@ -164,8 +164,8 @@ def overflow(where: str) -> None:
                     x = _Overflowing.apply(x)
         return x
 
-    bamboo.runtime.stage.run_layers = run  # type: ignore[attr-defined]
-    bamboo.runtime.diagnose.run_layers = run  # type: ignore[attr-defined]
+    bamboo.runtime.step.stage.run_layers = run  # type: ignore[attr-defined]
+    bamboo.runtime.node.diagnose.run_layers = run  # type: ignore[attr-defined]
 
 
 def noted_comparisons(folder: str) -> None:
@@ -173,12 +173,12 @@ def noted_comparisons(folder: str) -> None:
     honest = ReplicaCheck.difference
     noted: set[tuple[object, int]] = set()
 
-    def difference(self: ReplicaCheck, mail: Mail) -> str | None:
-        new = (mail.replica_hashes.keys() & self._own.keys()) - noted
+    def difference(self: ReplicaCheck, mailbox: Mailbox) -> str | None:
+        new = (mailbox.replica_hashes.keys() & self._own.keys()) - noted
         noted.update(new)
         with (Path(folder) / f"comparisons-{os.getpid()}").open("a") as file:
             file.writelines(f"{slot} {step}\n" for slot, step in new)
-        return honest(self, mail)
+        return honest(self, mailbox)
 
     ReplicaCheck.difference = difference  # type: ignore[method-assign]
 
@@ -200,7 +200,7 @@ def broken_receiver(unused: str) -> None:
     """The node breaks when the first of a replica comes to it."""
     del unused
 
-    def broken(self: Transfers, found: object, chunk: int, letter: object) -> None:
+    def broken(self: Transfers, found: object, chunk: int, message: object) -> None:
         raise RuntimeError("planted: nothing is taken in")
 
     Transfers._chunk_came = broken  # type: ignore[assignment, method-assign]
@@ -234,8 +234,8 @@ def partition(where: str) -> None:
     honest_gone = ZmqTransport.wait_gone
     cut: list[NodeId] = []
 
-    def send(self: ZmqTransport, node: NodeId, *letter: Any) -> bool:
-        return True if node in cut else honest_send(self, node, *letter)
+    def send(self: ZmqTransport, node: NodeId, *message: Any) -> bool:
+        return True if node in cut else honest_send(self, node, *message)
 
     def accept(self: ZmqTransport, message: Delivered) -> bool:
         return message.sender not in cut and honest_accept(self, message)

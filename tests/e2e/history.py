@@ -22,5 +22,5 @@ def restores(run: Cluster) -> list[str]:
 
 def bases(run: Cluster) -> list[int]:
     """The step of each checkpoint that was gone back to."""
-    found = [state.reform for state in states(run) if state.reform is not None]
+    found = [state.reconfiguration for state in states(run) if state.reconfiguration is not None]
     return sorted({r.base for r in found if r.checkpoint and r.base is not None})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.manifest import step_of
-from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
+from bamboo.runtime.state.checkpoints import Checkpoints, Complete, Save
 from cloud.ec2.s3 import S3Store
 
 PART_BYTES = 1 << 16

@@ -139,7 +139,9 @@ def test_a_damaged_newest_one_is_passed_over(damage: Callable[[Path, Path], None
         folder = run.directory / "checkpoints"
         damage(folder / folder_of(steps[-1]), folder / folder_of(steps[-2]))
         run.start(4)
-        run.wait(lambda s: s.reform is None and s.phase is not Phase.FORMING, 60, "the restore")
+        run.wait(
+            lambda s: s.reconfiguration is None and s.phase is not Phase.FORMING, 60, "the restore"
+        )
         assert bases(run) == [steps[-2], steps[-1]], "tried, and passed over"
         said = [d for d in run.decisions() if isinstance(d.event, CheckpointDamaged)]
         assert f"the checkpoint of step {steps[-1]} is passed over" in said[0].reason

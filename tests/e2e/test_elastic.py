@@ -12,8 +12,8 @@ from itertools import pairwise
 import pytest
 
 from bamboo.config.tree import CheckpointConfig
-from bamboo.core.ahead import fed_layers, layers_by_node
 from bamboo.core.events import LayoutBuilt, NoticeReceived, Pace, PaceMeasured, Reconsider
+from bamboo.core.prefetch import fed_layers, layers_by_node
 from bamboo.core.state import Phase, State
 from bamboo.ids import NodeId
 from bamboo.models import build_layer, build_model
@@ -35,7 +35,7 @@ WRITING = 5
 def trains(run: Cluster, grid: Grid, timeout_s: float = 60.0) -> State:
     """Wait until the run trains on this grid."""
     return run.wait(
-        lambda s: (s.grid == grid and s.reform is None) or s.phase is Phase.FINISHED,
+        lambda s: (s.grid == grid and s.reconfiguration is None) or s.phase is Phase.FINISHED,
         timeout_s,
         f"a grid {grid.pipelines} x {grid.stages}",
     )
@@ -68,23 +68,27 @@ def _moved_least(run: Cluster) -> None:
     """12 bytes a parameter of each layer that a node must hold and did not hold, whether it was
     sent while all trained or while all stood; the gradients that it followed are counted apart."""
     for before, after in pairwise(states(run)):
-        if before.reform is None or after.reform is not None or before.reform.base is None:
+        if (
+            before.reconfiguration is None
+            or after.reconfiguration is not None
+            or before.reconfiguration.base is None
+        ):
             continue
         assert before.assignment is not None
-        reform, layers = before.reform, _layer_bytes(run)
+        reconfiguration, layers = before.reconfiguration, _layer_bytes(run)
         held = {
             r.node: {x for h in r.holdings for x in range(h.first, h.stop)}
-            - fed_layers(reform.ahead, r.node)
-            for r in reform.reports
+            - fed_layers(reconfiguration.ahead, r.node)
+            for r in reconfiguration.reports
         }
         needs = layers_by_node(before.assignment, before.cut)
         least = sum(layers[x] for n, need in needs.items() for x in need - held.get(n, set()))
         last = next(d for d in run.decisions() if d.version == after.version)
         assert isinstance(last.event, LayoutBuilt)
-        sent = sum(one.bytes for one in reform.rebuilt) + last.event.bytes
-        ahead = () if reform.ahead is None else reform.ahead.prepared
+        sent = sum(one.bytes for one in reconfiguration.rebuilt) + last.event.bytes
+        ahead = () if reconfiguration.ahead is None else reconfiguration.ahead.prepared
         assert sent + sum(size for _, size in ahead) == least
-        assert sent == 0 or not reform.planned, "nobody stands while state is sent"
+        assert sent == 0 or not reconfiguration.planned, "nobody stands while state is sent"
 
 
 def _layer_bytes(run: Cluster) -> list[int]:
@@ -186,7 +190,7 @@ def test_many_at_one_instant_and_a_checkpoint(mode: str, taken: tuple[int, ...])
         if len(taken) == 4:
             for node in nodes:  # nobody is left to miss them: the fleet does
                 run.lost(node)
-        run.wait(lambda s: s.reform is not None, 30, "the restore")
+        run.wait(lambda s: s.reconfiguration is not None, 30, "the restore")
         reached = max(run.losses()) + 1
         run.start(len(taken))
         assert_calm(run)

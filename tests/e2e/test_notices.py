@@ -55,7 +55,7 @@ def at_full_strength(run: Cluster, nodes: int) -> State:
     """Until so many nodes have a slot each, with a shadow, and nothing is under way."""
 
     def full(state: State) -> bool:
-        busy = state.failovers or state.transfers or state.moves or state.reform
+        busy = state.failovers or state.transfers or state.moves or state.reconfiguration
         whole = state.assignment is not None and len(set(state.assignment.owners)) == nodes
         return state.phase is Phase.FINISHED or (
             state.phase is Phase.RUNNING and whole and not busy
@@ -183,7 +183,7 @@ def test_the_instance_goes_in_the_middle_of_the_new_layout(mode: str) -> None:
         run.wait(lambda s: len(s.checkpoints) >= 1, 60, "a checkpoint")
         (leaver,) = owners(run, [1])
         notice(run, leaver)
-        run.wait(lambda s: s.reform is not None, 10, "the new layout")
+        run.wait(lambda s: s.reconfiguration is not None, 10, "the new layout")
         assert_calm_after_kill(run, leaver)
         assert bool(restores(run)) == (mode == "off" and leaver in run.killed)
 

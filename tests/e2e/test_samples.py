@@ -6,7 +6,7 @@ import pytest
 
 from bamboo.core.state import NodeStatus
 from bamboo.data.dataset import load_data
-from bamboo.runtime.verify_samples import verify_samples
+from bamboo.runtime.check.verify_samples import verify_samples
 from bamboo.telemetry.samples import SamplesRecord
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import Cluster, cluster

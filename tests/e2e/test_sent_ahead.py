@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bamboo.config.tree import JobConfig, ModelConfig
-from bamboo.core.ahead import feeds_under_way
+from bamboo.core.prefetch import feeds_under_way
 from bamboo.core.state import Phase, State
 from bamboo.topology.grid import Grid
 from tests.e2e.calm import assert_calm
@@ -49,7 +49,9 @@ def prepares(run: Cluster) -> State:
 
 def grows(run: Cluster) -> None:
     run.wait(
-        lambda s: (s.grid == GROWN and s.reform is None) or s.phase is Phase.FINISHED, 90, "2 x 2"
+        lambda s: (s.grid == GROWN and s.reconfiguration is None) or s.phase is Phase.FINISHED,
+        90,
+        "2 x 2",
     )
     assert run.state().grid == GROWN
 
@@ -81,4 +83,7 @@ def test_killed_while_it_is_sent(of: str, steps: int) -> None:
         grows(run)
         assert_calm(run)
         assert not restores(run)
-        assert any(s.reform is not None and s.reform.ahead is not None for s in states(run))
+        assert any(
+            s.reconfiguration is not None and s.reconfiguration.ahead is not None
+            for s in states(run)
+        )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, MessageKey
-from bamboo.runtime.wire import Malformed, decode, encode, to_tensor
+from bamboo.runtime.wire.frames import Malformed, decode, encode, to_tensor
 from bamboo.topology.slots import Slot
 from tests.fuzz.cases import Cases, fuzzed
 from tests.fuzz.odd import bent, bent_bytes

@@ -18,10 +18,10 @@ from bamboo.core.events import StopRequested
 from bamboo.core.state import NodeStatus, Outcome
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer
-from bamboo.runtime.keys import RunKeys
-from bamboo.runtime.login_guard import raise_file_limit
-from bamboo.runtime.transport import ZmqTransport
-from bamboo.runtime.wire import MOST_FRAME_BYTES, encode, to_buffer, to_tensor
+from bamboo.runtime.wire.frames import MOST_FRAME_BYTES, encode, to_buffer, to_tensor
+from bamboo.runtime.wire.keys import RunKeys
+from bamboo.runtime.wire.login_guard import raise_file_limit
+from bamboo.runtime.wire.transport import ZmqTransport
 from tests.contracts.transport_net import A, B, Net, key, receive, steps, with_keys
 from tests.e2e.calm import difference
 from tests.e2e.cluster import cluster

@@ -76,7 +76,7 @@ def test_ties_that_no_stage_could_keep_are_refused_by_name(case: str) -> None:
     assert remedy in flaw[1]
 
 
-def test_more_uses_than_letters_have_numbers_for() -> None:
+def test_more_uses_than_messages_have_numbers_for() -> None:
     for uses, good in ((MOST_USES, True), (MOST_USES + 1, False)):
         spec = ModelSpec(
             factories=FACTORIES[:1] * uses,

@@ -12,7 +12,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, Reform, Report, State
+from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, Reconfiguration, Report, State
 from bamboo.ids import InstanceId, NodeId
 from bamboo.planner.duties import Again, Duty, DutyChange, Roster, duties_of, last_duties
 from bamboo.topology.slots import Slot
@@ -84,31 +84,33 @@ def test_a_replica_across_zones_is_counted() -> None:
     assert told.roster.changes()[-1].crossed_bytes == 1000
 
 
-def reform_of(state: State, **change: object) -> Reform:
+def reconfiguration_of(state: State, **change: object) -> Reconfiguration:
     live = tuple(node.id for node in state.live_nodes())
     given = {"since": 9, "why": "x", "planned": False, "intact": False, "asked": live}
-    return Reform(**{**given, **change})  # type: ignore[arg-type]
+    return Reconfiguration(**{**given, **change})  # type: ignore[arg-type]
 
 
 def test_a_reconfiguration_holds_up_those_who_have_stopped() -> None:
     state = running(stages=2)
-    planned = replace(state, phase=Phase.RECONFIGURING, reform=reform_of(state, planned=True))
+    planned = replace(
+        state, phase=Phase.RECONFIGURING, reconfiguration=reconfiguration_of(state, planned=True)
+    )
     assert set(duties_of(planned).values()) == {Duty.STEPS}, "they finish the step first"
-    stopped = replace(state, phase=Phase.RECONFIGURING, reform=reform_of(state))
+    stopped = replace(state, phase=Phase.RECONFIGURING, reconfiguration=reconfiguration_of(state))
     assert set(duties_of(stopped).values()) == {Duty.RECOVERY}
     said = tuple(
         Report(node=node.id, holdings=(Holding(first=0, stop=9, step=3, reach=3),), norms=())
         for node in stopped.live_nodes()
     )
-    waiting = replace(stopped, reform=reform_of(state, reports=said))
+    waiting = replace(stopped, reconfiguration=reconfiguration_of(state, reports=said))
     assert set(duties_of(waiting).values()) == {Duty.PARKED}, "nobody can begin without more"
 
 
 def restored(told: Told, *, base: int, stood_s: float, on_s: float) -> None:
     """All stop, and go on from `base` as a checkpoint has it."""
-    reform = reform_of(told.state, base=base, checkpoint=True)
-    told.become(stood_s, reform=reform, phase=Phase.RESTORING)
-    told.become(on_s, reform=None, phase=Phase.RUNNING)
+    reconfiguration = reconfiguration_of(told.state, base=base, checkpoint=True)
+    told.become(stood_s, reconfiguration=reconfiguration, phase=Phase.RESTORING)
+    told.become(on_s, reconfiguration=None, phase=Phase.RUNNING)
 
 
 def test_what_a_restore_takes_back_began_when_the_run_stood_there_last() -> None:

@@ -8,12 +8,12 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from bamboo.runtime.alone import Alone
+from bamboo.runtime.check.alone import Alone
 
 PROGRAM = """
 import sys
 from multiprocessing.connection import Connection
-from bamboo.runtime.alone import serve
+from bamboo.runtime.check.alone import serve
 serve(Connection(int(sys.argv[1])))
 """
 

@@ -17,9 +17,9 @@ from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig, Segment
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
-from bamboo.runtime.numerics import local_numerics, prepare
-from bamboo.runtime.optimizer import AdamW
-from bamboo.runtime.reference import CalmRun
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.optimizer import AdamW
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from tests.jobs import tiny_job

@@ -6,8 +6,8 @@ import pytest
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.runtime.alone import Alone
-from bamboo.runtime.preflight import preflight
+from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.preflight import preflight
 from tests.jobs import tiny_job
 
 HEAD = """

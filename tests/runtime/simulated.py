@@ -26,12 +26,12 @@ from bamboo.data.dataset import load_data
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
-from bamboo.runtime.decided import Decided
-from bamboo.runtime.executor import Completed
-from bamboo.runtime.numerics import local_numerics, prepare
-from bamboo.runtime.preempt import Preemptions
-from bamboo.runtime.slots import SlotBuilder
-from bamboo.runtime.trainer import Trainer
+from bamboo.runtime.node.preempt import Preemptions
+from bamboo.runtime.node.trainer import Trainer
+from bamboo.runtime.state.decision import Decided
+from bamboo.runtime.step.executor import Completed
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 
@@ -345,12 +345,12 @@ class World:
         """Where everybody stands."""
         lines = [*self.reasons[-12:], f"{self.state.phase}: {self.state.sentence}"]
         for node in self.nodes.values():
-            executor, mail = node.trainer.executor, node.trainer.mail
+            executor, mailbox = node.trainer.executor, node.trainer.mailbox
             lines.append(
                 f"{node.id} alive={node.alive} bye={node.trainer._goodbye} hold={executor.hold} "
                 f"at {executor.cursor or '-'} shadows "
                 f"{[f'{s} step {r.step}' for s, r in executor.shadowed.items()]} "
-                f"safe={[v for _, v in sorted(mail.safe.items(), key=str)]}"
+                f"safe={[v for _, v in sorted(mailbox.safe.items(), key=str)]}"
             )
         return "\n".join(lines)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
-from bamboo.runtime import wire
-from bamboo.runtime.assembly import Assembly
-from bamboo.runtime.link import Due
-from bamboo.runtime.wire import Frame, Malformed
+from bamboo.runtime.wire import frames as wire
+from bamboo.runtime.wire.assembly import Assembly
+from bamboo.runtime.wire.frames import Frame, Malformed
+from bamboo.runtime.wire.link import Due
 from bamboo.topology.slots import Slot
 
 A, B = NodeId("a"), NodeId("b")

@@ -8,7 +8,7 @@ import pytest
 from bamboo.core.events import Yielded
 from bamboo.core.state import Move
 from bamboo.ids import NodeId
-from bamboo.runtime.boundary import WAITING_SHARE, Boundaries
+from bamboo.runtime.state.boundary import WAITING_SHARE, Boundaries
 from bamboo.topology.slots import Slot
 
 ME, TAKER = NodeId("n0"), NodeId("n9")
@@ -24,9 +24,9 @@ class Bench:
         runs = {slot: SimpleNamespace(slot=slot, owner=True, step=7, cursor=0) for slot in SLOTS}
         self.runs = cast("dict[Slot, Any]", runs)
         self.executor: Any = SimpleNamespace(owned=self.runs, yielding=set(), last_step=99)
-        mail: Any = SimpleNamespace(safe_step=7)
+        mailbox: Any = SimpleNamespace(safe_step=7)
         outbox: Any = SimpleNamespace(event=self.said.append)
-        self.boundaries = Boundaries(me=ME, executor=self.executor, mail=mail, outbox=outbox)
+        self.boundaries = Boundaries(me=ME, executor=self.executor, mailbox=mailbox, outbox=outbox)
         self.boundaries.clock = lambda: self.now_s
 
     def step(self, took_s: float, *, awaited: bool, calm_s: float = CALM_S) -> None:

@@ -21,8 +21,8 @@ from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, Event, ShardSaved
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
-from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
-from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.state.checkpoints import Checkpoints, Complete, Save
+from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from tests.full_disk import files_up_to

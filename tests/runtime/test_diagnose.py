@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import bamboo.runtime.diagnose
+import bamboo.runtime.node.diagnose
 from bamboo.ids import NodeId
 from bamboo.models import run_layers
 from bamboo.ports import MessageKey
-from bamboo.runtime.diagnose import diagnose
-from bamboo.runtime.mail import Mail
-from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.node.diagnose import diagnose
+from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 from tests.runtime.simulated import SimulatedTransport, Wires, builder_of
@@ -32,20 +32,20 @@ class Ring:
         assignment = Assignment(grid=self.grid, owners=owners, shadows=(None,) * len(slots))
         self.wires = Wires()
         self.transports = {n: SimulatedTransport(self.wires, n) for n in owners}
-        self.mails: dict[Slot, Mail] = {}
+        self.mailboxes: dict[Slot, Mailbox] = {}
         self.runs: dict[Slot, SlotRun] = {}
         self.bad: tuple[int, int] = (-1, -1)
         for slot, node in zip(slots, owners, strict=True):
             self.transports[node].reconfigure(generation=1, members={n: n for n in owners})
-            self.mails[slot] = Mail(self.transports[node], node)
-            self.mails[slot].assign(assignment)
+            self.mailboxes[slot] = Mailbox(self.transports[node], node)
+            self.mailboxes[slot].assign(assignment)
             self.runs[slot] = builder.build(slot, owner=True)
             self.runs[slot].exchange.gradient = [
                 torch.ones_like(p) for p in self.runs[slot].stage.params
             ]
-        monkeypatch.setattr(bamboo.runtime.diagnose, "run_layers", self._run_layers)
-        monkeypatch.setattr(bamboo.runtime.diagnose, "DEADLINE_S", 0.02)
-        monkeypatch.setattr(bamboo.runtime.diagnose, "POLL_S", 0.0)
+        monkeypatch.setattr(bamboo.runtime.node.diagnose, "run_layers", self._run_layers)
+        monkeypatch.setattr(bamboo.runtime.node.diagnose, "DEADLINE_S", 0.02)
+        monkeypatch.setattr(bamboo.runtime.node.diagnose, "POLL_S", 0.0)
 
     def _run_layers(
         self, layers: Sequence[tuple[int, nn.Module]], x: Tensor, *, seed: int, **at: int
@@ -73,15 +73,15 @@ class Ring:
                 if not run.stage.is_last:
                     to = self.grid.protected(slot)
                     key = MessageKey(kind="act", to=to, source=slot, step=0, index=local)
-                    self.mails[slot].post(key, [y])
+                    self.mailboxes[slot].post(key, [y])
         self.carry()
 
     def _sent(self, run: SlotRun, local: int) -> Tensor:
         before = self.grid.protector(run.slot)
         key = MessageKey(kind="act", to=run.slot, source=before, step=0, index=local)
-        letter = self.mails[before].kept(key)
-        assert letter is not None
-        return letter.tensors[0]
+        message = self.mailboxes[before].kept(key)
+        assert message is not None
+        return message.tensors[0]
 
     def carry(self) -> None:
         for link in self.wires.busy():
@@ -90,7 +90,7 @@ class Ring:
 
     def ask(self, *slots: Slot) -> tuple[int, str] | None:
         """Diagnose on the node of the first of these slots, which owns them all."""
-        found = diagnose(self.mails[slots[0]], [self.runs[s] for s in slots], lambda: False)
+        found = diagnose(self.mailboxes[slots[0]], [self.runs[s] for s in slots], lambda: False)
         self.carry()
         return found
 
@@ -102,8 +102,8 @@ class Ring:
                 found = self.ask(slot)
                 if found is not None:
                     out.add(found)
-            for mail in self.mails.values():
-                mail._taken.clear()
+            for mailbox in self.mailboxes.values():
+                mailbox._taken.clear()
         return out
 
 
@@ -149,10 +149,10 @@ def test_else_the_last_gradient_is_named(monkeypatch: pytest.MonkeyPatch, pipeli
 def test_a_node_with_two_stages_asks_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring(monkeypatch)
     for stage in (1, 2):
-        ring.mails[slot(stage)] = ring.mails[slot(1)]
-    merged = ring.mails[slot(1)].assignment.replace(owners={slot(2): NodeId("0.1")}, shadows={})
-    for mail in ring.mails.values():
-        mail.assign(merged)
+        ring.mailboxes[slot(stage)] = ring.mailboxes[slot(1)]
+    merged = ring.mailboxes[slot(1)].assignment.replace(owners={slot(2): NodeId("0.1")}, shadows={})
+    for mailbox in ring.mailboxes.values():
+        mailbox.assign(merged)
     ring.bad = (3, 2)
     ring.forward()
     assert ring.ask(slot(0)) is None
@@ -160,12 +160,12 @@ def test_a_node_with_two_stages_asks_for_both(monkeypatch: pytest.MonkeyPatch) -
     assert found == (3, "output of microbatch 2"), "in whatever order its slots are given"
 
 
-def test_without_the_others_letters_it_gives_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_others_messages_it_gives_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring(monkeypatch)
     assert ring.ask(slot(1)) is None
 
 
 def test_it_stops_when_somebody_else_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring(monkeypatch)
-    monkeypatch.setattr(bamboo.runtime.diagnose, "DEADLINE_S", 1e9)
-    assert diagnose(ring.mails[slot(1)], [ring.runs[slot(1)]], lambda: True) is None
+    monkeypatch.setattr(bamboo.runtime.node.diagnose, "DEADLINE_S", 1e9)
+    assert diagnose(ring.mailboxes[slot(1)], [ring.runs[slot(1)]], lambda: True) is None

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
-from bamboo.runtime.exchange import Exchange, ExchangePlan, Stand, Tie, tie_index
-from bamboo.runtime.mail import Mail
-from bamboo.runtime.optimizer import squares
+from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Stand, Tie, tie_index
+from bamboo.runtime.step.optimizer import squares
+from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import split
@@ -64,32 +64,32 @@ class Columns:
         self.wires = Wires()
         self.generation = 0
         self.transports: dict[NodeId, SimulatedTransport] = {}
-        self.mails: dict[Slot, Mail] = {}
-        self.posted: list[tuple[Mail, MessageKey, list[Tensor]]] = []
+        self.mailboxes: dict[Slot, Mailbox] = {}
+        self.posted: list[tuple[Mailbox, MessageKey, list[Tensor]]] = []
         """What was sent, as it was then."""
         self.exchanges: dict[Slot, Exchange] = {}
         for slot, node in self.nodes.items():
             self.transports[node] = SimulatedTransport(self.wires, node)
-            self.mails[slot] = self.watched(Mail(self.transports[node], node))
+            self.mailboxes[slot] = self.watched(Mailbox(self.transports[node], node))
             self.exchanges[slot] = Exchange(self.plan(slot), STEP)
         self.reassign()
 
-    def watched(self, mail: Mail) -> Mail:
-        honest = mail.post
+    def watched(self, mailbox: Mailbox) -> Mailbox:
+        honest = mailbox.post
 
         def post(key: MessageKey, tensors: Sequence[Tensor] = (), meta: Any = None) -> None:
             honest(key, tensors, meta)
-            self.posted.append((mail, key, [tensor.clone() for tensor in tensors]))
+            self.posted.append((mailbox, key, [tensor.clone() for tensor in tensors]))
 
-        mail.post = post  # type: ignore[method-assign,assignment]
-        return mail
+        mailbox.post = post  # type: ignore[method-assign,assignment]
+        return mailbox
 
     def check_kept(self) -> None:
         """What is kept for a new owner is what was sent, and keeps nothing else in memory."""
-        for mail, key, tensors in self.posted:
-            letter = mail.kept(key)
-            assert letter is not None
-            for kept, sent in zip(letter.tensors, tensors, strict=True):
+        for mailbox, key, tensors in self.posted:
+            message = mailbox.kept(key)
+            assert message is not None
+            for kept, sent in zip(message.tensors, tensors, strict=True):
                 assert torch.equal(kept, sent)
                 if key.kind == "partial":
                     assert kept.untyped_storage().nbytes() == kept.nbytes
@@ -98,7 +98,7 @@ class Columns:
         self.generation += 1
         members = {n: n for n in self.assignment.members()}
         for slot in self.grid.slots():
-            self.mails[slot].assign(self.assignment)
+            self.mailboxes[slot].assign(self.assignment)
             transport = self.transports[self.nodes[slot]]
             transport.reconfigure(generation=self.generation, members=members)
 
@@ -128,7 +128,7 @@ class Columns:
         alive = list(self.grid.slots()) if alive is None else alive
         while True:
             busy = self.wires.busy()
-            able = [s for s in alive if self.exchanges[s].can_advance(self.mails[s])]
+            able = [s for s in alive if self.exchanges[s].can_advance(self.mailboxes[s])]
             if not busy and not able:
                 return
             if busy and (not able or draw.random() < 0.7):
@@ -136,10 +136,10 @@ class Columns:
                 message = self.wires.queues[link].popleft()
                 self.transports[link[1]].arrived.append(message)
                 slot = next(s for s, n in self.nodes.items() if n == link[1])
-                self.mails[slot].collect(0.0)
+                self.mailboxes[slot].collect(0.0)
             else:
                 slot = draw.choice(able)
-                self.exchanges[slot].advance(self.mails[slot])
+                self.exchanges[slot].advance(self.mailboxes[slot])
 
     def expected(self, stage: int, place: int) -> Tensor:
         return tree_sum(0, self.virtual_nodes, lambda v: leaves(stage, v)[place])
@@ -166,8 +166,8 @@ class Columns:
                     for use in uses[1:]:
                         expected = expected + use
                 assert torch.equal(gradient, expected), f"{name} on {slot}"
-            assert exchange.total_square_known(self.mails[slot])
-            totals.add(exchange.total_square(self.mails[slot]))
+            assert exchange.total_square_known(self.mailboxes[slot])
+            totals.add(exchange.total_square(self.mailboxes[slot]))
         assert len(totals) == 1, "all slots know one norm"
         (total,) = totals
         assert total == self.norm()
@@ -218,7 +218,7 @@ def test_tied_uses_are_added_in_layer_order(sizes: tuple[int, int], seed: int) -
     columns.check()
 
 
-def test_two_uses_on_one_stage_need_no_letter() -> None:
+def test_two_uses_on_one_stage_need_no_message() -> None:
     tie = Tie(number=0, uses=((1, "p0"), (1, "p0")), stages=(1, 1))
     columns = Columns(1, 2, 1, (tie,))
     draw = random.Random(0)
@@ -237,12 +237,12 @@ def test_a_slot_with_a_new_owner_does_it_all_again(sizes: tuple[int, int], seed:
     columns = Columns(sizes[0], 2, sizes[1], TIES[:0])
     victim = draw.choice(columns.grid.slots())
     others = [s for s in columns.grid.slots() if s != victim]
-    heir = draw.choice(others)  # one of the same column sends itself letters
+    heir = draw.choice(others)  # one of the same column sends itself messages
     for slot in others:
         columns.fill(slot, draw)
     if draw.random() < 0.8:
         columns.fill(victim, draw)
-        columns.exchanges[victim].advance(columns.mails[victim])
+        columns.exchanges[victim].advance(columns.mailboxes[victim])
         for link in columns.wires.busy():
             if link[0] == columns.nodes[victim]:
                 for _ in range(draw.randint(0, len(columns.wires.queues[link]))):
@@ -252,11 +252,11 @@ def test_a_slot_with_a_new_owner_does_it_all_again(sizes: tuple[int, int], seed:
         owners={victim: columns.nodes[heir]}, shadows={}
     )
     columns.nodes[victim] = columns.nodes[heir]
-    columns.mails[victim] = columns.mails[heir]
+    columns.mailboxes[victim] = columns.mailboxes[heir]
     columns.exchanges[victim] = Exchange(columns.plan(victim), STEP)
     columns.reassign()
     for slot in others:
-        columns.mails[slot].resend(victim)
+        columns.mailboxes[slot].resend(victim)
     columns.fill(victim, draw)
     columns.settle(draw)
     columns.check()
@@ -269,19 +269,19 @@ def test_a_whole_gradient_is_taken_as_it_is_and_passed_on() -> None:
     column = [s for s in columns.grid.slots() if s.stage == 1]
     late, source = column[0], column[2]
     columns.fill(late, draw)
-    columns.exchanges[late].advance(columns.mails[late])
+    columns.exchanges[late].advance(columns.mailboxes[late])
     assert columns.exchanges[late].stand is Stand.SUMMING
     reduced = [columns.expected(1, place) for place in range(len(SHAPES))]
-    mail = columns.mails[source]
+    mailbox = columns.mailboxes[source]
     key = columns.exchanges[source]._key("reduced", late)
-    mail.post_to(columns.nodes[late], key, reduced, {"losses": [[v, 0.5 + v] for v in range(4)]})
+    mailbox.post_to(columns.nodes[late], key, reduced, {"losses": [[v, 0.5 + v] for v in range(4)]})
     columns.settle(draw, [late])
     assert columns.exchanges[late].stand is Stand.DONE
     assert all(
         torch.equal(a, b) for a, b in zip(columns.exchanges[late].gradient, reduced, strict=True)
     )
     assert columns.exchanges[late].losses == {v: 0.5 + v for v in range(4)}
-    assert columns.mails[column[1]].has(column[1], "reduced", STEP)
+    assert columns.mailboxes[column[1]].has(column[1], "reduced", STEP)
 
 
 def test_who_takes_a_whole_gradient_still_gives_tied_stages_what_they_wait_for() -> None:
@@ -294,19 +294,19 @@ def test_who_takes_a_whole_gradient_still_gives_tied_stages_what_they_wait_for()
             columns.fill(slot, draw)
     late = [s for s in columns.grid.slots() if s.pipeline == 0 and s != heir]
     columns.fill(heir, draw)
-    columns.exchanges[heir].advance(columns.mails[heir])
+    columns.exchanges[heir].advance(columns.mailboxes[heir])
     columns.settle(draw, [s for s in columns.grid.slots() if s != heir])
     assert {columns.exchanges[s].stand for s in late} == {Stand.TYING}
     # The first owner of the slot did all of its part, but its ties were lost with it.
-    columns.exchanges[source].advance(columns.mails[source])
+    columns.exchanges[source].advance(columns.mailboxes[source])
     uses = [columns.expected(s, 0) for s in (0, 2)], [columns.expected(s, 1) for s in (0, 1, 2)]
     reduced = [uses[0][0] + uses[0][1], uses[1][0] + uses[1][1] + uses[1][2]]
     reduced.append(columns.expected(0, 2))
-    mail = columns.mails[heir]
+    mailbox = columns.mailboxes[heir]
     for kind in ("partial", "shard"):
-        mail._inbox[heir].pop((kind, STEP, 1), None)
+        mailbox._inbox[heir].pop((kind, STEP, 1), None)
     key = columns.exchanges[source]._key("reduced", heir)
-    columns.mails[source].post_to(
+    columns.mailboxes[source].post_to(
         columns.nodes[heir], key, reduced, {"losses": [[v, 0.5 + v] for v in range(4)]}
     )
     columns.settle(draw)

@@ -9,11 +9,11 @@ import torch
 
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.device import Cpu
-from bamboo.runtime.executor import Completed, Executor, Interrupted
-from bamboo.runtime.mail import Mail
-from bamboo.runtime.operations import Operations
-from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
+from bamboo.runtime.device.devices import Cpu
+from bamboo.runtime.step.executor import Completed, Executor, Interrupted
+from bamboo.runtime.step.operations import Operations
+from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
+from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -29,7 +29,7 @@ WARM_UP = ["0F0", "0F1", "0F2", "0F3"]
 
 
 class Bench:
-    """The executor of one node of three, whose letters the test writes; and its listener."""
+    """The executor of one node of three, whose messages the test writes; and its listener."""
 
     def __init__(self, place: int, mode: str = "stash", **settings: Any) -> None:
         self.job = job(stages=3, redundancy=mode)
@@ -40,11 +40,11 @@ class Bench:
         me = NODES[place]
         self.wires = Wires()
         self.transport = SimulatedTransport(self.wires, me)
-        self.mail = Mail(self.transport, me)
-        self.mail.assign(self.assignment)
+        self.mailbox = Mailbox(self.transport, me)
+        self.mailbox.assign(self.assignment)
         self.transport.reconfigure(generation=1, members={n: n for n in NODES})
         operations = Operations(
-            mail=self.mail,
+            mailbox=self.mailbox,
             device=Cpu(),
             optimizer=builder.optimizer,
             listener=self,
@@ -52,7 +52,7 @@ class Bench:
             clip_norm=1.0,
         )
         self.executor = Executor(
-            mail=self.mail,
+            mailbox=self.mailbox,
             operations=operations,
             listener=self,
             redundancy=mode,
@@ -89,10 +89,10 @@ class Bench:
     def get(
         self, kind: MessageKind, to: Slot, source: Slot, step: int = 0, index: int = 0, **meta: Any
     ) -> None:
-        """A letter arrives."""
+        """A message arrives."""
         key = MessageKey(kind=kind, to=to, source=source, step=step, index=index)
         tensors = [X] if kind in ("act", "grad") else []
-        self.mail.post_to(self.transport._me, key, tensors, meta)
+        self.mailbox.post_to(self.transport._me, key, tensors, meta)
 
     # ------------------------------------------------------------------ Listener
 
@@ -145,7 +145,7 @@ def test_the_last_stage_needs_no_gradient() -> None:
     assert bench.go() == ["2F0", "2B0", "2F1", "2B1"]
 
 
-def test_a_letter_of_another_step_is_not_taken() -> None:
+def test_a_message_of_another_step_is_not_taken() -> None:
     bench = Bench(1)
     bench.get("act", S1, S0, step=1)
     assert bench.go() == []
@@ -209,7 +209,7 @@ def test_a_gradient_also_goes_to_the_shadow_of_a_stage_in_full(redundancy: str, 
         bench.get("act", S1, S0, index=index)
     bench.get("grad", S1, S2, index=0)
     assert "1B0" in bench.go()
-    keys = [letter.key for letter in bench.wires.queues[NODES[1], NODES[2], False]]
+    keys = [message.key for message in bench.wires.queues[NODES[1], NODES[2], False]]
     assert any(key.kind == "grad" and key.to == S0 for key in keys) == also
 
 
@@ -218,7 +218,7 @@ def test_a_shipped_gradient_is_stepped_whatever_was_computed_ahead() -> None:
     bench.go()
     key = MessageKey(kind="ship", to=S1, source=S1, step=0)
     gradient = [torch.ones_like(p) for p in bench.shadowed.stage.params]
-    bench.mail.post_to(NODES[0], key, gradient, {"total_square": 4.0, "losses": []})
+    bench.mailbox.post_to(NODES[0], key, gradient, {"total_square": 4.0, "losses": []})
     before = [p.detach().clone() for p in bench.shadowed.stage.params]
     assert bench.go() == ["1R"]
     assert bench.shadowed.step == 1
@@ -348,10 +348,10 @@ def test_a_promoted_slot_sends_what_is_there_and_computes_the_rest(ahead: int) -
     draw = random.Random(ahead)
     for local in range(8):
         key = MessageKey(kind="act", to=S1, source=S0, step=0, index=local)
-        bench.mail.post(key, [X * draw.random()])
+        bench.mailbox.post(key, [X * draw.random()])
     run = bench.executor.shadowed.pop(S1)
     for local in range(ahead):
-        kept = bench.mail.kept(MessageKey(kind="act", to=S1, source=S0, step=0, index=local))
+        kept = bench.mailbox.kept(MessageKey(kind="act", to=S1, source=S0, step=0, index=local))
         assert kept is not None
         run.forward(local, kept.tensors[0])
     run.owner = True
@@ -359,8 +359,8 @@ def test_a_promoted_slot_sends_what_is_there_and_computes_the_rest(ahead: int) -
         victim="b", planned=False, seen_s=0.0, decided_s=0.0, promoted_s=0.0, version=0
     )
     bench.executor.owned[S1] = run
-    bench.mail.assign(bench.assignment.replace(owners={S1: NODES[0]}, shadows={S1: None}))
-    bench.mail.resend(S1)
+    bench.mailbox.assign(bench.assignment.replace(owners={S1: NODES[0]}, shadows={S1: None}))
+    bench.mailbox.resend(S1)
     done = bench.go()
     own = [op for op in done if op.startswith("1")]
     assert own == ["1F0", "1F1", "1F2"], "then gradients are needed"

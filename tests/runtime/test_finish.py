@@ -6,7 +6,7 @@ from typing import Any
 from bamboo.core.events import CaughtUp, NodeFinished
 from bamboo.core.state import State
 from bamboo.ids import NodeId
-from bamboo.runtime.finish import Finish
+from bamboo.runtime.node.finish import Finish
 from bamboo.topology.slots import Slot
 from tests.core.build import apply, lost, running
 

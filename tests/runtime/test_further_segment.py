@@ -12,8 +12,8 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.runtime.verify import verify
-from bamboo.runtime.verify_segment import verify_segment
+from bamboo.runtime.check.verify import verify
+from bamboo.runtime.check.verify_segment import verify_segment
 from bamboo.topology.strategy import Strategy
 from tests.runtime.kept_run import STEPS, lengthen, nudge_loss, write_run
 

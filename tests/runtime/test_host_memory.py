@@ -16,14 +16,14 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from bamboo.models.spec import named_parameters
-from bamboo.runtime import host_memory
-from bamboo.runtime.arrival import needed_bytes
+from bamboo.runtime.device import host_memory
+from bamboo.runtime.node.arrival import needed_bytes
 from tests.runtime.simulated import builder_of
 
 TOUCHED = """
 import resource, sys
 import torch
-from bamboo.runtime.host_memory import keep_freed_memory, touch
+from bamboo.runtime.device.host_memory import keep_freed_memory, touch
 
 keep_freed_memory()
 if sys.argv[1] == "touched":
@@ -38,8 +38,8 @@ from pathlib import Path
 from bamboo.config.tree import (
     CheckpointConfig, ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 )
-from bamboo.runtime.arrival import needed_bytes
-from bamboo.runtime.host_memory import keep_freed_memory
+from bamboo.runtime.node.arrival import needed_bytes
+from bamboo.runtime.device.host_memory import keep_freed_memory
 from tests.runtime.simulated import builder_of
 
 def held():

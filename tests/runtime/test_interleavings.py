@@ -23,7 +23,7 @@ from bamboo.config.tree import (
 from bamboo.core.events import NoticeReceived, PeerLost, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.ids import NodeId
-from bamboo.runtime.decided import Goodbye
+from bamboo.runtime.state.decision import Goodbye
 from bamboo.topology.strategy import redundancy_of
 from tests.e2e.calm import calm, samples_difference
 from tests.runtime.simulated import NOW_S, World

@@ -56,6 +56,6 @@ def test_a_new_layout_as_soon_as_the_last_replica_is_there(seed: int) -> None:
     held.let_go()
     world.run(until=lambda: world.state.preparing is not None)
     assert "shadows stage 0" in world.reasons[-1], world.report()
-    world.run(until=lambda: world.state.reform is not None)
+    world.run(until=lambda: world.state.reconfiguration is not None)
     world.run(until=lambda: False)
     calmly(world, settings, STEPS)

@@ -16,11 +16,11 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.effects import Quiesce
 from bamboo.core.events import NoticeReceived, Reconsider
 from bamboo.core.policy import Policy
-from bamboo.core.state import NodeStatus, Outcome, Phase, Reform
+from bamboo.core.state import NodeStatus, Outcome, Phase, Reconfiguration
 from bamboo.ids import NodeId
-from bamboo.runtime.checkpoints import Checkpoints
-from bamboo.runtime.decided import Decided
-from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.state.checkpoints import Checkpoints
+from bamboo.runtime.state.decision import Decided
+from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.topology.slots import Slot
 from tests.runtime.simulated import NOW_S, Node, World, builder_of
 from tests.runtime.test_interleavings import calmly, job
@@ -108,7 +108,7 @@ def test_any_node_is_lost_of_several_pipelines(seed: int) -> None:
         return
     grid, assignment = world.state.grid, world.state.assignment
     assert assignment is not None
-    if world.state.reform is None:
+    if world.state.reconfiguration is None:
         pipeline = draw.randrange(grid.pipelines)
         count = draw.randint(1, grid.stages)
         for slot in draw.sample(grid.pipeline(pipeline), count):
@@ -153,7 +153,7 @@ def test_who_comes_after_a_new_layout_knows_it(seed: int, refilled: bool) -> Non
         world.kill(node)
     world.run(until=lambda: not world.unreported)
     world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
-    world.run(until=lambda: world.state.reform is None)
+    world.run(until=lambda: world.state.reconfiguration is None)
     assert world.state.grid.stages == 2
     if refilled:
         world.nodes[world.standbys[0]].read = len(world.log)
@@ -176,9 +176,13 @@ def test_who_reads_the_log_late_gets_its_replicas(seed: int) -> None:
         world.kill(node)
     world.run(until=lambda: not world.unreported)
     world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
-    world.run(until=lambda: world.state.reform is None)
-    reforms = [state.reform for state, _ in world.log]
-    undecided = [n for n, reform in enumerate(reforms) if reform and reform.base is None]
+    world.run(until=lambda: world.state.reconfiguration is None)
+    reconfigurations = [state.reconfiguration for state, _ in world.log]
+    undecided = [
+        n
+        for n, reconfiguration in enumerate(reconfigurations)
+        if reconfiguration and reconfiguration.base is None
+    ]
     world.reads_up_to[late] = max(undecided) + 1
     world.join(late)
     left = next(iter(world.nodes))
@@ -208,7 +212,7 @@ def test_losses_while_all_is_laid_out_anew(seed: int) -> None:
     for node in world.standbys:
         if not world.over:
             world.join(node)
-    world.run(until=lambda: world.state.reform is not None)
+    world.run(until=lambda: world.state.reconfiguration is not None)
     for _ in range(draw.randint(0, 40)):
         if not world.over:
             world.step()
@@ -217,7 +221,7 @@ def test_losses_while_all_is_laid_out_anew(seed: int) -> None:
         return
     kept = {assignment.owner(slot) for slot in grid.pipeline(0)}
     spare = [n.id for n in world.nodes.values() if n.running and n.id not in kept]
-    if world.state.reform is not None and world.state.reform.base is not None:
+    if world.state.reconfiguration is not None and world.state.reconfiguration.base is not None:
         # What the base is made of may lie anywhere by now: only what was never asked may go.
         spare = [n for n in spare if n in world.standbys and n not in assignment.members()]
     if spare:
@@ -253,15 +257,15 @@ def test_hashes_of_another_cut_are_not_compared() -> None:
 
     world.run(until=stepped)
     trainer, (slot, run) = nodes[0], next(iter(nodes[0].executor.owned.items()))
-    reform = Reform(
+    reconfiguration = Reconfiguration(
         since=99, why="a test", planned=False, intact=False, asked=(), base=1, checkpoint=True
     )
-    state = replace(world.state, era=99, reform=reform)
-    trainer.mail.replica_hashes[(slot, run.step)] = "of this very slot"
-    assert trainer._replicas.difference(trainer.mail) is not None
+    state = replace(world.state, era=99, reconfiguration=reconfiguration)
+    trainer.mailbox.replica_hashes[(slot, run.step)] = "of this very slot"
+    assert trainer._replicas.difference(trainer.mailbox) is not None
     trainer._apply(Decided(state=state, effects=(), read_s=0.0))
-    trainer.mail.replica_hashes[(slot, run.step)] = "of another cut"
-    assert trainer._replicas.difference(trainer.mail) is None
+    trainer.mailbox.replica_hashes[(slot, run.step)] = "of another cut"
+    assert trainer._replicas.difference(trainer.mailbox) is None
 
 
 class Stored:
@@ -290,21 +294,27 @@ def test_the_step_that_is_taken_for_the_base_is_not_stored() -> None:
     trainer._checkpoints = cast("Checkpoints", stored)
     begun = replace(
         world.state,
-        reform=Reform(since=100, why="a test", planned=False, intact=False, asked=(node.id,)),
+        reconfiguration=Reconfiguration(
+            since=100, why="a test", planned=False, intact=False, asked=(node.id,)
+        ),
     )
     trainer._apply(Decided(state=begun, effects=(Quiesce(to=node.id, since=100),), read_s=0.0))
     trainer.rest(0.0)
     assert run.step == step
-    assert begun.reform is not None
-    reform = replace(begun.reform, base=step + 1, total_square=1.0)
-    trainer._apply(Decided(state=replace(begun, era=100, reform=reform), effects=(), read_s=0.0))
+    assert begun.reconfiguration is not None
+    reconfiguration = replace(begun.reconfiguration, base=step + 1, total_square=1.0)
+    trainer._apply(
+        Decided(
+            state=replace(begun, era=100, reconfiguration=reconfiguration), effects=(), read_s=0.0
+        )
+    )
     assert run.step == step + 1, "it took the step"
     assert not stored.kept
 
 
 def _take_one(world: World) -> None:
     assignment = world.state.assignment
-    if world.over or assignment is None or world.state.reform is not None:
+    if world.over or assignment is None or world.state.reconfiguration is not None:
         return
     live = [n for n in world.state.live_nodes() if n.status is NodeStatus.MEMBER]
     covered = [

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import cast
 
-from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.step.slot_run import SlotRun
 from tests.runtime.test_checkpoints import Bench, Stands
 
 

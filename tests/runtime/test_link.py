@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
-from bamboo.runtime.link import VirtualLink
+from bamboo.runtime.wire.link import VirtualLink
 
 A, B = NodeId("a"), NodeId("b")
 MESSAGES = st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(0, 10**8)), min_size=1, max_size=20)

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from bamboo.runtime import login_guard
+from bamboo.runtime.wire import login_guard
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import math
 import torch
 
 from bamboo.ids import NodeId
-from bamboo.runtime.exchange import Exchange, ExchangePlan
-from bamboo.runtime.mail import Mail
+from bamboo.runtime.step.exchange import Exchange, ExchangePlan
+from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -19,8 +19,8 @@ GRID = Grid(pipelines=1, stages=2)
 
 def total_square(loss: float) -> float:
     """What the last stage takes for the squared norm, its own gradient being finite."""
-    mail = Mail(SimulatedTransport(Wires(), ME), ME)
-    mail.assign(Assignment(grid=GRID, owners=(ME, ME), shadows=(None, None)))
+    mailbox = Mailbox(SimulatedTransport(Wires(), ME), ME)
+    mailbox.assign(Assignment(grid=GRID, owners=(ME, ME), shadows=(None, None)))
     plans = [
         ExchangePlan(
             slot=slot,
@@ -38,8 +38,8 @@ def total_square(loss: float) -> float:
     last.losses = {0: loss}
     for exchange in (first, last):
         exchange.add_leaf(0, [torch.ones(2)])
-        exchange.advance(mail)
-    return first.total_square(mail)
+        exchange.advance(mailbox)
+    return first.total_square(mailbox)
 
 
 def test_a_finite_loss_leaves_the_norm_alone() -> None:

@@ -21,8 +21,8 @@ from bamboo.data import sources
 from bamboo.data.dataset import load_data
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId, run_id
-from bamboo.runtime import arrival, worker
-from bamboo.runtime.numerics import local_numerics
+from bamboo.runtime.node import arrival, worker
+from bamboo.runtime.step.numerics import local_numerics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from bamboo.user_code.bundle import CODE_FOLDER, identity_here

@@ -11,7 +11,7 @@ FAULTS = """
 import resource
 import torch
 from bamboo.config.tree import ClusterConfig
-from bamboo.runtime.numerics import prepare
+from bamboo.runtime.step.numerics import prepare
 
 def step():
     held = [torch.zeros(2 << 20) for _ in range(4)] + [torch.zeros(16 << 20)]

@@ -11,9 +11,9 @@ import torch
 from bamboo.checkpoint.catalogue import examine, steps
 from bamboo.checkpoint.manifest import shard_name
 from bamboo.core.events import CheckpointFailed
-from bamboo.core.state import Checkpoint, Reform
-from bamboo.runtime.checkpoints import Checkpoints, Complete, Save, Tidy
-from bamboo.runtime.decided import Decided
+from bamboo.core.state import Checkpoint, Reconfiguration
+from bamboo.runtime.state.checkpoints import Checkpoints, Complete, Save, Tidy
+from bamboo.runtime.state.decision import Decided
 from tests.runtime.simulated import World
 from tests.runtime.test_checkpoints import (
     AWAY,
@@ -114,9 +114,13 @@ def test_none_is_deleted_while_all_is_laid_out_anew() -> None:
     trainer, told = next(iter(world.nodes.values())).trainer, Told()
     trainer._checkpoints = cast("Checkpoints", told)
     made = tuple(Checkpoint(step=step, era=1) for step in (4, 8))
-    reform = Reform(since=99, why="a test", planned=False, intact=False, asked=())
+    reconfiguration = Reconfiguration(since=99, why="a test", planned=False, intact=False, asked=())
     trainer._apply(
-        Decided(state=replace(world.state, checkpoints=made, reform=reform), effects=(), read_s=0.0)
+        Decided(
+            state=replace(world.state, checkpoints=made, reconfiguration=reconfiguration),
+            effects=(),
+            read_s=0.0,
+        )
     )
     assert told.listed == []
     trainer._apply(Decided(state=replace(world.state, checkpoints=made), effects=(), read_s=0.0))

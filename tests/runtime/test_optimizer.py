@@ -7,14 +7,8 @@ import torch
 from torch import Tensor
 
 from bamboo.config.tree import Segment, TrainConfig
-from bamboo.runtime import optimizer as optimizer_module
-from bamboo.runtime.optimizer import (
-    AdamW,
-    clip_factor,
-    gradient_norm,
-    mean_loss,
-    squares,
-)
+from bamboo.runtime.step import optimizer as optimizer_module
+from bamboo.runtime.step.optimizer import AdamW, clip_factor, gradient_norm, mean_loss, squares
 
 TRAIN = TrainConfig(steps=20, warmup_steps=4, learning_rate=1e-2, final_learning_rate=1e-3)
 SHAPES = ((13, 17), (5,), (64, 33), (1,), (3, 3, 3))

@@ -15,9 +15,9 @@ from bamboo.core.events import StopReady, StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import CoreMisuse, StoreUnavailable
 from bamboo.ids import NodeId, run_id
-from bamboo.runtime import control, worker
-from bamboo.runtime.control import Poster, follow_log
-from bamboo.runtime.decided import Decided
+from bamboo.runtime.node import control, worker
+from bamboo.runtime.node.control import Poster, follow_log
+from bamboo.runtime.state.decision import Decided
 from tests.core.build import POLICY, forming, joined
 from tests.support import wait_until
 

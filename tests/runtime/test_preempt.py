@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.config.tree import Kill
-from bamboo.runtime.preempt import Preemptions
+from bamboo.runtime.node.preempt import Preemptions
 from bamboo.topology.slots import Slot
 
 SLOT = Slot(pipeline=0, stage=2)

@@ -11,8 +11,8 @@ import pytest
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.runtime.alone import Alone
-from bamboo.runtime.preflight import main, of_data, preflight
+from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.preflight import main, of_data, preflight
 from tests.jobs import tiny_job
 
 GOOD = """
@@ -317,7 +317,7 @@ def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path, alone
 
 def _command(text: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.preflight"],
+        [sys.executable, "-m", "bamboo.runtime.check.preflight"],
         input=text,
         capture_output=True,
         text=True,

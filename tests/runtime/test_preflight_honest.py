@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.runtime.alone import Alone
-from bamboo.runtime.preflight import preflight
+from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.preflight import preflight
 from cli.wiring import run_preflight
 from tests.jobs import tiny_job
 
@@ -268,8 +268,8 @@ LOSSES = {
 @pytest.fixture(autouse=True)
 def _no_more_often_than_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who keeps nothing gives the same the hundredth time as the eighth."""
-    monkeypatch.setattr("bamboo.runtime.whole.REPEATS_S", 0.0)
-    monkeypatch.setattr("bamboo.runtime.loss_contract.REPEATS_S", 0.0)
+    monkeypatch.setattr("bamboo.runtime.check.whole.REPEATS_S", 0.0)
+    monkeypatch.setattr("bamboo.runtime.check.loss_contract.REPEATS_S", 0.0)
 
 
 @pytest.mark.parametrize("source", HONEST.values(), ids=HONEST)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bamboo.runtime.alone import Alone
+from bamboo.runtime.check.alone import Alone
 from tests.runtime.odd_models import assert_refused, in_forward, in_init, job_of, odd
 
 LAYER = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.runtime.alone import Alone
+from bamboo.runtime.check.alone import Alone
 from tests.runtime.odd_models import assert_refused, job_of
 
 LOSS = {

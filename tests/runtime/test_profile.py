@@ -16,12 +16,12 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.planner.profiled import Profile
-from bamboo.runtime import profile as room
-from bamboo.runtime.alone import Alone
-from bamboo.runtime.bench import LEAST_REPEATS, MOST_REPEATS, scatter
-from bamboo.runtime.preflight import preflight
-from bamboo.runtime.profile import Asked, Profiler, main
-from bamboo.runtime.stage import Stage
+from bamboo.runtime.check import profile as room
+from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, scatter
+from bamboo.runtime.check.preflight import preflight
+from bamboo.runtime.check.profile import Asked, Profiler, main
+from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement
 from tests.jobs import tiny_job
@@ -220,7 +220,7 @@ def _request(job: JobConfig) -> str:
 
 def _command(job: JobConfig) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.profile"],
+        [sys.executable, "-m", "bamboo.runtime.check.profile"],
         input=_request(job),
         capture_output=True,
         text=True,

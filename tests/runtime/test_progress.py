@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bamboo.runtime.records import progress_of
+from bamboo.runtime.node.records import progress_of
 
 
 class Moving:
@@ -25,8 +25,8 @@ def test_a_slot_that_goes_while_progress_is_told_disturbs_nothing() -> None:
     owned["first"], owned["second"] = Moving(owned, 3), Moving(owned, 4)
     operations = SimpleNamespace(counts={"F": 2})
     executor = SimpleNamespace(owned=owned, shadowed={}, operations=operations)
-    mail = SimpleNamespace(turns=7, peak_stash_bytes=1)
+    mailbox = SimpleNamespace(turns=7, peak_stash_bytes=1)
     device = SimpleNamespace(busy_s={"F": 1.0})
-    told = progress_of(cast(Any, executor), cast(Any, mail), cast(Any, device))
+    told = progress_of(cast(Any, executor), cast(Any, mailbox), cast(Any, device))
     assert (told["step"], told["turns"], told["busy_s"]) == (4, 7, 1.0)
     assert list(owned) == ["second"]

@@ -13,8 +13,8 @@ import pytest
 from bamboo.coord.writes import Writes
 from bamboo.core.state import Phase
 from bamboo.ports import REFUSED, TAKEN
-from bamboo.runtime import log_watch
-from bamboo.runtime.control import report_to_agent
+from bamboo.runtime.node import log_watch
+from bamboo.runtime.node.control import report_to_agent
 from tests.runtime.simulated import World
 from tests.runtime.test_interleavings import job
 from tests.support import wait_until

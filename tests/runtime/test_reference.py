@@ -12,9 +12,9 @@ from torch import Tensor
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.models import build_layer, build_model, named_parameters, run_layers
-from bamboo.runtime.numerics import prepare
-from bamboo.runtime.optimizer import AdamW
-from bamboo.runtime.reference import CalmRun
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.step.numerics import prepare
+from bamboo.runtime.step.optimizer import AdamW
 from bamboo.topology.reduction import TreeSum, subtrees
 from bamboo.topology.virtual_nodes import blocks
 from tests.jobs import tiny_job

@@ -10,9 +10,9 @@ import pytest
 from torch import Tensor
 
 from bamboo.core.events import CheckpointDamaged, FaultScope, LayoutBuilt, NodeFailed, RunFailed
-from bamboo.core.state import Outcome, Reform, State
+from bamboo.core.state import Outcome, Reconfiguration, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
-from bamboo.runtime.restore import Reading
+from bamboo.runtime.state.restore import Reading
 from tests.runtime.simulated import Node, World, builder_of
 from tests.runtime.test_interleavings import job
 from tests.support import wait_until
@@ -62,7 +62,7 @@ class Bench:
         self.trainer.rebuild._vault = self.shelf
 
     def state(self, since: int, base: int | None) -> State:
-        reform = Reform(
+        reconfiguration = Reconfiguration(
             since=since,
             why="a test",
             planned=False,
@@ -71,7 +71,7 @@ class Bench:
             base=base,
             checkpoint=True,
         )
-        return replace(self.world.state, reform=reform)
+        return replace(self.world.state, reconfiguration=reconfiguration)
 
     def restore(self) -> None:
         self.trainer.rebuild.sync(self.state(100, BASE))
@@ -116,7 +116,7 @@ def test_the_trainer_goes_round_while_it_is_read(bench: Bench) -> None:
     began_s = time.monotonic()
     while time.monotonic() < began_s + 2 * PATIENCE_S:
         assert bench.said() == []
-        bench.trainer.mail.collect(0.0)
+        bench.trainer.mailbox.collect(0.0)
         threading.Event().wait(0.01)
     bench.shelf.open.set()
     assert isinstance(bench.first_said(), LayoutBuilt)

@@ -10,8 +10,8 @@ from bamboo.core.events import SaveDue
 from bamboo.core.rounds import Emergency
 from bamboo.core.state import State
 from bamboo.ids import NodeId
-from bamboo.runtime.decided import Decided
-from bamboo.runtime.save_watch import SaveWatch
+from bamboo.runtime.state.decision import Decided
+from bamboo.runtime.state.save_watch import SaveWatch
 from tests.core.build import running
 
 ME = NodeId("n00.1")

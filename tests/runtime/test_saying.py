@@ -15,10 +15,10 @@ from bamboo.coord.follow import all_records
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core.events import CheckpointFailed, Event
 from bamboo.ids import NodeId, run_id
-from bamboo.runtime import worker
-from bamboo.runtime.control import Poster
-from bamboo.runtime.outbox import URGENT
-from bamboo.runtime.records import FORGOTTEN_A_STEP, LOSSES_KEPT, Records
+from bamboo.runtime.node import worker
+from bamboo.runtime.node.control import Poster
+from bamboo.runtime.node.records import FORGOTTEN_A_STEP, LOSSES_KEPT, Records
+from bamboo.runtime.wire.outbox import URGENT
 from bamboo.topology.slots import Slot
 from tests.core.build import POLICY, forming, joined
 from tests.full_disk import files_up_to

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bamboo.config.tree import CheckpointConfig
 from bamboo.ids import RunId
-from bamboo.runtime.checkpoints import Checkpoints
+from bamboo.runtime.state.checkpoints import Checkpoints
 from tests.runtime.test_checkpoints import HASH, ME, Bench
 
 

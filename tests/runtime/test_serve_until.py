@@ -6,19 +6,20 @@ from typing import cast
 
 import pytest
 
-from bamboo.runtime import transfer
-from bamboo.runtime.inbound import Inbound
-from bamboo.runtime.transfer import CHUNK_S, LEAST_WAIT_S, Transfers
+from bamboo.runtime.state import transfer
+from bamboo.runtime.state.inbound import Inbound
+from bamboo.runtime.state.transfer import CHUNK_S, LEAST_WAIT_S, Transfers
 
 UNTIL_S = 10.5
 
 
 class Host:
-    """In place of a node's transfers and mail: letters come every `every_s`, `letters` of them, and
-    so do decisions while nothing is under way, of which that number `decided_after` begins it."""
+    """In place of a node's transfers and mailbox: messages come every `every_s`, `messages` of
+    them, and so do decisions while nothing is under way, of which that number `decided_after`
+    begins it."""
 
     def __init__(
-        self, *, every_s: float, letters: int, under_way: bool = True, decided_after: float = inf
+        self, *, every_s: float, messages: int, under_way: bool = True, decided_after: float = inf
     ) -> None:
         self._decided_after = decided_after
         self.now_s, self.served = 10.0, 0
@@ -26,8 +27,8 @@ class Host:
         self._out: dict[str, str] = {}
         self._in: dict[str, str] = {}
         self.ahead = SimpleNamespace(under_way=under_way)
-        self._mail = self
-        self._every_s, self._letters = every_s, letters
+        self._mailbox = self
+        self._every_s, self._messages = every_s, messages
         self.looked, self.idle_waits = 0, 0
 
     def perf_counter(self) -> float:
@@ -39,8 +40,8 @@ class Host:
             return
         assert for_s >= LEAST_WAIT_S, "the transport would not wait at all"
         self.waits.append(for_s)
-        self._letters -= 1
-        self.now_s += min(for_s, self._every_s) if self._letters >= 0 else for_s
+        self._messages -= 1
+        self.now_s += min(for_s, self._every_s) if self._messages >= 0 else for_s
 
     def look_ahead(self, inbound: Inbound) -> bool:
         assert inbound is cast(Inbound, self)
@@ -51,7 +52,7 @@ class Host:
 
     def wait(self, for_s: float) -> bool:
         """For a decision."""
-        assert not self.ahead.under_way, "letters would not be taken in"
+        assert not self.ahead.under_way, "messages would not be taken in"
         self.idle_waits += 1
         decided = self.idle_waits <= self._decided_after
         self.now_s += min(for_s, self._every_s) if decided else for_s
@@ -69,27 +70,27 @@ def served(monkeypatch: pytest.MonkeyPatch, host: Host) -> Host:
     return host
 
 
-@pytest.mark.parametrize("letters", [0, 3, 50])
-def test_it_waits_for_letters_until_shortly_before_the_end(
-    monkeypatch: pytest.MonkeyPatch, letters: int
+@pytest.mark.parametrize("messages", [0, 3, 50])
+def test_it_waits_for_messages_until_shortly_before_the_end(
+    monkeypatch: pytest.MonkeyPatch, messages: int
 ) -> None:
-    host = served(monkeypatch, Host(every_s=0.01, letters=letters))
+    host = served(monkeypatch, Host(every_s=0.01, messages=messages))
     end_s = UNTIL_S - CHUNK_S
     assert end_s - LEAST_WAIT_S <= host.now_s <= end_s + 1e-9
     assert len(host.waits) == host.served
-    assert host.served <= letters + 1
+    assert host.served <= messages + 1
 
 
 def test_nobody_is_served_where_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle = served(monkeypatch, Host(every_s=0.01, letters=9, under_way=False))
+    idle = served(monkeypatch, Host(every_s=0.01, messages=9, under_way=False))
     assert (idle.served, idle.waits) == (0, [])
     assert idle.now_s <= UNTIL_S + 1e-9
-    assert served(monkeypatch, Host(every_s=0.001, letters=400)).served == 100
+    assert served(monkeypatch, Host(every_s=0.001, messages=400)).served == 100
 
 
 def test_where_nothing_happens_one_wait_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    host = Host(every_s=0.01, letters=0, under_way=False)
+    host = Host(every_s=0.01, messages=0, under_way=False)
     inbound = SimpleNamespace(wait=lambda for_s: bool(waits.append(for_s)))
     monkeypatch.setattr(transfer, "time", host)
     monkeypatch.setattr(host, "look_ahead", lambda inbound: False)
@@ -98,13 +99,13 @@ def test_where_nothing_happens_one_wait_is_all(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_a_decision_begins_is_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = served(monkeypatch, Host(every_s=0.01, letters=9, under_way=False, decided_after=3))
+    host = served(monkeypatch, Host(every_s=0.01, messages=9, under_way=False, decided_after=3))
     assert host.idle_waits == 3
     assert host.served > 9
 
 
 def test_nobody_is_served_shortly_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Host(every_s=0.01, letters=9)
+    host = Host(every_s=0.01, messages=9)
     host.now_s = UNTIL_S - CHUNK_S - LEAST_WAIT_S / 2
     assert served(monkeypatch, host).waits == []
 
@@ -114,7 +115,9 @@ def looked_at(*states: tuple[int, str, bool], anew: bool = False) -> list[int]:
     ahead; a state is its (version, roles, whether all is laid out anew)."""
     seen: list[int] = []
     found = [
-        SimpleNamespace(version=v, assignment=roles, reform=SimpleNamespace() if stands else None)
+        SimpleNamespace(
+            version=v, assignment=roles, reconfiguration=SimpleNamespace() if stands else None
+        )
         for v, roles, stands in states
     ]
 
@@ -124,7 +127,7 @@ def looked_at(*states: tuple[int, str, bool], anew: bool = False) -> list[int]:
 
     host = SimpleNamespace(
         _anew=anew,
-        _mail=SimpleNamespace(connect=lambda state: None, assignment="these"),
+        _mailbox=SimpleNamespace(connect=lambda state: None, assignment="these"),
         ahead=SimpleNamespace(version=7, sync=sync),
     )
     inbound = cast(Inbound, SimpleNamespace(states=lambda: found))

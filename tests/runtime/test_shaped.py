@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.planner.shaped import gpt_profile
-from bamboo.runtime.profile import Asked, Profiler
+from bamboo.runtime.check.profile import Asked, Profiler
 from tests.jobs import tiny_job
 
 ASKED = Asked(device="cpu", limit_s=60.0, machine="here", seen="2026-11-21")

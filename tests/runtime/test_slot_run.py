@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bamboo.config.tree import JobConfig
-from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.slots import Slot
 from tests.runtime.simulated import builder_of

@@ -2,7 +2,7 @@
 
 import time
 
-from bamboo.runtime.executor import POLL_S, Interrupted
+from bamboo.runtime.step.executor import POLL_S, Interrupted
 from tests.runtime.test_executor import Bench
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bamboo.config.load import job_to_json
-from bamboo.runtime.alone import Alone
-from bamboo.runtime.time_limit import lift, limit
+from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.device.time_limit import lift, limit
 from tests.runtime.odd_models import assert_refused, in_forward, job_of
 
 WAITS = {
@@ -44,7 +44,9 @@ def test_what_does_not_end_is_refused(
 @pytest.mark.timeout(120)
 def test_what_does_not_end_alone_is_refused(tmp_path: Path) -> None:
     job = job_of(tmp_path, in_forward("if sys.argv == ['another']: time.sleep(600)"))
-    program = "import sys, bamboo.runtime.preflight as p; p.LIMIT_S = 20.0; sys.exit(p.main({}))"
+    program = (
+        "import sys, bamboo.runtime.check.preflight as p; p.LIMIT_S = 20.0; sys.exit(p.main({}))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", program.format([str(tmp_path)])],
         check=False,

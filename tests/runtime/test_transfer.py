@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.runtime.chunks import (
+from bamboo.runtime.wire.chunks import (
     SMALL_CHUNK,
     Gathering,
     bounds_of,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.ids import NodeId
-from bamboo.runtime.transport import ZmqTransport
+from bamboo.runtime.wire.transport import ZmqTransport
 
 PEERS = 400
 """More than the 341 that the library's own limit of sockets allows, and more than fit the queue

@@ -15,9 +15,9 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
-from bamboo.runtime.numerics import local_numerics, prepare
-from bamboo.runtime.reference import CalmRun
-from bamboo.runtime.verify import verify
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.check.verify import verify
+from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from bamboo.user_code.bundle import CODE_FOLDER, identity_here
@@ -211,7 +211,7 @@ def test_the_command_says_what_the_code_that_a_run_took_along_gives(tmp_path: Pa
     run = _write_run(tmp_path, ("model.model=mine.py:build",))
     (tmp_path / "mine.py").unlink()
     done = subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.verify", str(run)],
+        [sys.executable, "-m", "bamboo.runtime.check.verify", str(run)],
         capture_output=True,
         text=True,
         timeout=60,

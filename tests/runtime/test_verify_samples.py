@@ -14,8 +14,8 @@ from bamboo.config.resolve import batch_shape, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
-from bamboo.runtime.numerics import local_numerics
-from bamboo.runtime.verify_samples import verify_samples
+from bamboo.runtime.check.verify_samples import verify_samples
+from bamboo.runtime.step.numerics import local_numerics
 from bamboo.telemetry.samples import SamplesRecord, used
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
@@ -171,7 +171,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def _command(folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.verify_samples", str(folder)],
+        [sys.executable, "-m", "bamboo.runtime.check.verify_samples", str(folder)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -19,8 +19,8 @@ from bamboo.checkpoint.final import stage_file
 from bamboo.checkpoint.retention import delete
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.errors import InputError
-from bamboo.runtime.verify import verify
-from bamboo.runtime.verify_segment import main, verify_segment
+from bamboo.runtime.check.verify import verify
+from bamboo.runtime.check.verify_segment import main, verify_segment
 from cli import wiring
 from cli.segment import checkpoints
 from tests.runtime.kept_run import (

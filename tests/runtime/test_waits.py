@@ -1,10 +1,10 @@
-"""How long the hot loop waits for letters, where it has nothing to do."""
+"""How long the hot loop waits for messages, where it has nothing to do."""
 
 from typing import Any
 
 import pytest
 
-from bamboo.runtime.executor import CALM_POLL_S, POLL_S
+from bamboo.runtime.step.executor import CALM_POLL_S, POLL_S
 from tests.runtime.test_executor import S0, Bench
 
 
@@ -20,17 +20,17 @@ from tests.runtime.test_executor import S0, Bench
         ({"background": lambda: True}, POLL_S),
     ],
 )
-def test_what_only_a_letter_can_change_is_looked_at_less_often(
+def test_what_only_a_message_can_change_is_looked_at_less_often(
     state: dict[str, Any], waits_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, waited = Bench(0), []
-    honest = bench.mail.collect
+    honest = bench.mailbox.collect
 
     def collect(timeout_s: float) -> int:
         waited.append(timeout_s)
         return honest(timeout_s)
 
-    monkeypatch.setattr(bench.mail, "collect", collect)
+    monkeypatch.setattr(bench.mailbox, "collect", collect)
     for name, value in state.items():
         setattr(bench.executor, name, value)
     ran = bench.go()
@@ -41,6 +41,6 @@ def test_who_lingers_looks_around_as_before(monkeypatch: pytest.MonkeyPatch) -> 
     bench, waited = Bench(0), []
     bench.go()
     bench.leaving = False
-    monkeypatch.setattr(bench.mail, "collect", lambda timeout_s: waited.append(timeout_s) or 0)
+    monkeypatch.setattr(bench.mailbox, "collect", lambda timeout_s: waited.append(timeout_s) or 0)
     bench.executor.run(linger=True)
     assert waited == [0.0, POLL_S]

@@ -10,7 +10,7 @@ from bamboo.core.events import PeerLost
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import PeerGone
-from bamboo.runtime.control import watch_peers
+from bamboo.runtime.node.control import watch_peers
 from tests.core.build import running
 from tests.support import wait_until
 

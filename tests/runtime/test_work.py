@@ -7,7 +7,7 @@ from bamboo.config.tree import ModelConfig
 from bamboo.models.gpt import gpt_spec
 from bamboo.models.spec import build_layer
 from bamboo.planner.profile import gpt_facts
-from bamboo.runtime.work import WorkCounter
+from bamboo.runtime.device.work import WorkCounter
 
 
 def test_a_product() -> None:

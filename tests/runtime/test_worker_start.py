@@ -11,8 +11,8 @@ from bamboo.coord.memory_store import MemoryStore
 from bamboo.errors import StorageUnavailable, StoreNotReached, StoreUnavailable
 from bamboo.ids import RunId, run_id
 from bamboo.ports import STORE_AWAY_STATUS, Store
-from bamboo.runtime import worker
-from bamboo.runtime.arrival import documents_of
+from bamboo.runtime.node import worker
+from bamboo.runtime.node.arrival import documents_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from tests.jobs import tiny_job

@@ -69,7 +69,7 @@ def settings_of_an_agent(text: str) -> None:
 
 
 def the_account_file(text: str) -> None:
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
+    if any("\ud800" <= message <= "\udfff" for message in text):
         return  # no file in UTF-8 has one
     body = {"bucket": text, "zones": [text], "subnets": [{"zone": text}]}
     assert tomllib.loads(account_toml(body))["cloud"] == body

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-import bamboo.runtime.preflight
-import bamboo.runtime.worker
+import bamboo.runtime.check.preflight
+import bamboo.runtime.node.worker
 from bamboo.checkpoint.final import tensor_sha256
 from bamboo.config.load import job_from_json
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
-from bamboo.runtime.numerics import local_numerics, prepare
-from bamboo.runtime.reference import CalmRun
-from bamboo.runtime.stage import Stage
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.stage import Stage
 from bamboo.user_code import local
 from tests.support import wait_until
 
@@ -34,7 +34,7 @@ def preflight(config: Mapping[str, str]) -> int:
     output = os.open(config["answer"], os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(output, 1)
     sys.stdin = io.StringIO(config["job"])
-    return bamboo.runtime.preflight.main([])
+    return bamboo.runtime.check.preflight.main([])
 
 
 def facts(config: Mapping[str, str]) -> int:
@@ -71,7 +71,7 @@ def worker(config: Mapping[str, str]) -> int:
     _become(config)
     if config.get("gate"):
         _wait_at(config["gate"])
-    return bamboo.runtime.worker.main(config)
+    return bamboo.runtime.node.worker.main(config)
 
 
 def _become(config: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ START_S, PAUSE_S = 30.0, 20.0
 
 
 class Job:
-    """Pipelines of four stages; nodes are single letters."""
+    """Pipelines of four stages; nodes are single messages."""
 
     def __init__(
         self,

@@ -40,9 +40,11 @@ class Watched(Ours):
 
     def _follow(self, before: State, decided: Transition) -> None:
         now_s, after = self.world.kernel.now_s, self.state
-        reform = after.reform
-        if reform is not None and reform.base is not None:
-            self.roster.stepped(reform.base, T0 + self._reached_at_s(reform.base, now_s))
+        reconfiguration = after.reconfiguration
+        if reconfiguration is not None and reconfiguration.base is not None:
+            self.roster.stepped(
+                reconfiguration.base, T0 + self._reached_at_s(reconfiguration.base, now_s)
+            )
         self.roster.decided(before, after, self.said, T0 + now_s)
         super()._follow(before, decided)
 

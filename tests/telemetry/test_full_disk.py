@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import BooksUnwritable
-from bamboo.lines import LineWriter, WaitingWriter
+from bamboo.jsonl import LineWriter, WaitingWriter
 from bamboo.telemetry.reader import Tail
 from tests.full_disk import files_up_to
 

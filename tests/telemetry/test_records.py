@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.lines import LineWriter
+from bamboo.jsonl import LineWriter
 from bamboo.telemetry.reader import Tail, read_events, read_metrics
 from bamboo.telemetry.schema import EventRecord, MetricRecord
 

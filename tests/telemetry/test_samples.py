@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.lines import LineWriter
+from bamboo.jsonl import LineWriter
 from bamboo.telemetry.samples import (
     SamplesRecord,
     microbatches_of,

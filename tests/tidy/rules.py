@@ -13,10 +13,10 @@ from tests.tidy.tree import Source
 Rule = Callable[[Source], Iterator[str]]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-FILE_LINES = 400
+FILE_LINES = 600
 FILE_LINES_OF = (  # the first match counts
-    (re.compile(r"bamboo/runtime/executor\.py"), 200),
-    (re.compile(r"bamboo/runtime/reference\.py"), 100),
+    (re.compile(r"bamboo/runtime/step/executor\.py"), 200),
+    (re.compile(r"bamboo/runtime/check/reference\.py"), 100),
     (re.compile(r"cli/commands/.*\.py"), 150),
 )
 FUNCTION_LINES = 70

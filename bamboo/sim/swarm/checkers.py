@@ -6,7 +6,6 @@ name and a sentence; the first one ends the play.
 
 from typing import TYPE_CHECKING
 
-from bamboo.core.ahead import fed_layers
 from bamboo.core.effects import FLEET, CompleteCheckpoint, TerminateAll
 from bamboo.core.events import (
     CaughtUp,
@@ -22,7 +21,8 @@ from bamboo.core.events import (
 )
 from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.keep import shards_of
-from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
+from bamboo.core.prefetch import fed_layers
+from bamboo.core.state import NodeStatus, Outcome, Phase, Reconfiguration, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 from bamboo.sim.swarm.copies import Copy, Kept
@@ -90,10 +90,14 @@ class Checkers:
         self._check_stop(entry)
         if after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED:
             self._check_end(entry)
-        reform, known = after.reform, before.reform
-        if reform is not None and reform.base is not None and _is_new(reform, known):
-            self._check_base(after, reform, reform.base)
-        if reform is None and (known is not None or before.assignment is None):
+        reconfiguration, known = after.reconfiguration, before.reconfiguration
+        if (
+            reconfiguration is not None
+            and reconfiguration.base is not None
+            and _is_new(reconfiguration, known)
+        ):
+            self._check_base(after, reconfiguration, reconfiguration.base)
+        if reconfiguration is None and (known is not None or before.assignment is None):
             self._gone = _gone(after)
 
     def _check_stop(self, entry: Entry) -> None:
@@ -158,7 +162,7 @@ class Checkers:
         given = {t.receiver for t in after.transfers if t not in before.transfers}
         if after.preparing is not None and after.preparing is not before.preparing:
             given |= after.preparing.receivers
-        anew = after.reform is not None and after.reform.base is not None
+        anew = after.reconfiguration is not None and after.reconfiguration.base is not None
         if anew and after.assignment is not None and after.assignment is not before.assignment:
             given |= after.assignment.members()
         for node in sorted(given & noticed):
@@ -212,40 +216,48 @@ class Checkers:
 
     def _check_followed(self, member: "Member", since: int, kept: Kept) -> None:
         """What a node said it has of what was sent ahead is there at the boundary."""
-        reform = member.view.reform
-        if reform is None or reform.since != since or reform.boundary is None:
+        reconfiguration = member.view.reconfiguration
+        if (
+            reconfiguration is None
+            or reconfiguration.since != since
+            or reconfiguration.boundary is None
+        ):
             return
-        lacking = fed_layers(reform.ahead, member.node) - kept.layers_at(reform.boundary + 1)
+        lacking = fed_layers(reconfiguration.ahead, member.node) - kept.layers_at(
+            reconfiguration.boundary + 1
+        )
         if lacking:
             raise Red("ahead", f"{member.name} was sent {sorted(lacking)} and has them not")
 
-    def _check_base(self, state: State, reform: Reform, base: int) -> None:
+    def _check_base(self, state: State, reconfiguration: Reconfiguration, base: int) -> None:
         """The base is the newest step that every layer is to be had for: no step that live copies
         could have saved is taken back, and a restore names a checkpoint that is complete."""
-        steps, layers = self._live(state, reform)
+        steps, layers = self._live(state, reconfiguration)
         kept = {0} if self._world.policy.checkpoint_every else set()
         kept |= self._stored | {made.step for made in state.checkpoints if made.step == 0}
         able = {step for step, found in steps.items() if len(found) == layers}
-        if reform.checkpoint and base and base not in self._world.vault.complete:
+        if reconfiguration.checkpoint and base and base not in self._world.vault.complete:
             raise Red("restore", f"step {base} is restored and was never a complete checkpoint")
         check_lost(self._world, base)
-        if base not in (kept if reform.checkpoint else able):
+        if base not in (kept if reconfiguration.checkpoint else able):
             raise Red("base", f"all go on from step {base}, which nobody has all of")
         if state.redundancy == "off" and _gone(state) - self._gone:
             able = set()  # it may go on from what is there, and need not
         best = max(able | kept, default=base)
         if base < best:
             raise Red("base", f"all go on from step {base}, {best} could be had")
-        if reform.checkpoint and base in able:
+        if reconfiguration.checkpoint and base in able:
             raise Red("saved", f"step {base} is restored although live nodes have all of it")
 
-    def _live(self, state: State, reform: Reform) -> tuple[dict[int, set[int]], int]:
+    def _live(
+        self, state: State, reconfiguration: Reconfiguration
+    ) -> tuple[dict[int, set[int]], int]:
         """By step, the layers that live nodes which have stopped for this have."""
         names = [str(n.id) for n in state.live_nodes()]
-        said = [self._said.get((name, reform.since), ()) for name in names]
+        said = [self._said.get((name, reconfiguration.since), ()) for name in names]
         norms: set[int] = set()
         for name in names:
-            norms |= self._norms.get((name, reform.since), frozenset())
+            norms |= self._norms.get((name, reconfiguration.since), frozenset())
         steps: dict[int, set[int]] = {}
         for parts in said:
             for first, stop, step, reach in (h for part in parts for h in part):
@@ -345,7 +357,7 @@ class Checkers:
 
     def _check_all_written(self, before: State, outcome: Outcome | None) -> None:
         """Every slot stands behind its last step, by the account of who owns it."""
-        if before.assignment is None or before.reform is not None:
+        if before.assignment is None or before.reconfiguration is not None:
             return
         limit = before.stop_at_step
         last = self._world.scenario.steps - 1 if limit is None else limit
@@ -364,8 +376,8 @@ class Checkers:
             if world.policy.checkpoint_every or self._stored:
                 raise Red("given up", f"there are checkpoints: {state.sentence}")
             may = state.redundancy == "off" and _gone(state) - self._gone
-            if before.reform is not None and not may:
-                steps, layers = self._live(state, before.reform)
+            if before.reconfiguration is not None and not may:
+                steps, layers = self._live(state, before.reconfiguration)
                 if any(len(found) == layers for found in steps.values()):
                     raise Red("given up", f"live nodes have all of a step: {state.sentence}")
         elif before.assignment is not None:
@@ -390,6 +402,6 @@ def _gone(state: State) -> frozenset[NodeId]:
     return frozenset(n.id for n in state.nodes if n.status is NodeStatus.GONE)
 
 
-def _is_new(reform: Reform, known: Reform | None) -> bool:
+def _is_new(reconfiguration: Reconfiguration, known: Reconfiguration | None) -> bool:
     """Whether a base was decided just now."""
-    return known is None or known.since != reform.since or known.base is None
+    return known is None or known.since != reconfiguration.since or known.base is None

@@ -7,8 +7,8 @@ wrong is done by `trouble`, what must hold is looked at by `checkers`.
 import random
 from collections.abc import Iterable
 
-from bamboo.core.accuse import patience_s
 from bamboo.core.events import FaultScope, NodeFailed, NodeJoined, PeerLost, Stalled
+from bamboo.core.partition import patience_s
 from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import Checkpoint, Phase, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
@@ -384,8 +384,8 @@ class Cluster:
         self.agenda.after(BEAT_S, self._beat)
 
     def _judge_stall(self, state: State) -> None:
-        """Members wait in vain for letters that nobody has any more."""
-        waits = self.plane.stuck and state.reform is None
+        """Members wait in vain for messages that nobody has any more."""
+        waits = self.plane.stuck and state.reconfiguration is None
         self._stood_s = self._stood_s + SWEEP_S if waits else 0.0
         if self._stood_s < STALL_S:
             return
@@ -393,7 +393,7 @@ class Cluster:
         for row in self.plane.rows[:3]:
             member = row.owner
             event = Stalled(
-                node=member.node, era=member.era, step=member.begun_step(), reason="no letter came"
+                node=member.node, era=member.era, step=member.begun_step(), reason="no message came"
             )
             self.checkers.stalls += 1
             member.say(event)

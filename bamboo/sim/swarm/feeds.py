@@ -1,13 +1,13 @@
 """A node's part in what is sent ahead of a new layout: sent by who owns it, followed by who will.
 
 Rule: a feed that has come whole takes the steps that its source takes, and is said to be here once
-all of this node's are; see `bamboo/runtime/ahead.py`, which this follows.
+all of this node's are; see `bamboo/runtime/state/prefetch.py`, which this follows.
 """
 
 from typing import TYPE_CHECKING
 
-from bamboo.core.ahead import feeds_under_way
 from bamboo.core.events import Prepared
+from bamboo.core.prefetch import feeds_under_way
 from bamboo.core.state import Feed, State
 from bamboo.sim.swarm.copies import Copy
 
@@ -38,7 +38,7 @@ class Feeds:
             me.world.agenda.after(me.world.transfer_s(), self._sent, feed)
         self._sending = sending
         self.wanted = frozenset(feed for feed in feeds if feed.receiver == me.node)
-        if state.reform is None and not self.wanted.issuperset(self.copies):
+        if state.reconfiguration is None and not self.wanted.issuperset(self.copies):
             self.copies = {f: copy for f, copy in self.copies.items() if f in self.wanted}
             me.world.plane.changed()
         if state.preparing is None:

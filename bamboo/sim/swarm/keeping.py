@@ -1,5 +1,5 @@
 """A node's part in keeping what notices leave without a home: it says when that is due, and stores
-its parts once all stand still. See `bamboo/runtime/save_watch.py` and `bamboo/runtime/stopped.py`.
+its parts once all stand still. See `save_watch` and `stopped` in `bamboo/runtime/state`.
 """
 
 from typing import TYPE_CHECKING
@@ -69,10 +69,10 @@ class Keeping:
             self._due = False
             self._said.clear()
         self._emergency = found
-        self._training = state.reform is None and state.stop_reason is None
+        self._training = state.reconfiguration is None and state.stop_reason is None
         if not self._training:
             self.holding, self._stepped_s = False, None
-        keep = None if state.reform is None else state.reform.keep
+        keep = None if state.reconfiguration is None else state.reconfiguration.keep
         if keep is not None:
             self._store(keep)
 
@@ -108,13 +108,13 @@ class Keeping:
             me.say(SaveDue(node=me.node, since=emergency.since, at_once=at_once))
 
     def _is_over(self, state: State) -> bool:
-        emergency, reform = state.emergency, state.reform
+        emergency, reconfiguration = state.emergency, state.reconfiguration
         if emergency is None or emergency.failed:
             return True
-        if reform is None:
+        if reconfiguration is None:
             return bool(state.finished)
-        stopped = any(report.node == self._me.node for report in reform.reports)
-        return reform.base is None and (stopped or not reform.planned)
+        stopped = any(report.node == self._me.node for report in reconfiguration.reports)
+        return reconfiguration.base is None and (stopped or not reconfiguration.planned)
 
     def _store(self, keep: Keep) -> None:
         me = self._me

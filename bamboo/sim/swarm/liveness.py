@@ -42,7 +42,7 @@ class Liveness:
         world, assignment = self._world, state.assignment
         usable = [n for n in state.live_nodes() if n.notice_deadline_s is None]
         wants = state.redundancy not in BARE_MODES and len(usable) > 1
-        trains = state.reform is None and state.stop_reason is None and not state.finished
+        trains = state.reconfiguration is None and state.stop_reason is None and not state.finished
         far = world.plane.done < world.scenario.steps - 3
         bare = assignment is not None and None in assignment.shadows
         if not (wants and trains and far and bare):
@@ -58,7 +58,7 @@ class Liveness:
         """Nobody does the work of two for long while somebody stands by, and no run stays small
         for whom there are nodes."""
         world, assignment = self._world, state.assignment
-        trains = state.reform is None and state.stop_reason is None and not state.finished
+        trains = state.reconfiguration is None and state.stop_reason is None and not state.finished
         far = world.plane.done < world.scenario.steps - 3
         idle = [n for n in state.nodes if n.status is NodeStatus.READY and n.usable]
         if assignment is None or not (trains and far and idle):

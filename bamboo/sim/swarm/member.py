@@ -113,21 +113,21 @@ class Member(Voice):
         if state.checkpoints is not before.checkpoints:
             self.saver.known(state)
         self.keeping.read(state)
-        if state.reform is not None:
+        if state.reconfiguration is not None:
             self._stop_for(state)
             self.feeds.sync(state)
         elif state.assignment is not None:
             self.rebuilding.sync(state)
             if self._concerned(before, state):
                 self._reassign(state)
-            if before.preparing is not state.preparing or before.reform is not None:
+            if before.preparing is not state.preparing or before.reconfiguration is not None:
                 self.feeds.sync(state)
         self._note_caught_up(state)
         for effect in entry.to.get(self.name, ()):
             self._perform(effect, state)
 
     def _note_caught_up(self, state: State) -> None:
-        """Who has caught up says again that it has finished: see `bamboo/runtime/finish.py`."""
+        """Who has caught up says again that it has finished: see `bamboo.runtime.node.finish`."""
         behind = any(failover.successor == self.node for failover in state.failovers)
         done = bool(self.owned) and self._finished == tuple(self.owned)
         if self._behind and not behind and done and self.node not in state.finished:
@@ -147,7 +147,7 @@ class Member(Voice):
             before.assignment is not state.assignment
             or before.transfers != state.transfers
             or before.moves != state.moves
-            or before.reform is not None
+            or before.reconfiguration is not None
         )
 
     def _stop_for(self, state: State) -> None:
@@ -155,14 +155,14 @@ class Member(Voice):
         self.draining = self._handed_over = self.stopping = False
         self.yielding = {}
         self._finished = ()
-        reform, assignment = state.reform, state.assignment
-        assert reform is not None
-        if reform.base is None and assignment is not None:
+        reconfiguration, assignment = state.reconfiguration, state.assignment
+        assert reconfiguration is not None
+        if reconfiguration.base is None and assignment is not None:
             self.world.plane.changed()
             for slot, copy in list(self.shadowed.items()):
                 if assignment.shadow(slot) == self.node:
                     copy.joining = False  # it joined in the very decision that stops all
-                elif reform.planned:
+                elif reconfiguration.planned:
                     del self.shadowed[slot]
         self.rebuilding.sync(state)
 

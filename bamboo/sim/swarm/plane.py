@@ -5,7 +5,7 @@
     take      an owner that has the squares of all slots takes the step
     ship      shadows follow their owners
 
-Rule: letters are not modelled one by one. What a lost node may have taken with it is left to
+Rule: messages are not modelled one by one. What a lost node may have taken with it is left to
 chance: squares that did not arrive, a gradient that its shadow got, or what only two neighbours
 had.
 """
@@ -61,11 +61,11 @@ class Plane:
         """The step that the layout of now began with."""
         self.safe_step = 0
         self.pruned = 0
-        """Nobody keeps letters of steps before this one."""
+        """Nobody keeps messages of steps before this one."""
         self.posted: dict[Slot, int] = {}
         """The last step of which the squares of a slot went to all."""
         self.stuck = False
-        """Whether letters are lost that nobody can repeat."""
+        """Whether messages are lost that nobody can repeat."""
         self._hit: dict[int, set[Slot]] = {}
         """By step, slots whose owner was lost in it."""
         self.done = 0

@@ -1,14 +1,14 @@
 """A node's part in a reconfiguration: stop, say what is here, fetch what is lacking, go on.
 
 Rule: what is said to be here is what its own account has. A layer comes only from a node that has
-it and is there; see `bamboo/runtime/rebuild.py`, which this follows.
+it and is there; see `bamboo/runtime/node/reconfiguration.py`, which this follows.
 """
 
 from typing import TYPE_CHECKING
 
 from bamboo.core.base import holders
 from bamboo.core.events import BoundaryReady, CheckpointDamaged, LayoutBuilt, Quiesced
-from bamboo.core.state import Reform, State
+from bamboo.core.state import Reconfiguration, State
 from bamboo.ids import NodeId
 from bamboo.sim.swarm.copies import Kept
 
@@ -84,20 +84,22 @@ class Rebuilding:
 
     def sync(self, state: State) -> None:
         """Begin to build what has been decided, once."""
-        reform = state.reform
-        if reform is None:
+        reconfiguration = state.reconfiguration
+        if reconfiguration is None:
             assignment = state.assignment
             out = assignment is None or self._me.node not in assignment.members()
             if out and (self.since >= 0 or self.building >= 0):
                 self._clear()  # who is in it is told to go on
             return
-        if reform.base is None or self.building == reform.since:
+        if reconfiguration.base is None or self.building == reconfiguration.since:
             return
-        self.building = reform.since
-        if reform.total_square is not None:
-            self.kept.reach_to(reform.base)
+        self.building = reconfiguration.since
+        if reconfiguration.total_square is not None:
+            self.kept.reach_to(reconfiguration.base)
         if self._needed(state):
-            self._me.world.agenda.after(self._me.world.build_s(), self._fetch, state, reform)
+            self._me.world.agenda.after(
+                self._me.world.build_s(), self._fetch, state, reconfiguration
+            )
 
     def _needed(self, state: State) -> set[int]:
         assignment, me = state.assignment, self._me
@@ -106,16 +108,16 @@ class Rebuilding:
         slots = (*assignment.owned_by(me.node), *assignment.shadowed_by(me.node))
         return {layer for s in slots for layer in range(cut[s.stage], cut[s.stage + 1])}
 
-    def _fetch(self, state: State, reform: Reform) -> None:
+    def _fetch(self, state: State, reconfiguration: Reconfiguration) -> None:
         """Everything has come, or what has not is asked for again."""
-        me, base = self._me, reform.base
+        me, base = self._me, reconfiguration.base
         assert base is not None
-        if not me.running or self.building != reform.since:
+        if not me.running or self.building != reconfiguration.since:
             return
         if me.stopped:
-            me.world.agenda.after(AGAIN_S, self._fetch, state, reform)
+            me.world.agenda.after(AGAIN_S, self._fetch, state, reconfiguration)
             return
-        found = holders(reform)
+        found = holders(reconfiguration)
         missing = self._needed(state) - self.kept.layers_at(base)
         stored = {layer for layer in missing if layer not in found}
         if stored and base > 0 and not me.world.vault.whole(base):
@@ -124,12 +126,12 @@ class Rebuilding:
             return
         self.kept.fetched |= {(base, layer) for layer in stored}
         for layer in missing - stored:
-            if self._can_be_had(layer, base, found[layer], reform.since):
+            if self._can_be_had(layer, base, found[layer], reconfiguration.since):
                 self.kept.fetched.add((base, layer))
         if self._needed(state) - self.kept.layers_at(base):
-            me.world.agenda.after(AGAIN_S, self._fetch, state, reform)
+            me.world.agenda.after(AGAIN_S, self._fetch, state, reconfiguration)
             return
-        me.say(LayoutBuilt(node=me.node, since=reform.since, bytes=len(missing)))
+        me.say(LayoutBuilt(node=me.node, since=reconfiguration.since, bytes=len(missing)))
 
     def _can_be_had(self, layer: int, base: int, sources: tuple[NodeId, ...], since: int) -> bool:
         """From the source that it is asked of; whoever is not there is found lost by others."""

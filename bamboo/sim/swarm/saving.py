@@ -1,7 +1,7 @@
 """Checkpoints of a played world: parts are stored behind the training, one completes, all may read.
 
 Rule: a checkpoint is complete when its manifest is there, and that is written only when all parts
-of one era are; what is torn is found when it is read. See `bamboo/runtime/checkpoints.py`.
+of one era are; what is torn is found when it is read. See `bamboo/runtime/state/checkpoints.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -120,7 +120,7 @@ class Saver:
 
     def known(self, state: State) -> None:
         """The state names a complete one, and all train: older ones may go."""
-        if state.reform is not None:
+        if state.reconfiguration is not None:
             return
         self._newest = max((made.step for made in state.checkpoints), default=0)
         if state.checkpoints:

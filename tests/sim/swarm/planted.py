@@ -14,14 +14,14 @@ from typing import Any
 from unittest.mock import patch
 
 from bamboo.core import (
-    aim,
     ending,
     failover,
     faults,
     machine,
     protect,
-    reform,
+    reconfiguration,
     settle,
+    target_assignment,
 )
 from bamboo.core.base import Base, find_base
 from bamboo.core.effects import GoOn, Promote, QuiesceAfter, StopAt
@@ -100,13 +100,13 @@ def oldest_base() -> AbstractContextManager[Any]:
 
     def oldest(state: State, policy: Policy) -> Base | None:
         found, last = find_base(state, policy), None
-        while found is not None and not found.checkpoint and state.reform is not None:
+        while found is not None and not found.checkpoint and state.reconfiguration is not None:
             last = found
             fewer = tuple(
                 replace(r, holdings=tuple(h for h in r.holdings if h.reach < last.step))
-                for r in state.reform.reports
+                for r in state.reconfiguration.reports
             )
-            state = replace(state, reform=replace(state.reform, reports=fewer))
+            state = replace(state, reconfiguration=replace(state.reconfiguration, reports=fewer))
             found = find_base(state, policy)
         return found if last is None or found is not None else last
 
@@ -118,7 +118,7 @@ def gone_report_counts() -> AbstractContextManager[Any]:
     real = settle.settle
 
     def gone_counts(before: State, decided: Transition, policy: Policy) -> Transition:
-        state, known = decided.state, decided.state.reform
+        state, known = decided.state, decided.state.reconfiguration
         if state is before or known is None or known.base is not None:
             return real(before, decided, policy)
         live = {node.id for node in state.live_nodes()}
@@ -129,7 +129,7 @@ def gone_report_counts() -> AbstractContextManager[Any]:
         more = tuple(h for report in gone for h in report.holdings)
         fat = Report(node=stays.node, holdings=(*stays.holdings, *more), norms=stays.norms)
         reports = tuple(fat if report is stays else report for report in known.reports)
-        state = replace(state, reform=replace(known, reports=reports))
+        state = replace(state, reconfiguration=replace(known, reports=reports))
         return real(before, replace(decided, state=state), policy)
 
     return patch.object(machine, "settle", gone_counts)
@@ -158,10 +158,10 @@ def finished_before_caught_up() -> AbstractContextManager[Any]:
 
 def late_joiner_forgotten() -> AbstractContextManager[Any]:
     """A new layout does not wait for those who joined after all were asked to stop."""
-    real = reform.note_built
+    real = reconfiguration.note_built
 
     def built(state: State, event: LayoutBuilt) -> Transition:
-        known, assignment = state.reform, state.assignment
+        known, assignment = state.reconfiguration, state.assignment
         if known is None or assignment is None or known.since != event.since:
             return real(state, event)
         late = assignment.members() - set(known.asked) - {one.node for one in known.rebuilt}
@@ -174,7 +174,7 @@ def late_joiner_forgotten() -> AbstractContextManager[Any]:
 
 def standby_with_a_notice() -> AbstractContextManager[Any]:
     """A node that the cloud is about to take gets slots and replicas like any other."""
-    real = aim.lacking
+    real = target_assignment.lacking
 
     def lacking(state: State, assignment: Any, **how: Any) -> Any:
         plain = tuple(replace(node, notice_deadline_s=None) for node in state.nodes)
@@ -200,19 +200,19 @@ def stop_at_the_earliest() -> AbstractContextManager[Any]:
 
 def boundary_of_the_slowest() -> AbstractContextManager[Any]:
     """All stop after the step that the slowest has begun."""
-    real = reform._fix_boundary
+    real = reconfiguration._fix_boundary
 
     def fix(state: State, known: Any) -> Any:
         after, orders, words = real(state, known)
-        if orders and known.ready and after.reform is not None:
+        if orders and known.ready and after.reconfiguration is not None:
             least = min(step for _, step in known.ready if step >= 0) if known.ready else 0
             orders = tuple(
                 replace(o, step=least) if isinstance(o, QuiesceAfter) else o for o in orders
             )
-            after = replace(after, reform=replace(after.reform, boundary=least))
+            after = replace(after, reconfiguration=replace(after.reconfiguration, boundary=least))
         return after, orders, words
 
-    return patch.object(reform, "_fix_boundary", fix)
+    return patch.object(reconfiguration, "_fix_boundary", fix)
 
 
 def nobody_promoted() -> AbstractContextManager[Any]:
@@ -228,26 +228,26 @@ def nobody_promoted() -> AbstractContextManager[Any]:
 
 def no_second_round() -> AbstractContextManager[Any]:
     """A loss after the layout is decided begins no new round."""
-    real = reform.lose_while_reforming
+    real = reconfiguration.lose_while_reconfiguring
 
     def lose(state: State, node: Any, effects: Any, words: str, policy: Policy) -> Transition:
-        if state.reform is not None and state.reform.base is not None:
+        if state.reconfiguration is not None and state.reconfiguration.base is not None:
             return changed(state, effects, words)
         return real(state, node, effects, words, policy)
 
-    return patch.object(failover, "lose_while_reforming", lose)
+    return patch.object(failover, "lose_while_reconfiguring", lose)
 
 
 def forgotten_step() -> AbstractContextManager[Any]:
     """All are told to go on one step later than what they have."""
-    real = reform._go_on
+    real = reconfiguration._go_on
 
     def go_on(state: State, base: int) -> Any:
         after, effects = real(state, base)
         late = (replace(e, step=base + 1) if isinstance(e, GoOn) else e for e in effects)
         return after, tuple(late)
 
-    return patch.object(reform, "_go_on", go_on)
+    return patch.object(reconfiguration, "_go_on", go_on)
 
 
 def stop_forgotten() -> AbstractContextManager[Any]:
@@ -279,9 +279,9 @@ def given_up_too_soon() -> AbstractContextManager[Any]:
     """Without checkpoints a run is given up when one who was asked has gone."""
 
     def found(state: State, policy: Policy) -> Base | None:
-        base, reform_ = find_base(state, policy), state.reform
+        base, reconfiguration_ = find_base(state, policy), state.reconfiguration
         live = {node.id for node in state.live_nodes()}
-        whole = reform_ is not None and live.issuperset(reform_.asked)
+        whole = reconfiguration_ is not None and live.issuperset(reconfiguration_.asked)
         return base if whole or policy.checkpoint_every else None
 
     return patch.object(settle, "find_base", found)
@@ -296,7 +296,7 @@ def given_back_too_soon() -> AbstractContextManager[Any]:
         if decided.state is state:
             return decided
         named = filter(None, map(state.node, event.nodes))
-        return replace(decided, effects=(*decided.effects, *map(reform.give_back, named)))
+        return replace(decided, effects=(*decided.effects, *map(reconfiguration.give_back, named)))
 
     return patch.object(machine, "release", release)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bamboo.core import checkpointing, emergency, machine, reform, settle
+from bamboo.core import checkpointing, emergency, machine, reconfiguration, settle
 from bamboo.core.effects import CompleteCheckpoint
 from bamboo.core.events import CheckpointFailed
 from bamboo.core.policy import Policy
@@ -19,7 +19,7 @@ def part_missing() -> AbstractContextManager[Any]:
     def order(decided: Transition) -> Transition:
         state = decided.state
         members = sorted(node.id for node in live_members(state))
-        if state.reform is not None or not members or not state.saving:
+        if state.reconfiguration is not None or not members or not state.saving:
             return decided
         effects, out = [], []
         for saving in state.saving:
@@ -74,11 +74,11 @@ def kept_by_who_goes_first() -> AbstractContextManager[Any]:
 
 def a_writer_lost() -> AbstractContextManager[Any]:
     """What a node that is gone was to store counts as stored."""
-    real = reform.without
+    real = reconfiguration.without
 
     def without(state: State, node: Any, policy: Policy) -> Any:
         keep = real(state, node, policy)
-        known = None if state.reform is None else state.reform.keep
+        known = None if state.reconfiguration is None else state.reconfiguration.keep
         return keep or (known and replace(known, stored=tuple(range(len(known.parts)))))
 
-    return patch.object(reform, "without", without)
+    return patch.object(reconfiguration, "without", without)

@@ -28,7 +28,7 @@ from bamboo.core.state import (
     NodeStatus,
     Outcome,
     Phase,
-    Reform,
+    Reconfiguration,
     State,
     Transfer,
 )
@@ -85,18 +85,18 @@ def owner(world: Cluster, slot: Slot) -> Any:
     return member
 
 
-def reform(world: Cluster, **changes: Any) -> Reform:
+def reconfiguration(world: Cluster, **changes: Any) -> Reconfiguration:
     asked = tuple(node.id for node in world.log.state.nodes)
     given = {"since": 99, "why": "x", "planned": False, "intact": True, "asked": asked}
-    return Reform(**(given | changes))
+    return Reconfiguration(**(given | changes))
 
 
 def anew(world: Cluster, base: int, *, checkpoint: bool = False) -> Entry:
     """All have stopped, and go on from `base`."""
     state = world.log.state
-    before = replace(state, phase=Phase.RECONFIGURING, reform=reform(world))
-    decided = reform(world, base=base, checkpoint=checkpoint)
-    return entry(world, before=before, reform=decided, generation=state.generation + 1)
+    before = replace(state, phase=Phase.RECONFIGURING, reconfiguration=reconfiguration(world))
+    decided = reconfiguration(world, base=base, checkpoint=checkpoint)
+    return entry(world, before=before, reconfiguration=decided, generation=state.generation + 1)
 
 
 def account(world: Cluster, step: int) -> None:
@@ -111,7 +111,7 @@ def ends(world: Cluster, event: Event, outcome: Outcome, **changes: Any) -> Entr
         "phase": Phase.FINISHED,
         "outcome": outcome,
         "failovers": (),
-        "reform": None,
+        "reconfiguration": None,
     }
     over |= {"effects": (TerminateAll(to=FLEET),)}
     return entry(world, event, **(over | changes))
@@ -266,7 +266,9 @@ def test_a_checkpoint_that_the_core_forgot_still_counts() -> None:
 
 def test_without_checkpoints_nothing_is_given_up_that_live_nodes_have() -> None:
     world = trained(replace(PLAIN, checkpoint_every=0))
-    state = replace(world.log.state, phase=Phase.RECONFIGURING, reform=reform(world))
+    state = replace(
+        world.log.state, phase=Phase.RECONFIGURING, reconfiguration=reconfiguration(world)
+    )
     event = PeerLost(node=NodeId("x.1"), reporter="cli", cause="exit")
     bad = ends(world, event, Outcome.UNRECOVERABLE, before=state)
     world.checkers.committed(bad)
@@ -382,7 +384,7 @@ def test_a_slot_that_stays_bare_is_red() -> None:
 def test_a_fault_that_was_said_is_not_red() -> None:
     world = trained()
     world.checkers.stalls = 1
-    event = Stalled(node=NodeId("i00.1"), era=1, step=3, reason="no letter came")
+    event = Stalled(node=NodeId("i00.1"), era=1, step=3, reason="no message came")
     world.checkers.committed(ends(world, event, Outcome.FAULT))
     done = CheckpointDone(node=NodeId("i00.1"), step=4, era=1)
     world.checkers.committed(entry(world, done, author="i00.1"))

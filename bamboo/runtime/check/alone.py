@@ -1,0 +1,363 @@
+"""The process in which layers are built alone, as a node that joins builds them, for the preflight
+to compare with the whole model.
+
+    preflight                          server                      looker, a fork of it
+    fork, before all else   ------->   waits
+    {"job": ..., "folder"}  ------->   forks a looker   ------->   reads the run's code
+    {"layer": 2, ...}, x, ...  --------------------------------->  forks, and the fork builds layer
+                               <---------------------------------  2, runs it and answers
+
+Rule: what is built here has seen nothing of the whole: no other layer, no earlier step, other
+addresses, none of the shell's own variables. Its parameters are given to it as a node that takes
+over gets them, and the first that it ever runs is a microbatch of a later step.
+A fork of this process shares modules that are imported, so it is there in milliseconds; the server
+has one thread, and it has not read the user's file, which is what a fork server of workers is, too.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bamboo.config.load import job_from_json, job_to_json
+from bamboo.config.tree import JobConfig
+from bamboo.errors import BambooError, InputError
+from bamboo.models import ModelSpec, build_model, build_shell, put_parameters
+from bamboo.ports import Buffer
+from bamboo.runtime.check.loss_contract import loss_gradient
+from bamboo.runtime.check.one_layer import (
+    DRAW_IN_PLACE,
+    OneLayer,
+    Place,
+    checksum,
+    checksums,
+    later,
+)
+from bamboo.runtime.check.other_times import move_clock
+from bamboo.runtime.device.time_limit import arm
+from bamboo.runtime.step.numerics import prepare
+from bamboo.runtime.wire.frames import to_buffer, to_tensor
+
+_PR_SET_PDEATHSIG = 1
+_KEPT_VARIABLES = (
+    *("PATH", "HOME", "USER", "LANG", "LC_", "TZ", "TMPDIR", "LD_", "DYLD_", "XDG_", "SSL_"),
+    *("PYTHON", "VIRTUAL_ENV", "CONDA", "HF_", "TORCH", "CUDA", "NVIDIA", "OMP_", "MKL_", "KMP_"),
+    *("AWS_", "BAMBOO_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy"),
+)
+"""How the names begin of variables that say where things lie, on a node as here."""
+EARLY_S = 10.0
+"""Before the limit of the asker, who is to hear which layer does not end."""
+LATER_S = 97_531.7
+FORK_LATER_S = 3_613.3
+"""A node joins a day later; and it runs long after it has read the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is asked of a layer: its microbatch, and the gradient of its output, or for the last
+    layer the targets of the loss; and what it was given of the first microbatch of all."""
+
+    index: int
+    step: int
+    microbatch: int
+    input: Tensor
+    given: Tensor
+    first: Tensor
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a layer was and did: checksums, by name."""
+
+    initial: Mapping[str, int]
+    first_output: int
+    """Of the first microbatch, with the parameters of the later one."""
+    output: int
+    loss: str
+    """In hexadecimal; "" for all but the last layer."""
+    gradients: Mapping[str, int]
+
+
+class Alone:
+    """The server as its asker sees it. One look at a time is under way."""
+
+    def __init__(self, connection: Connection, pid: int = 0) -> None:
+        self._connection, self._pid = connection, pid
+        self._asked, self._begun = 0, False
+
+    @classmethod
+    def fork(cls) -> "Alone":
+        """Start a server; by a process with one thread, before it reads any code of the user's."""
+        ours, theirs = Pipe()
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            _die_with_parent()
+            serve(theirs)
+        theirs.close()
+        return cls(ours, pid)
+
+    def begin(self, job: JobConfig, *, folder: Path) -> None:
+        """From now on looks are at this job's layers; `folder`: an empty one to work in."""
+        self._send({"job": job_to_json(job), "folder": str(folder)})
+        self._begun = True
+
+    def ask(self, look: Look) -> None:
+        """Have a layer looked at; `answer` is to be called once for each."""
+        buffers = [to_buffer(look.input), to_buffer(look.given), to_buffer(look.first)]
+        about = {name: getattr(look, name) for name in ("index", "step", "microbatch", "is_last")}
+        self._send(about | {"tensors": [[b.dtype, b.shape] for b in buffers]})
+        with self._connected():
+            for buffer in buffers:
+                self._connection.send_bytes(bytes(buffer.data))
+        self._asked += 1
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is still to come."""
+        return self._asked > 0
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether `answer` would not wait."""
+        return self._connection.poll()
+
+    def answer(self) -> Found:
+        """What was found. Raises InputError with what is wrong with the layer."""
+        with self._connected():
+            body = json.loads(self._connection.recv_bytes())
+        self._asked -= 1
+        if "error" in body:
+            raise InputError(str(body["error"]))
+        return Found(**body)
+
+    def end(self) -> None:
+        """No more looks at this job; the server waits for another one."""
+        while self._asked:
+            with contextlib.suppress(InputError):
+                self.answer()
+        if self._begun:
+            self._send({})
+        self._begun = False
+
+    def close(self) -> None:
+        """End the server."""
+        self._connection.close()
+        if self._pid:
+            os.waitpid(self._pid, 0)
+
+    def _send(self, body: Mapping[str, object]) -> None:
+        with self._connected():
+            self._connection.send_bytes(json.dumps(body).encode())
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            raise BambooError(
+                "the process that builds layers alone ended without an answer; perhaps memory ran "
+                "out: take a smaller model, or a machine with more"
+            ) from error
+
+
+def serve(connection: Connection) -> NoReturn:
+    """The server: a looker for each job, one after the other, until the asker is gone."""
+    os.dup2(2, 1)  # the asker's standard output is for its answer
+    while True:
+        try:
+            asked = json.loads(connection.recv_bytes())
+        except EOFError:
+            os._exit(0)
+        pid = os.fork()
+        if not pid:
+            _in_fork(partial(_look_at, str(asked["job"]), str(asked["folder"]), connection))
+        if os.waitpid(pid, 0)[1]:
+            os._exit(1)  # the asker sees the end of the connection
+
+
+def _look_at(text: str, folder: str, connection: Connection) -> None:
+    """The looker: reads the user's file and answers until there is no more to look at."""
+    job = job_from_json(text)
+    job = replace(job, code=os.path.abspath(job.code) if job.code else "")
+    _differ(folder)
+    arm(early_s=EARLY_S)
+    prepare(job.cluster)
+    wrong, spec = "", None
+    try:
+        spec = build_model(job)
+    except InputError as error:
+        wrong = str(error)
+    while True:
+        look = _read_look(connection)
+        if look is None:
+            return
+        if spec is None:
+            _answer(connection, {"error": wrong})
+        elif _threads() > 1:
+            # Threads, of the user's file or of a large sum, do not live on in a fork: then all
+            # layers are looked at here, in the order in which they are asked for.
+            _answer(connection, _found(job, spec, look))
+        else:
+            _look_in_fork(job, spec, look, connection)
+
+
+def _look_in_fork(job: JobConfig, spec: ModelSpec, look: Look, connection: Connection) -> None:
+    pid = os.fork()
+    if not pid:
+        move_clock(FORK_LATER_S)
+        arm(early_s=EARLY_S)
+        _in_fork(lambda: _answer(connection, _found(job, spec, look)))
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status:
+        place = Place(file=job.file, index=look.index, alone=True)
+        error = place.refuse(
+            f"ends its process, with status {status}", "let what fails raise an exception"
+        )
+        _answer(connection, {"error": str(error)})
+
+
+def _found(job: JobConfig, spec: ModelSpec, look: Look) -> dict[str, Any]:
+    try:
+        return asdict(look_alone(job, spec, look))
+    except InputError as error:
+        return {"error": str(error)}
+
+
+def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
+    """Build a layer and run it on one microbatch, as a node that takes over does: it makes room
+    for the parameters, is sent those of a later step, and goes on from there. So it is built twice,
+    and both are run: what counts how many there are would else agree with the whole by chance."""
+    place, seed = Place(file=job.file, index=look.index, alone=True), job.train.seed
+    first = OneLayer(spec, place, seed=seed)
+    first.check()
+    initial = first.initial()
+    values = {name: later(value) for name, value in first.layer.named_parameters()}
+    begun = [parameter.data for parameter in first.layer.parameters()]  # else freed, and given away
+    put_parameters(first.layer, values)
+    # Here it is in the middle of a stage, below where one begins.
+    earlier = first.forward(look.first, 0, 0, checked=True, begins=False)
+    taken = OneLayer(spec, place, seed=seed, build=build_shell)
+    _check_apart(taken, [*begun, *values.values()])
+    again = initial if spec.plain else taken.initial()
+    for name in {**initial, **again}:
+        if initial.get(name) != again.get(name):
+            raise taken.place.refuse(
+                f"has other initial values of {name!r} each time that it is built", DRAW_IN_PLACE
+            )
+    put_parameters(taken.layer, values)
+    run = taken.forward(look.input, look.step, look.microbatch)
+    loss, gradient = "", look.given
+    if look.is_last:
+        value, gradient = loss_gradient(job.file, spec, run.output, look.given)
+        loss = value.hex()
+    output = checksum(run.output)
+    taken.backward(run, gradient)
+    return Found(
+        initial=initial,
+        first_output=checksum(earlier.output),
+        output=output,
+        loss=loss,
+        gradients=checksums(run.gradients.items()),
+    )
+
+
+def _check_apart(taken: OneLayer, others: Sequence[Tensor]) -> None:
+    """A node may build a layer twice, as owner and as shadow; each has its own parameters."""
+    memory = {tensor.untyped_storage().data_ptr() for tensor in others if tensor.numel()}
+    for name, parameter in taken.layer.named_parameters():
+        if parameter.untyped_storage().data_ptr() in memory:
+            raise taken.place.refuse(
+                f"has the same parameter {name!r} each time that it is built: two that are built "
+                "would step it twice, and stages would share it without a word",
+                "make it within the function that makes the layer; what two layers share is named "
+                "in ModelSpec.tied",
+            )
+
+
+def _differ(folder: str) -> None:
+    """Be as unlike the asking process as another node is: what a model must not depend on. What it
+    writes by a relative path goes into the `folder`."""
+    for name in [n for n in os.environ if not n.startswith(_KEPT_VARIABLES)]:
+        del os.environ[name]
+    sys.argv = ["another"]
+    os.chdir(folder)
+    move_clock(LATER_S)
+    random.seed()
+    np.random.seed()
+    torch.seed()
+    _KEPT.extend(bytearray(size) for size in range(16, 4096, 48) for _ in range(3))
+    for name in (f"bamboo.runtime._another{i}" for i in range(_MODULES)):
+        sys.modules[name] = types.ModuleType(name)
+
+
+_MODULES = 101
+"""So many empty modules are loaded here, for a model that counts modules to show it: a node has
+loaded others than a launch. More than the asking process may have loaded since this one was forked,
+else the numbers could agree."""
+_KEPT: list[bytearray] = []
+"""Nothing but in the way, so that what is made next has other addresses."""
+
+
+def _read_look(connection: Connection) -> Look | None:
+    """The next one; None: there is none."""
+    body = json.loads(connection.recv_bytes())
+    if not body:
+        return None
+    buffers = [
+        Buffer(dtype=dtype, shape=tuple(shape), data=memoryview(bytearray(connection.recv_bytes())))
+        for dtype, shape in body.pop("tensors")
+    ]
+    tensors = [to_tensor(buffer) for buffer in buffers]
+    return Look(**body, input=tensors[0], given=tensors[1], first=tensors[2])
+
+
+def _answer(connection: Connection, body: Mapping[str, object]) -> None:
+    connection.send_bytes(json.dumps(body).encode())
+
+
+def _in_fork(work: Callable[[], None]) -> NoReturn:
+    """The whole life of a fork: it never returns into its parent's work."""
+    status = 1
+    try:
+        _die_with_parent()
+        work()
+        status = 0
+    except EOFError:  # the asker is gone
+        status = 0
+    finally:
+        if status:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _threads() -> int:
+    """Of this process, those that Python does not know among them."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+
+
+def _die_with_parent() -> None:
+    """Linux; elsewhere the end of the connection tells."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))

@@ -1,0 +1,131 @@
+"""One layer on the bench: run as a stage that is this layer alone, and timed, counted, measured.
+
+Rule: forward, backward and the end of the step are what the executor has a stage do, by the same
+code; what is timed begins and ends with an idle device.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from bamboo.planner.profiled import LayerProfile
+from bamboo.runtime.device.work import WorkCounter
+from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
+from bamboo.runtime.step.stage import Pending, Stage
+
+LEAST_REPEATS = 3
+MOST_REPEATS = 40
+GRADIENT_SHARE = 1e-3
+"""Of the output, which stands for its gradient: as large, and of no special values."""
+STEP, MICROBATCH = 0, 0
+T = TypeVar("T")
+
+
+class Bench:
+    """A stage of one layer, with the input and an output's gradient of one microbatch."""
+
+    def __init__(
+        self, stage: Stage, x: Tensor, *, optimizer: AdamW, clips: bool, accumulates: bool
+    ) -> None:
+        """`accumulates`: most microbatches find a gradient there, to which they add theirs."""
+        self._stage, self._x = stage, x
+        self._optimizer, self._accumulates = optimizer, accumulates
+        self._clip_factor = CLIP_FACTOR if clips else 1.0
+        self._moments = optimizer.new_state(stage.params)
+        self._gradient: Tensor | None = None
+        self._seconds: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
+        self.output = x
+        """Of the layer, for the next one, once it has warmed up; of the last one the loss."""
+        self._output_bytes = self._activation_bytes = 0
+        self._counters = {kind: WorkCounter() for kind in self._seconds}
+
+    @property
+    def repeats(self) -> int:
+        """How often it was timed."""
+        return len(self._seconds["update"])
+
+    def warm_up(self) -> None:
+        """Twice: once for the bytes, once for the work."""
+
+        def seen(_module: object, _inputs: object, output: object) -> None:
+            if isinstance(output, Tensor):  # anything else is refused when it is taken
+                self._output_bytes = output.numel() * output.element_size()
+
+        hook = self._stage.layers[0][1].register_forward_hook(seen)
+        pending, self._activation_bytes = self._stage.measured_forward(self._x, STEP, MICROBATCH)
+        hook.remove()
+        self.output = pending.output.detach()
+        if not self._stage.is_last:
+            self._gradient = self.output * GRADIENT_SHARE
+        self._backward(pending)
+        self._update()
+        with self._counters["forward"]:
+            pending = self._forward()
+        with self._counters["backward"]:
+            self._backward(pending)
+        with self._counters["update"]:
+            self._update()
+
+    def time_once(self) -> None:
+        """One forward, its backward, and the end of a step."""
+        if not self._accumulates:
+            self._stage.take_gradients()
+        pending = self._timed("forward", self._forward)
+        self._timed("backward", lambda: self._backward(pending))
+        self._timed("update", self._update)
+
+    def found(self, index: int) -> LayerProfile:
+        """The medians, and all else. Call it when it was timed."""
+        forward_s, backward_s, update_s = self._seconds.values()
+        forward, backward, update = (counter.work for counter in self._counters.values())
+        return LayerProfile(
+            name=type(self._stage.layers[0][1]).__name__,
+            measured_as=index,
+            forward_s=statistics.median(forward_s),
+            backward_s=statistics.median(backward_s),
+            optimizer_s=statistics.median(update_s),
+            scatter=scatter([f + b for f, b in zip(forward_s, backward_s, strict=True)]),
+            repeats=self.repeats,
+            parameters=sum(p.numel() for p in self._stage.params),
+            parameter_bytes=self._stage.parameter_bytes(),
+            output_bytes=self._output_bytes,
+            activation_bytes=self._activation_bytes,
+            forward=forward,
+            backward=backward,
+            optimizer=update,
+        )
+
+    def _forward(self) -> Pending:
+        return self._stage.forward(self._x, STEP, MICROBATCH)
+
+    def _backward(self, pending: Pending) -> None:
+        self._stage.backward(pending, self._gradient)
+
+    def _update(self) -> None:
+        params = self._stage.params
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+        end_step(self._optimizer, params, grads, self._moments, clip_factor=self._clip_factor)
+
+    def _timed(self, kind: str, work: Callable[[], T]) -> T:
+        begin_s = self._idle_s()
+        out = work()
+        self._seconds[kind].append(self._idle_s() - begin_s)
+        return out
+
+    def _idle_s(self) -> float:
+        """The clock, when the device has done all that it was given."""
+        if self._x.is_cuda:
+            torch.cuda.synchronize(self._x.device)
+        return time.perf_counter()
+
+
+def scatter(seconds: list[float]) -> float:
+    """Interquartile range over the median."""
+    if len(seconds) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / middle if middle > 0 else 0.0

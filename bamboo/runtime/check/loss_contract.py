@@ -1,0 +1,173 @@
+"""What a model's loss must be: one finite float32 number, the sum over the tokens.
+
+Rule: a run divides the sum over a whole step's tokens by their count, so a loss that is a mean
+already would train with gradients that depend on how a batch is cut.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from bamboo.errors import InputError
+from bamboo.models import ModelSpec
+from bamboo.models.build import USER_ERRORS
+from bamboo.runtime.check.one_layer import leaves_of
+from bamboo.runtime.device.global_settings import changed, settings
+from bamboo.user_code.traces import placed_line_of
+
+MOST_REPEATS, REPEATS_S = 100, 0.05
+"""So often the loss is asked within this time of the processor, which a busy machine makes no
+shorter: what it counts may show only then."""
+ROUNDING = 1e-3
+"""Of the losses' size: two orders of the same float32 sum differ by less."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def loss_gradient(
+    file: str, spec: ModelSpec, output: Tensor, targets: Tensor
+) -> tuple[float, Tensor]:
+    """The loss of the last layer's output, and the gradient of that output. Raises InputError."""
+    leaf, before = output.detach().requires_grad_(), settings()
+    try:
+        # A copy: in a stage the output is no leaf, and the loss may write into it.
+        loss: object = spec.loss(leaf.clone(), targets)
+    except USER_ERRORS as error:
+        raise _refuse(
+            file,
+            spec,
+            output,
+            f"that the loss cannot take: {placed_line_of(error)}",
+            "end with a value for each token of the vocabulary",
+        ) from error
+    found = changed(before)
+    if found is not None:
+        raise InputError(f"{file}: the loss {found[0]}; {found[1]}")
+    if not isinstance(loss, Tensor) or loss.dtype != torch.float32 or loss.dim() != 0:
+        said = loss if not isinstance(loss, Tensor) else f"{tuple(loss.shape)} {loss.dtype}"
+        raise InputError(
+            f"{file}: the loss at the start is {said!s}; it must be one finite float32 number, a "
+            "tensor of no dimension: the sum over the tokens"
+        )
+    _check_leaves(file, loss, leaf)
+    try:
+        (loss / targets.numel()).backward()  # type: ignore[no-untyped-call]
+    except USER_ERRORS as error:
+        raise InputError(
+            f"{file}: the loss fails in its backward: {placed_line_of(error)}"
+        ) from error
+    assert leaf.grad is not None
+    return loss.item(), leaf.grad
+
+
+def check_finite(file: str, loss: float, gradient: Tensor) -> None:
+    """Raises InputError where training could not begin."""
+    if not torch.isfinite(torch.tensor(loss)) or not bool(torch.isfinite(gradient).all()):
+        what = (
+            f"loss at the start is {loss}"
+            if gradient.isfinite().all()
+            else (f"loss at the start is {loss}, with a gradient that is not finite")
+        )
+        raise InputError(f"{file}: the {what}; it must be one finite float32 number")
+
+
+def check_sum(file: str, spec: ModelSpec, output: Tensor, targets: Tensor) -> None:
+    """Two halves of a microbatch must add up to the whole; of a single sequence, it and itself to
+    both. Raises InputError; does nothing where no half of the output can be told."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        whole = _of(spec.loss, output, targets, 1)
+        end_s, asked = time.thread_time() + REPEATS_S, 1
+        while asked < 3 or (asked < MOST_REPEATS and time.thread_time() < end_s):
+            asked += 1
+            again = _of(spec.loss, output, targets, asked)
+            if whole is None or whole != again:
+                raise InputError(
+                    f"{file}: the loss draws, or depends on how often it was asked: it is {whole} "
+                    f"and, the {asked}th time, {again} for the same output and targets; compute it "
+                    "from these two alone, and draw in the last layer"
+                )
+        assert whole is not None
+        sums = list(_sums(spec.loss, output, targets, whole))
+    if not sums or any(abs(a - b) <= ROUNDING * (abs(a) + abs(b) + 1e-30) for a, b in sums):
+        return
+    parts, together = sums[0]
+    raise InputError(
+        f"{file}: the loss of two halves of a microbatch adds up to {parts:g}, that of the whole "
+        f"is {together:g}: it is no sum over the tokens; sum it, as with reduction='sum' for 'mean'"
+    )
+
+
+def check_largest(
+    file: str, spec: ModelSpec, output: Tensor, targets: Tensor, largest: int
+) -> None:
+    """The loss must take the largest token of the data, which this microbatch may lack."""
+    with torch.no_grad():
+        try:
+            spec.loss(output.detach().clone(), torch.full_like(targets, largest))
+        except USER_ERRORS as error:
+            raise _refuse(
+                file,
+                spec,
+                output,
+                f"with which the loss cannot take {largest}, the largest token of the data: "
+                f"{placed_line_of(error)}",
+                "end with a value for each token of the vocabulary",
+            ) from error
+
+
+def _sums(
+    loss: Loss, output: Tensor, targets: Tensor, whole: float
+) -> Iterator[tuple[float, float]]:
+    """(what the parts add up to, the whole) for each dimension of the output that may be that of
+    the sequences."""
+    sequences = targets.shape[0]
+    half = sequences // 2
+    for dim, size in enumerate(output.shape):
+        if size % sequences or not size:
+            continue
+        rows = size // sequences * half
+        if half:
+            outputs = output.narrow(dim, 0, rows), output.narrow(dim, rows, size - rows)
+            parts = [
+                _of(loss, o, t, 1)
+                for o, t in zip(outputs, (targets[:half], targets[half:]), strict=True)
+            ]
+            together: float | None = whole
+        else:
+            parts = [whole, whole]
+            together = _of(loss, torch.cat([output] * 2, dim), torch.cat([targets] * 2), 1)
+        if together is not None and parts[0] is not None and parts[1] is not None:
+            yield parts[0] + parts[1], together
+
+
+def _of(loss: Loss, output: Tensor, targets: Tensor, seed: int) -> float | None:
+    """The loss as a number; None where it cannot take this."""
+    torch.manual_seed(seed)
+    try:
+        return float(loss(output.detach().clone(), targets.clone()))
+    except USER_ERRORS:
+        return None
+
+
+def _check_leaves(file: str, loss: Tensor, leaf: Tensor) -> None:
+    found = list(leaves_of(loss))
+    for other in found:
+        if other is not leaf:
+            raise InputError(
+                f"{file}: the loss trains with a tensor of shape {tuple(other.shape)} that is no "
+                "layer's parameter, so nobody would step it; make it a parameter of the last layer"
+            )
+    if not found:
+        raise InputError(
+            f"{file}: the loss does not depend on the output of the last layer; nothing would be "
+            "trained"
+        )
+
+
+def _refuse(file: str, spec: ModelSpec, output: Tensor, problem: str, remedy: str) -> InputError:
+    return InputError(
+        f"{file}: layer {len(spec.factories) - 1} gives an output of shape {tuple(output.shape)} "
+        f"{problem}; {remedy}"
+    )

@@ -1,0 +1,378 @@
+"""One layer on its own, as though a stage began and ended there: what it is, and what it does with
+one microbatch.
+
+Rule: what a layer must keep to is checked here and refused by its name, the same in the process
+that runs the whole model and in the one that builds a layer alone.
+"""
+
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from bamboo.errors import InputError
+from bamboo.models import build_layer, run_back, run_layers
+from bamboo.models.build import USER_ERRORS
+from bamboo.models.spec import ModelSpec
+from bamboo.runtime.device.global_settings import changed, settings
+from bamboo.runtime.device.time_limit import TookTooLong
+from bamboo.runtime.wire.frames import SENDABLE
+from bamboo.user_code.traces import placed_line_of
+
+ITS_INPUT = "its input"
+"""In the place of a parameter's name: the gradient of the layer's input."""
+DRAW_IN_PLACE = (
+    "draw them in the layer's own function, from the default generators of torch, random and "
+    "numpy, and read no clock, address, environment or other layer"
+)
+KEEP_NOTHING = (
+    "draw from torch's default generator only (as torch.nn.functional.dropout does), and keep "
+    "nothing from call to call, from another layer or from the first parameters"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where something is wrong: the job's file and the layer."""
+
+    file: str
+    index: int
+    name: str = ""
+    """The layer's class, once there is one."""
+    alone: bool = False
+    """Whether it is built in a process in which there is no other layer."""
+
+    def refuse(self, problem: str, remedy: str) -> InputError:
+        """The error, in one line."""
+        name = f" ({self.name})" if self.name else ""
+        how = " alone in another process, as a node that joins does it," if self.alone else ""
+        return InputError(f"{self.file}: layer {self.index}{name}{how} {problem}; {remedy}")
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """What one layer did with one microbatch."""
+
+    input: Tensor
+    output: Tensor
+    saved_bytes: int
+    forward_ms: float
+    backward_ms: float = 0.0
+    given: Tensor = field(default_factory=lambda: torch.empty(0))
+    """Gradient of the output."""
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    """By parameter name, and of the input under `ITS_INPUT`."""
+    held: "Held | None" = None
+    """What must be so still, between a checked forward and its backward."""
+
+
+class OneLayer:
+    """A layer that is built, with its place. `build`: how (the shell of one whose parameters are
+    known is built otherwise). Raises InputError when it cannot be."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        place: Place,
+        *,
+        seed: int,
+        build: Callable[[ModelSpec, int, int], nn.Module] = build_layer,
+    ) -> None:
+        self._seed, before = seed, settings()
+        try:
+            self.layer = build(spec, place.index, seed)
+        except InputError as error:
+            raise InputError(f"{place.file}: {error}") from error
+        except USER_ERRORS as error:
+            raise place.refuse(
+                f"cannot be built: {placed_line_of(error)}", remedy_of(error)
+            ) from error
+        self.place = replace(place, name=type(self.layer).__name__)
+        self._check_settings(before)
+
+    # ------------------------------------------------------------------ what it is
+
+    def initial(self) -> dict[str, int]:
+        """A checksum of each parameter and buffer, those that are not saved among them."""
+        return {name: checksum(value) for name, value in named_tensors(self.layer)}
+
+    def check(self) -> None:
+        """Raises InputError where it is not what can be trained and taken over."""
+        memory: dict[int, str] = {}
+        for name, parameter in self.layer.named_parameters():
+            found = [str(parameter.dtype)] if parameter.dtype != torch.float32 else []
+            found += ["frozen"] if not parameter.requires_grad else []
+            found += [f"on {parameter.device}"] if parameter.device.type != "cpu" else []
+            if found:
+                raise self.place.refuse(
+                    f"has a parameter {name!r} that is frozen or not float32 on the CPU "
+                    f"({', '.join(found)})",
+                    "train it in float32, or register it as a buffer",
+                )
+            where = parameter.untyped_storage().data_ptr()
+            if parameter.numel() and memory.setdefault(where, name) != name:
+                raise self.place.refuse(
+                    f"has two parameters in the same memory, {memory[where]!r} and {name!r}",
+                    "make one nn.Parameter and take its parts in forward",
+                )
+        for name, tensor in _kept_aside(self.layer):
+            if tensor.untyped_storage().data_ptr() in memory:
+                raise self.place.refuse(
+                    f"keeps {name!r}, which lies in the memory of its parameter "
+                    f"{memory[tensor.untyped_storage().data_ptr()]!r}: on a node that takes over "
+                    "it would be that of the initial values",
+                    "take it from the parameter in forward",
+                )
+
+    # ------------------------------------------------------------------ what it does
+
+    def forward(
+        self,
+        x: Tensor,
+        step: int,
+        microbatch: int,
+        *,
+        checked: bool = False,
+        begins: bool = True,
+    ) -> Pass:
+        """Run it on one microbatch; `checked`: and look, then and after its backward, at all that
+        must be as it was. Not `begins`: the input is another layer's output, and no backward."""
+        leaf = x.detach().clone()
+        leaf.requires_grad_(leaf.is_floating_point())
+        x = leaf if begins else leaf.clone()
+        before, held = settings(), Held(self.layer, x) if checked else None
+        own = {tensor.untyped_storage().data_ptr() for _, tensor in named_tensors(self.layer)}
+        saved: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        begin_s = time.perf_counter()
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                y = run_layers(
+                    [(self.place.index, self.layer)],
+                    x,
+                    seed=self._seed,
+                    step=step,
+                    microbatch=microbatch,
+                )
+        except USER_ERRORS as error:
+            raise self.place.refuse(
+                f"fails in its forward: {placed_line_of(error)}", remedy_of(error)
+            ) from error
+        forward_ms = (time.perf_counter() - begin_s) * 1000
+        self._check_settings(before)
+        self._check_output(leaf, y)
+        self._check_kept(held)
+        return Pass(
+            input=x,
+            output=y,
+            saved_bytes=sum(saved.values()),
+            forward_ms=forward_ms,
+            held=held,
+        )
+
+    def backward(self, run: Pass, gradient: Tensor) -> Tensor:
+        """Run back from the gradient of the output; that of the input, or `gradient` itself where
+        the input has none."""
+        self.layer.zero_grad(set_to_none=True)
+        run.given, before = gradient, settings()
+        begin_s = time.perf_counter()
+        try:
+            run_back(run.output, gradient)
+        except USER_ERRORS as error:
+            raise self.place.refuse(
+                f"fails in its backward: {placed_line_of(error)}", remedy_of(error)
+            ) from error
+        run.backward_ms = (time.perf_counter() - begin_s) * 1000
+        run.output = run.output.detach()  # Lets the graph go.
+        self._check_settings(before)
+        self._check_kept(run.held)
+        run.held = None
+        for name, parameter in self.layer.named_parameters():
+            run.gradients[name] = self._gradient(name, parameter)
+        if self.place.index == 0:
+            return gradient
+        if run.input.grad is None:
+            raise self.place.refuse(
+                "passes no gradient to its input", "let its output depend on it"
+            )
+        run.gradients[ITS_INPUT] = run.input.grad
+        return run.input.grad
+
+    def _gradient(self, name: str, parameter: Tensor) -> Tensor:
+        grad = parameter.grad
+        if grad is None:
+            raise self.place.refuse(
+                f"has a parameter {name!r} that takes no part in its output", "remove it"
+            )
+        if grad.layout != torch.strided:
+            raise self.place.refuse(
+                f"gives a sparse gradient of {name!r}, which cannot be added up and sent",
+                "take a dense one, as nn.Embedding(..., sparse=False) does",
+            )
+        return grad
+
+    def _check_settings(self, before: Mapping[str, object]) -> None:
+        found = changed(before)
+        if found is not None:
+            raise self.place.refuse(*found)
+
+    def _check_output(self, x: Tensor, y: Tensor) -> None:
+        if not y.is_floating_point() or not y.requires_grad:
+            raise self.place.refuse(
+                "returns nothing in floating numbers that depends on what is trained",
+                "return one such tensor",
+            )
+        if y.dtype not in SENDABLE:
+            raise self.place.refuse(
+                f"returns {y.dtype}, which is not sent between nodes",
+                f"return one of {', '.join(str(t) for t in SENDABLE if t.is_floating_point)}",
+            )
+        known = {id(x), *(id(parameter) for parameter in self.layer.parameters())}
+        for leaf in leaves_of(y):
+            if id(leaf) not in known:
+                raise self.place.refuse(
+                    f"trains with a tensor of shape {tuple(leaf.shape)} that is none of its own "
+                    "parameters: on a node without whatever has it, it would be another one",
+                    "register it in this layer; where two layers share it, give each its own and "
+                    "name both in ModelSpec.tied",
+                )
+
+    def _check_kept(self, held: "Held | None") -> None:
+        found = None if held is None else held.difference(self.layer)
+        if found is not None:
+            raise self.place.refuse(*found)
+
+
+class Held:
+    """What must be as it was when a layer has run."""
+
+    def __init__(self, layer: nn.Module, x: Tensor) -> None:
+        self._x, self._given = x, x.detach().clone()
+        self._modes = {name: module.training for name, module in layer.named_modules()}
+        self._trained = {name: (p, p.requires_grad) for name, p in layer.named_parameters()}
+        self._values = {name: value.detach().clone() for name, value in named_tensors(layer)}
+
+    def difference(self, layer: nn.Module) -> tuple[str, str] | None:
+        """(problem, remedy) of the first thing that is not as it was."""
+        if not same(self._x.detach(), self._given):
+            return "writes into its input", "compute out of place, as with inplace=False"
+        trained = {name: (p, p.requires_grad) for name, p in layer.named_parameters()}
+        for name in {**self._trained, **trained}:
+            now, before = trained.get(name), self._trained.get(name)
+            if now is None or before is None or now[0] is not before[0] or now[1] != before[1]:
+                return (
+                    f"makes, replaces or freezes its parameter {name!r} while it runs",
+                    "make all parameters in __init__ and train them in every step",
+                )
+        values = dict(named_tensors(layer))
+        for name in {**self._values, **values}:
+            value, given = values.get(name), self._values.get(name)
+            if value is None or given is None or not same(value, given):
+                return self._changed(name)
+        modes = {name: module.training for name, module in layer.named_modules()}
+        for name in sorted(modes.keys() & self._modes.keys()):
+            if modes[name] != self._modes[name]:
+                return (
+                    f"changes to {'train' if modes[name] else 'eval'} mode while it runs"
+                    + (f" (its part {name!r})" if name else ""),
+                    "leave the mode as it is, or set it in __init__",
+                )
+        return None
+
+    def _changed(self, name: str) -> tuple[str, str]:
+        if name in self._trained:
+            return (
+                f"changes its parameter {name!r} while it runs (max_norm does)",
+                "compute what is wanted from it out of place, in every forward",
+            )
+        return (
+            f"changes its buffer {name!r} while it runs (running statistics do)",
+            "take a layer without state, such as LayerNorm for BatchNorm",
+        )
+
+
+def named_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, then buffers, those that are not saved among them."""
+    yield from layer.named_parameters()
+    yield from layer.named_buffers()
+
+
+def _kept_aside(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Buffers, and tensors that are plain attributes."""
+    yield from layer.named_buffers()
+    for prefix, module in layer.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                yield f"{prefix}.{name}" if prefix else name, value
+
+
+def leaves_of(y: Tensor) -> Iterator[Tensor]:
+    """What the graph behind `y` collects gradients in."""
+    if y.grad_fn is None:
+        if y.requires_grad:
+            yield y
+        return
+    seen, waiting = set(), [y.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            yield leaf
+        waiting += [following for following, _ in node.next_functions if following is not None]
+
+
+def later(value: Tensor) -> Tensor:
+    """What a parameter might be after some steps: a new tensor, a few per cent from `value`, of no
+    other sign, and nowhere 0. Element by element, so everybody makes the same bits of it."""
+    width = value.shape[-1] if value.dim() else 1
+    factor = 1.0 + 0.01 * (torch.arange(width) % 7 - 3.5)
+    moved = value.detach() * factor.reshape(() if not value.dim() else (width,))
+    return torch.where(moved == 0.0, 1e-3, moved)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal shape, type and bytes: unlike ==, this holds NaN equal to itself."""
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
+        return False
+    return _bytes_of(a).equal(_bytes_of(b))
+
+
+def checksum(tensor: Tensor) -> int:
+    """Of shape, type and bytes."""
+    about = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
+    return zlib.crc32(_bytes_of(tensor).numpy().data, zlib.crc32(about))
+
+
+def checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
+    """A checksum of each."""
+    return {name: checksum(tensor) for name, tensor in tensors}
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def remedy_of(error: BaseException) -> str:
+    """What to do about it."""
+    said = str(error)
+    if isinstance(error, TookTooLong):
+        return "wait for nothing in it, or take a smaller model or train.microbatch"
+    if "in-place operation" in said or "inplace operation" in said:
+        return "compute out of place, as with inplace=False"
+    if "deepcopy" in said:
+        return "list a function that makes the layer in the place of the layer"
+    if "does not have a deterministic implementation" in said:
+        return "take an operation with a fixed order of sums"
+    return "correct it"

@@ -1,0 +1,189 @@
+"""`python -m bamboo.runtime.check.preflight`: look at model and data here, before any launch.
+
+Job as JSON on standard input; as argument a folder to write into, or `data` where the model is to
+be left alone; on standard output one JSON object: the profile of every layer, the data's facts and
+the numerics; or {"error": line} and exit code 2 when the job cannot be trained.
+
+Rule: what would make bits depend on machines is refused here, by the layer's name. The whole model
+runs two microbatches of two steps, layer by layer, each on its own as though a stage began and
+ended there. What the second one came to is compared with what each layer gives that was built alone
+in another process (`alone`) and has never run before: initial values, output, gradients, loss.
+Times are medians: layers that the same function makes, for an input of the same shape, are timed
+together. Progress goes to standard error.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bamboo.config.load import job_from_json
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.sources import read_described
+from bamboo.errors import InputError
+from bamboo.models import ModelSpec, build_model
+from bamboo.models.build import code_taken_along
+from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.loss_contract import check_sum
+from bamboo.runtime.check.stdout_answer import one_answer
+from bamboo.runtime.check.whole import Whole
+from bamboo.runtime.device.global_settings import changed, settings
+from bamboo.runtime.device.time_limit import TookTooLong, lift, limit
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
+from bamboo.user_code.manifest import Manifest
+from bamboo.user_code.recording import recording
+
+SCHEMA_VERSION = 1
+LIMIT_S = 270.0
+"""Less than whoever asks waits for."""
+SMALLER = (
+    "`bamboo plan JOB --gpu` models the layers without running them; or take less "
+    "data.max_bytes or a smaller model"
+)
+
+
+def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[str, Any]:
+    """Profile and check a resolved job; see the top of the file for the result. `room`: a folder to
+    write into, which somebody else removes.
+
+    Raises InputError for a model that cannot be read, cut, or repeated bit for bit, and for
+    missing or empty data.
+    """
+    prepare(job.cluster)
+    text, described = read_described(job)
+    data = load_data(job, text)
+    with recording() as recorder:
+        before = settings()
+        spec = build_model(job)
+        found = changed(before, at_load=True)
+        if found is not None:
+            raise InputError(f"{job.file}: {job.model.model} {found[0]}; {found[1]}")
+        _check_cut(job, spec)
+        whole = Whole(job, spec, data)
+        first = whole.run(0, 0)
+        check_sum(job.file, spec, first[-1].output, data.microbatch(0, 0)[1])
+        with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
+            alone.begin(of_a_node, folder=folder)
+            whole.compare(alone, first)
+        times = whole.time(first)
+        whole.check_largest_token(first[-1].output)
+        code = code_taken_along(job, recorder)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "layers": [
+            {
+                "index": index,
+                "name": one.place.name,
+                "parameters": sum(p.numel() for p in one.layer.parameters()),
+                "parameter_bytes": _bytes(one.layer.parameters()),
+                "shapes": {name: list(p.shape) for name, p in one.layer.named_parameters()},
+                "output_bytes": _bytes([first[index].output]),
+                "activation_bytes": first[index].saved_bytes,
+                "forward_ms": times[index].forward_ms,
+                "backward_ms": times[index].backward_ms,
+                "optimizer_ms": times[index].optimizer_ms,
+            }
+            for index, one in enumerate(whole.layers)
+        ],
+        "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in spec.tied],
+        **_facts(job, data, described),
+        **code,
+    }
+
+
+@contextmanager
+def _as_on_a_node(
+    job: JobConfig, code: Mapping[str, Any], room: Path | None
+) -> Iterator[tuple[JobConfig, Path]]:
+    """The job as a node of the run has it, with a copy of the user's code, which is all that it has
+    of it; and an empty folder to work in."""
+    with TemporaryDirectory(prefix="bamboo-look-", dir=room) as folder:
+        work, copy = Path(folder) / "work", Path(folder) / CODE_FOLDER
+        work.mkdir()
+        if code and not job.code:
+            write_bundle(Manifest.from_dict(code["code"]), copy)
+            job = replace(job, code=str(copy))
+        yield job, work
+
+
+def of_data(job: JobConfig) -> dict[str, Any]:
+    """The same of a resolved job's data and numerics alone, without a layer. Raises InputError for
+    missing or empty data."""
+    prepare(job.cluster)
+    text, described = read_described(job)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "layers": [],
+        "tied": [],
+        **_facts(job, load_data(job, text), described),
+    }
+
+
+def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "data": described,
+        "data_digest": data.digest,
+        "samples": data.samples,
+        "unigram_entropy_nats": data.unigram_entropy_nats,
+        "numerics": local_numerics(job.cluster),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def _check_cut(job: JobConfig, spec: ModelSpec) -> None:
+    """The same as for the built-in model at reading, for a user's, whose layers count only now."""
+    count = len(spec.factories)
+    for key, value, past in (
+        ("cluster.stages", job.cluster.stages, job.cluster.stages > count),
+        ("cluster.cut", list(job.cluster.cut), max(job.cluster.cut, default=0) >= count),
+    ):
+        if past:
+            raise InputError.at(
+                file=job.file,
+                key=key,
+                value=value,
+                problem=f"goes past the model's {count} layers",
+                remedy="take fewer stages or more layers",
+            )
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def main(arguments: list[str]) -> int:
+    """The command; see the top of the file."""
+    of_model = arguments != ["data"]
+    room = Path(arguments[0]) if of_model and arguments else None
+    limit(LIMIT_S)
+    # Before there is a second thread, and before a line of the user's is read.
+    alone = Alone.fork() if of_model else None
+    with one_answer(room) as answer:
+        try:
+            job = job_from_json(sys.stdin.read())
+            body = of_data(job) if alone is None else preflight(job, alone, room)
+        except InputError as error:
+            answer({"error": str(error)})
+            return error.exit_code
+        except TookTooLong as error:
+            answer({"error": f"looking at model and data: {error}; {SMALLER}"})
+            return InputError.exit_code
+        finally:
+            lift()
+        answer(body)
+    return 0
+
+
+def forked(config: Mapping[str, str]) -> int:
+    """The command in a fork of a process that has imported this; `room`: its argument."""
+    return main([config["room"]])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

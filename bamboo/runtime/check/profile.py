@@ -1,0 +1,268 @@
+"""`python -m bamboo.runtime.check.profile`: what every layer of a job takes on this machine.
+
+On standard input one JSON object: `job`, a resolved job as JSON text, and the fields of `Asked`. On
+standard output one: `profile`, as JSON text; or {"error": line} and exit code 2 when the job cannot
+be measured here. Progress goes to standard error.
+
+Rule: with a worker's threads and torch's strict mode, as many repetitions as the time allows, and
+the medians count. One layer is in memory at a time, so that a model larger than the machine can be
+measured; a layer that the same function makes as an earlier one, for an input of the same shape, is
+not run again.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bamboo.config.load import job_from_json
+from bamboo.config.resolve import batch_shape, semantics, shape_facts
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Dataset, load_data
+from bamboo.errors import InputError
+from bamboo.models import build_model
+from bamboo.models.build import USER_ERRORS
+from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
+from bamboo.planner.profiled import STATE_COPIES, LayerProfile, Profile
+from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
+from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
+from bamboo.runtime.device.host_memory import free_bytes
+from bamboo.runtime.device.work import device_kind
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.optimizer import AdamW
+from bamboo.runtime.step.stage import Stage
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Placement, Strategy
+
+GIB = 2**30
+CPU_IS_FULL = "DefaultCPUAllocator"
+"""Who says in torch that the memory is used up."""
+SMALLER = "take a smaller train.microbatch or layer, or a machine with more memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be measured, and what only the asker knows."""
+
+    device: str
+    """`cpu` or `cuda`."""
+    limit_s: float
+    machine: str
+    seen: str
+    """The day, as YYYY-MM-DD."""
+
+
+class OnDevice(Dataset):
+    """The microbatches of a data set, on a device."""
+
+    def __init__(self, data: Dataset, device: torch.device) -> None:
+        self._data, self._device = data, device
+
+    def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
+        inputs_BT, targets_BT = self._data.microbatch(step, index)
+        return inputs_BT.to(self._device), targets_BT.to(self._device)
+
+
+class Profiler:
+    """Measures a resolved job, layer by layer. Raises InputError for a job that cannot be read."""
+
+    def __init__(
+        self, job: JobConfig, asked: Asked, *, tell: Callable[[int, int], None] = tell_progress
+    ) -> None:
+        self._job, self._asked, self._tell = job, asked, tell
+        self._device = _device(asked.device)
+        self._kind = "GPU" if self._device.type == "cuda" else "CPU"
+        prepare(job.cluster)
+        data = load_data(job)
+        self._data = OnDevice(data, self._device)
+        self._spec = build_model(job)
+        count = len(self._spec.factories)
+        if count < 2:
+            raise InputError.at(
+                file=job.file,
+                key="model.model",
+                value=job.model.model,
+                problem="has one layer, and a pipeline at least two",
+                remedy="return more",
+            )
+        numerics = local_numerics(job.cluster)
+        self._strategy = Strategy(
+            semantics=semantics(
+                job, data_digest=data.digest, numerics=numerics, code={"profiled": job.model.model}
+            ),
+            placement=Placement(
+                cut=tuple(range(count + 1)),
+                grid=Grid(pipelines=1, stages=count),
+                redundancy="off",
+            ),
+        )
+        self._optimizer = AdamW(job.train)
+        self._shaped = shape_facts(job)
+        self._deadline_s = time.perf_counter() + asked.limit_s
+
+    def profile(self) -> Profile:
+        """Measure all layers. Raises InputError for a layer that fails, does not fit into memory,
+        or is not measured within the limit."""
+        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        factories = self._spec.factories
+        layers: list[LayerProfile] = []
+        known: dict[tuple[object, ...], int] = {}
+        x = self._data.microbatch(0, 0)[0]
+        for index, factory in enumerate(factories):
+            ends = (index == 0, index == len(factories) - 1)
+            signature = (id(factory), tuple(x.shape), x.dtype, *ends)
+            like = known.setdefault(signature, index)
+            if like == index:
+                met = {id(other) for other in factories[:index]}
+                left = len({id(other) for other in factories[index:]} - met) or 1
+                now_s = time.perf_counter()
+                until_s = now_s + (self._deadline_s - now_s) / left
+                layer, x = self._layer(index, x, until_s=until_s)
+            else:
+                layer = layers[like]
+            layers.append(layer)
+            self._told(index + 1, 0)
+        return Profile(
+            job=Path(self._job.file).name,
+            source=f"measured on this machine's {self._kind}",
+            modelled=False,
+            device=device_kind(self._device),
+            machine=self._asked.machine,
+            torch=str(torch.__version__),
+            threads=self._job.cluster.threads,
+            microbatch=self._job.train.microbatch,
+            context=self._job.model.context,
+            load=load,
+            seen=self._asked.seen,
+            limit_s=self._asked.limit_s,
+            layers=tuple(layers),
+        )
+
+    def _layer(self, index: int, x: Tensor, *, until_s: float) -> tuple[LayerProfile, Tensor]:
+        """One layer, and its output."""
+        name = ""
+        try:
+            if self._shaped:
+                self._check_room(index, self._shaped[index].name, _least_bytes(self._shaped[index]))
+            stage = self._stage(index)
+            name = type(stage.layers[0][1]).__name__
+            if not self._shaped:
+                # Only now is it known; its activations are not before it runs.
+                self._check_room(index, name, (STATE_COPIES - 1) * stage.parameter_bytes())
+            bench = Bench(
+                stage,
+                x,
+                optimizer=self._optimizer,
+                clips=self._job.train.clip_norm > 0,
+                accumulates=batch_shape(self._job).microbatches > 1,
+            )
+            self._measure(bench, index, name, until_s=until_s)
+            found = bench.found(index), bench.output
+        except InputError:
+            raise  # names the place better
+        except USER_ERRORS as error:
+            raise self._refused(index, name, error) from error
+        del stage, bench
+        gc.collect()  # the next layer may need the room
+        return found
+
+    def _stage(self, index: int) -> Stage:
+        tokens = self._job.train.batch * self._job.model.context
+        stage = Stage(self._spec, self._data, self._strategy, stage=index, tokens=tokens)
+        for _, layer in stage.layers:
+            layer.to(self._device)  # in place, so the stage's parameters go with it
+        return stage
+
+    def _measure(self, bench: Bench, index: int, name: str, *, until_s: float) -> None:
+        """At least LEAST_REPEATS, then until this layer's share of the time is used."""
+        begin_s = time.perf_counter()
+        bench.warm_up()
+        warm_s = time.perf_counter() - begin_s
+        while bench.repeats < MOST_REPEATS:
+            now_s = time.perf_counter()
+            if bench.repeats >= LEAST_REPEATS and now_s >= until_s:
+                return
+            if now_s >= self._deadline_s:
+                kinds = len(set(self._spec.factories))
+                enough_s = self._asked.limit_s + kinds * (LEAST_REPEATS + 2) * warm_s / 2
+                raise InputError(
+                    f"{self._job.file}: layer {index} ({name}) of {len(self._spec.factories)} was "
+                    f"timed {bench.repeats} times when {self._asked.limit_s:g} s were over, and "
+                    f"{LEAST_REPEATS} are wanted; give --seconds, perhaps "
+                    f"{enough_s:.0f}, or a smaller train.microbatch"
+                )
+            bench.time_once()
+            self._told(index, bench.repeats)
+
+    def _told(self, layers: int, repeats: int) -> None:
+        every = MOST_REPEATS
+        self._tell(layers * every + repeats, len(self._spec.factories) * every)
+
+    def _check_room(self, index: int, name: str, least_bytes: int) -> None:
+        room_bytes = _room_bytes(self._device)
+        if least_bytes > room_bytes:
+            raise InputError(
+                f"{self._job.file}: layer {index} ({name}) needs {least_bytes / GIB:.1f} GiB to be "
+                f"trained alone, and {room_bytes / GIB:.1f} GiB are free on this machine's "
+                f"{self._kind}; {SMALLER}"
+            )
+
+    def _refused(self, index: int, name: str, error: BaseException) -> InputError:
+        where = f"{self._job.file}: layer {index}{f' ({name})' if name else ''}"
+        said = " ".join(str(error).split())
+        full = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
+        if full or CPU_IS_FULL in said:
+            return InputError(
+                f"{where} does not fit into the memory of this machine's {self._kind}; {SMALLER}"
+            )
+        if self._shaped:
+            raise error  # our own layer: no fault of the user's
+        return InputError(f"{where} fails: {type(error).__name__}: {said}; correct it")
+
+
+def _device(kind: str) -> torch.device:
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError(
+                f"torch {torch.__version__} sees no CUDA GPU on this machine; leave --device "
+                "out to measure the CPU, or model a GPU with --gpu"
+            )
+        # Without it torch's strict mode refuses every matrix product on a GPU.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return torch.device(kind)
+
+
+def _least_bytes(facts: LayerFacts) -> int:
+    state = STATE_COPIES * FLOAT_BYTES * facts.parameters
+    return state + facts.activation_bytes + facts.output_bytes
+
+
+def _room_bytes(device: torch.device) -> int:
+    """Free on the device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return free_bytes()
+
+
+def main(_: list[str]) -> int:
+    """The command; see the top of the file."""
+    with one_answer() as answer:
+        try:
+            request = json.loads(sys.stdin.read())
+            job = job_from_json(request.pop("job"))
+            answer({"profile": Profiler(job, Asked(**request)).profile().to_json()})
+        except InputError as error:
+            answer({"error": str(error)})
+            return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

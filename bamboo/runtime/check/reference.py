@@ -1,0 +1,98 @@
+"""The calm reference: the same semantics in one process, one plain loop, no machines to lose.
+
+Rule: it shares with the runtime only layers, data, keyed randomness, reduction tree and optimizer,
+never schedule, executor or transport, so that agreement between the two means something.
+"""
+
+from torch import Tensor, nn, zeros_like
+
+from bamboo.config.resolve import batch_shape
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Dataset
+from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers, tied_names
+from bamboo.runtime.step.optimizer import AdamW, clip_factor, mean_loss, squares
+from bamboo.topology.reduction import TreeSum
+
+
+class CalmRun:
+    """Trains a resolved job step by step; needs `numerics.prepare` to have been called."""
+
+    def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
+        self._job, self._spec, self._data = job, spec, data
+        self._shape = batch_shape(job)
+        self._layers: list[tuple[int, nn.Module]] = [
+            (i, build_layer(spec, i, job.train.seed)) for i in range(len(spec.factories))
+        ]
+        self._owner_of = tied_names(spec)
+        named = named_parameters(self._layers)
+        self._names = [name for name, _ in named]
+        self._params: list[Tensor] = [parameter for _, parameter in named]
+        self._optimizer = AdamW(job.train, job.segments)
+        self._moments = self._optimizer.new_state(self._params)
+        self._tokens = job.train.batch * job.model.context
+        self.steps_done = 0
+
+    def step(self) -> float:
+        """One optimizer step; returns the mean loss per token in nats."""
+        tree: TreeSum[list[Tensor]] = TreeSum(self._shape.virtual_nodes, _add)
+        losses: list[float] = []
+        for virtual_node in range(self._shape.virtual_nodes):
+            for parameter in self._params:
+                parameter.grad = None
+            for microbatch in self._shape.microbatches_of(range(virtual_node, virtual_node + 1)):
+                losses.append(self._run(microbatch))
+            tree.push(virtual_node, virtual_node + 1, [_gradient(p) for p in self._params])
+        assert tree.root is not None
+        grads = self._add_tied(tree.root)
+        once = [g for n, g in zip(self._names, grads, strict=True) if n not in self._owner_of]
+        factor = clip_factor(squares(once), self._job.train.clip_norm)
+        self._optimizer.step(
+            self._params, grads, self._moments, step=self.steps_done, clip_factor=factor
+        )
+        self.steps_done += 1
+        return mean_loss(losses, self._tokens)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All parameters and moments, named as in the final files."""
+        kinds = {
+            "param": self._params,
+            "exp_avg": self._moments.exp_avg,
+            "exp_avg_sq": self._moments.exp_avg_sq,
+        }
+        return {
+            f"{kind}/{name}": tensor.detach()
+            for kind, tensors in kinds.items()
+            for name, tensor in zip(self._names, tensors, strict=True)
+        }
+
+    def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
+        """Go on from these, named as in `tensors`, as if so many steps had led to them."""
+        mine, self.steps_done = self.tensors(), steps_done
+        for name, tensor in tensors.items():
+            mine[name].copy_(tensor)
+
+    def _run(self, microbatch: int) -> float:
+        inputs, targets = self._data.microbatch(self.steps_done, microbatch)
+        seed = self._job.train.seed
+        output = run_layers(
+            self._layers, inputs, seed=seed, step=self.steps_done, microbatch=microbatch
+        )
+        loss = self._spec.loss(output, targets)
+        (loss / self._tokens).backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def _add_tied(self, grads: list[Tensor]) -> list[Tensor]:
+        """Uses of a tied parameter, each reduced alone, are added in layer order."""
+        sums: dict[str, Tensor] = {}
+        for name, grad in zip(self._names, grads, strict=True):
+            owner = self._owner_of.get(name, name)
+            sums[owner] = sums[owner] + grad if owner in sums else grad
+        return [sums[self._owner_of.get(name, name)] for name in self._names]
+
+
+def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return zeros_like(parameter) if parameter.grad is None else parameter.grad

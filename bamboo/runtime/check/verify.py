@@ -1,0 +1,185 @@
+"""`python -m bamboo.runtime.check.verify RUN_DIR`: is the run, bit for bit, what a calm one gives?
+
+Trains the run's semantics with the calm reference and compares every loss and the SHA-256 of every
+parameter and moment. Standard output: one JSON object {equal, first_difference, ...}; standard
+error: one JSON line a step {step, steps, loss}. Exit codes: 0 equal, 5 different, 2 not comparable.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from bamboo.checkpoint.final import read_final, tensor_sha256
+from bamboo.checkpoint.initial import INIT_FOLDER, all_layers
+from bamboo.config.load import job_from_json
+from bamboo.config.resolve import semantics
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Dataset, load_data
+from bamboo.errors import InputError
+from bamboo.models import build_model
+from bamboo.named_files import read_own
+from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.check.stdout_answer import answer_equal, tell_progress
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.topology.strategy import Semantics, Strategy
+from bamboo.user_code.bundle import CODE_FOLDER, check_identity
+
+Progress = Callable[[int, int, float], None]
+"""(completed steps, steps, loss)"""
+
+
+def verify(run: Path, progress: Progress) -> dict[str, Any]:
+    """Compare the run in this folder with a calm one; see the top of the file.
+
+    The first difference is the first loss that differs (tensor "loss"; the calm run stops there),
+    else the first tensor, in name order, after the last step.
+    Raises InputError when the run has not ended in order, or this machine cannot repeat its bits.
+    """
+    job = job_of_run(run)
+    final = read_final(run / "final")
+    losses = recorded_losses(read_text(run / "metrics.jsonl"))
+    prepare(job.cluster)
+    data = load_data(job)
+    ours = same_semantics(run, job, data)
+    calm = calm_run(run, job, data)
+    result: dict[str, Any] = {
+        "schema_version": 1,
+        "equal": True,
+        "first_difference": None,
+        "semantic_hash": ours.hash(),
+        "segments": ours.listed(final.step),
+        "steps": final.step,
+        "tensors": len(final.tensors),
+        "damaged_files": list(final.damaged),
+    }
+    for step in range(final.step):
+        loss = calm.step()
+        progress(step + 1, final.step, loss)
+        found = losses.get(step, [])
+        if not found or any(one.hex() != loss.hex() for one in found):
+            return result | difference(step, "loss", loss.hex(), [one.hex() for one in found])
+    return result | compare_tensors(calm, final.tensors)
+
+
+def calm_run(run: Path, job: JobConfig, data: Dataset) -> CalmRun:
+    """The calm reference of the run in this folder, before its first step. Raises InputError when
+    the weights that it began with are not there."""
+    calm = CalmRun(job, build_model(job), data)
+    if not job.weights:
+        return calm
+    mine, folder = calm.tensors(), run / INIT_FOLDER
+    for held in all_layers(folder, digest=job.weights):
+        for name, tensor in held.items():
+            if name not in mine or mine[name].shape != tensor.shape:
+                raise InputError(f"{folder}: {name} is not of the run's model; put it back")
+        calm.load(held, 0)
+    return calm
+
+
+def job_of_run(run: Path) -> JobConfig:
+    """The resolved job of the run in this folder, with the code that it took along. Raises
+    InputError when it cannot be read."""
+    job = job_from_json(read_text(run / "resolved.json"))
+    return replace(job, code=str(run / CODE_FOLDER)) if job.code else job
+
+
+def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
+    """The first tensor of the run, {name: SHA-256}, that is not what the calm run has now, as
+    fields of the result; {} when all are."""
+    expected = {name: tensor_sha256(t) for name, t in calm.tensors().items()}
+    for name in sorted(expected.keys() | found.keys()):
+        ours, theirs = expected.get(name), found.get(name)
+        if ours != theirs:
+            return difference(calm.steps_done - 1, name, ours, theirs)
+    return {}
+
+
+def difference(step: int, tensor: str, calm: object, run: object) -> dict[str, Any]:
+    """The fields of the result that say what differs first."""
+    first = {"step": step, "tensor": tensor, "calm": calm, "run": run}
+    return {"equal": False, "first_difference": first}
+
+
+def recorded_losses(text: str) -> dict[int, list[float]]:
+    """Every loss that the run recorded for each step; a step may have been recorded twice."""
+    out: dict[int, list[float]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise InputError(
+                f"metrics.jsonl: line {number} is not JSON ({error}); the file is damaged"
+            ) from error
+        if isinstance(record, dict) and record.get("kind", "step") == "step":
+            out.setdefault(int(record["step"]), []).append(float(record["loss"]))
+    return out
+
+
+def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
+    """The run's semantics, after checking that this machine can give its bits."""
+    try:
+        of_run = Strategy.from_json(read_text(run / "strategy.json")).semantics
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
+    code: dict[str, Any] | None = None
+    if job.code:
+        code = check_identity(Path(job.code), of_run.model.get("code", {}))
+    elif job.model.is_own:
+        raise InputError(
+            f"{run}: has no copy of its model's code, so it is of an older release; verify it there"
+        )
+    here = semantics(
+        job,
+        data_digest=data.digest,
+        numerics=local_numerics(job.cluster),
+        code=code,
+    )
+    if here.hash() != of_run.hash():
+        raise InputError(
+            f"this machine cannot repeat the bits of the run: {_differing(here, of_run)}; "
+            "verify where the run was trained, with its data and its release of torch"
+        )
+    return here
+
+
+def _differing(here: Semantics, of_run: Semantics) -> str:
+    ours, theirs = _flat(asdict(here)), _flat(asdict(of_run))
+    return ", ".join(
+        f"{key} is {ours.get(key)!r} here and {theirs.get(key)!r} in the run"
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key)
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            out |= _flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def read_text(path: Path) -> str:
+    """A file of the run. Raises InputError when it cannot be read."""
+    try:
+        return read_own(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}; name the folder of a run that has ended") from error
+
+
+def main(arguments: list[str]) -> int:
+    """The command; see the top of the file."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m bamboo.runtime.check.verify RUN_DIR\n")
+        return InputError.exit_code
+
+    return answer_equal(lambda: verify(Path(arguments[0]), tell_progress))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

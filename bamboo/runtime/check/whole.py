@@ -1,0 +1,294 @@
+"""The whole model in one process, for the preflight: what it does layer by layer, held against
+layers that are built alone in another one, and what each takes.
+
+Rule: layers are built in order before any of them runs, as the reference has them; each runs on its
+own, as though a stage began and ended there, so whatever differs has a layer's name.
+"""
+
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bamboo.config.resolve import batch_shape
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Dataset
+from bamboo.errors import InputError
+from bamboo.models import ModelSpec
+from bamboo.models.build import USER_ERRORS
+from bamboo.runtime.check.alone import Alone, Found, Look
+from bamboo.runtime.check.loss_contract import check_finite, check_largest, loss_gradient
+from bamboo.runtime.check.one_layer import (
+    DRAW_IN_PLACE,
+    KEEP_NOTHING,
+    OneLayer,
+    Pass,
+    Place,
+    checksum,
+    checksums,
+    later,
+    same,
+)
+from bamboo.runtime.check.stdout_answer import tell_progress
+from bamboo.runtime.device.time_limit import TookTooLong
+from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
+from bamboo.user_code.traces import line_of
+
+REPEATS = 8
+"""How often layers that are alike run again, together, at least."""
+MOST_REPEATS, REPEATS_S = 100, 0.05
+"""So often they do within this time: what a layer counts may show only then."""
+LOOKS = 4
+"""The most layers, of those that the same function makes, that are built alone."""
+UPDATES = 3
+"""How often the end of a step is timed, for one of those that are alike."""
+LATER_STEP = 1
+"""Of the second microbatch, which is the last of its step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Of one layer, in ms."""
+
+    forward_ms: float
+    backward_ms: float
+    optimizer_ms: float
+
+
+class Whole:
+    """All layers in one process, built in order before any of them runs, as the reference does."""
+
+    def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
+        self._job, self._spec, self._data = job, spec, data
+        self._done = 0
+        self.layers: list[OneLayer] = []
+        for index in range(len(spec.factories)):
+            one = OneLayer(spec, Place(file=job.file, index=index), seed=job.train.seed)
+            one.check()
+            self.layers.append(one)
+        self._check_apart()
+        self._initial = [one.initial() for one in self.layers]
+
+    def _check_apart(self) -> None:
+        """Each stage has its own parameters, so layers can share none but by a tie."""
+        places: dict[int, tuple[int, str]] = {}
+        for index, one in enumerate(self.layers):
+            for name, parameter in one.layer.named_parameters():
+                where = parameter.untyped_storage().data_ptr()
+                owner, owner_name = places.setdefault(where, (index, name))
+                if where and owner != index:
+                    raise one.place.refuse(
+                        f"shares its parameter {name!r} with layer {owner} "
+                        f"({self.layers[owner].place.name}), where it is {owner_name!r}",
+                        "make one in each layer, and name both in ModelSpec.tied where they are to "
+                        "stay equal",
+                    )
+
+    def run(self, step: int, microbatch: int) -> list[Pass]:
+        """Forward and backward of one microbatch, layer by layer; must be finite."""
+        passes, targets = self._forward(step, microbatch, checked=True)
+        loss, gradient = loss_gradient(self._job.file, self._spec, passes[-1].output, targets)
+        check_finite(self._job.file, loss, gradient)
+        for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
+            gradient = one.backward(run, gradient)
+            run.gradients = {}
+        return passes
+
+    def _forward(
+        self, step: int, microbatch: int, *, checked: bool = False
+    ) -> tuple[list[Pass], Tensor]:
+        x, targets = self._data.microbatch(step, microbatch)
+        passes: list[Pass] = []
+        for one in self.layers:
+            passes.append(one.forward(x, step, microbatch, checked=checked))
+            x = passes[-1].output.detach()
+            self._tell()
+        return passes, targets
+
+    # ------------------------------------------------------------------ against layers built alone
+
+    def compare(self, alone: Alone, first: Sequence[Pass]) -> None:
+        """Run a microbatch of a later step, with other parameters, and hold each layer against one
+        that begins there; and again what each layer was given in the `first` passes: who keeps what
+        it made of it gives what the old parameters made."""
+        for one in self.layers:
+            for parameter in one.layer.parameters():
+                # In place, as a step changes it.
+                parameter.data.copy_(later(parameter))
+        microbatch = batch_shape(self._job).total - 1
+        passes, targets = self._forward(LATER_STEP, microbatch)
+        loss, gradient = loss_gradient(self._job.file, self._spec, passes[-1].output, targets)
+        chosen = self._chosen()
+        waiting: deque[tuple[Look, Found]] = deque()
+        for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
+            index, is_last = one.place.index, one is self.layers[-1]
+            look = Look(
+                index=index,
+                step=LATER_STEP,
+                microbatch=microbatch,
+                input=run.input.detach(),
+                given=targets if is_last else gradient,
+                first=first[index].input.detach(),
+                is_last=is_last,
+            )
+            gradient = one.backward(run, gradient)
+            if index not in chosen:
+                self._tell()
+                continue
+            here = Found(
+                initial=self._initial[index],
+                first_output=checksum(one.forward(look.first, 0, 0).output),
+                output=checksum(run.output),
+                loss=loss.hex() if is_last else "",
+                gradients=checksums(run.gradients.items()),
+            )
+            run.gradients = {}
+            waiting.append((look, here))
+            self._pump(alone, waiting, wait=False)
+        self._pump(alone, waiting, wait=True)
+
+    def _chosen(self) -> frozenset[int]:
+        """The layers that are built alone: all but of functions that make many, first and last of
+        those among them."""
+        alike: dict[int, list[int]] = defaultdict(list)
+        for index, factory in enumerate(self._spec.factories):
+            alike[id(factory)].append(index)
+        out: set[int] = set()
+        for indices in alike.values():
+            last, count = len(indices) - 1, min(LOOKS, len(indices))
+            out |= {indices[round(i * last / max(count - 1, 1))] for i in range(count)}
+        return frozenset(out)
+
+    def _pump(self, alone: Alone, waiting: "deque[tuple[Look, Found]]", *, wait: bool) -> None:
+        """Have the next layer looked at whenever the one before is; `waiting` begins with the one
+        that is, if any is."""
+        while waiting:
+            if alone.busy:
+                if not wait and not alone.has_answered:
+                    return
+                look, here = waiting.popleft()
+                place = self.layers[look.index].place
+                try:
+                    found = alone.answer()
+                except TookTooLong as error:
+                    raise place.refuse(
+                        f"does not end when it is built alone in another process: {error}",
+                        "wait for nothing in it, or take a smaller model or train.microbatch",
+                    ) from error
+                self._compare(place, here, found)
+                self._tell()
+            if waiting:
+                alone.ask(waiting[0][0])
+
+    def _compare(self, place: Place, here: Found, there: Found) -> None:
+        elsewhere = "when it is built alone in another process, as a node that joins does it"
+        if sorted(here.initial) == sorted(there.initial) and [*here.initial] != [*there.initial]:
+            raise place.refuse(
+                f"has its parameters and buffers in another order {elsewhere}",
+                "make them in an order that is written down, as a set's is not",
+            )
+        for name in {**here.initial, **there.initial}:
+            if here.initial.get(name) != there.initial.get(name):
+                raise place.refuse(
+                    f"has other initial values of {name!r} {elsewhere}",
+                    DRAW_IN_PLACE,
+                )
+        if (here.output, here.first_output) != (there.output, there.first_output):
+            raise place.refuse(f"gives another output {elsewhere}", KEEP_NOTHING)
+        if here.loss != there.loss:
+            raise InputError(
+                f"{self._job.file}: the loss gives another value {elsewhere}; compute it from the "
+                "output and the targets alone"
+            )
+        for name in {**here.gradients, **there.gradients}:
+            if here.gradients.get(name) != there.gradients.get(name):
+                raise place.refuse(f"gives another gradient of {name!r} {elsewhere}", KEEP_NOTHING)
+
+    # ------------------------------------------------------------------ times
+
+    def time(self, first: Sequence[Pass]) -> list[Times]:
+        """Of every layer, as it takes its input of the `first` passes."""
+        alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for index, one in enumerate(first):
+            kind = (id(self._spec.factories[index]), tuple(one.input.shape), one.input.dtype)
+            alike[kind].append(index)
+        out: dict[int, Times] = {}
+        for indices in alike.values():
+            times = self._time_one(indices[len(indices) // 2], first)
+            for index in indices:
+                out[index] = times
+                self._tell()
+        return [out[index] for index in range(len(self.layers))]
+
+    def _time_one(self, index: int, first: Sequence[Pass]) -> Times:
+        one, begun = self.layers[index], first[index]
+        runs: list[Pass] = []
+        end_s = time.thread_time() + REPEATS_S
+        while len(runs) < REPEATS or (len(runs) < MOST_REPEATS and time.thread_time() < end_s):
+            run = one.forward(begun.input, 0, 0)
+            one.backward(run, begun.given)
+            self._check_repeats(one, run, runs)
+            if runs:
+                run.gradients = {}
+                run.output = run.input = torch.empty(0)
+            runs.append(run)
+        return Times(
+            forward_ms=statistics.median(run.forward_ms for run in runs),
+            backward_ms=statistics.median(run.backward_ms for run in runs),
+            optimizer_ms=self._update_ms(one, runs[0]),
+        )
+
+    def _check_repeats(self, one: OneLayer, run: Pass, before: Sequence[Pass]) -> None:
+        """What a layer keeps may show only after some calls."""
+        if not before:
+            return
+        equal = same(run.output, before[0].output) and all(
+            same(run.gradients[name], gradient) for name, gradient in before[0].gradients.items()
+        )
+        if not equal:
+            raise one.place.refuse(
+                f"gives another output or gradient when it runs the same microbatch for the "
+                f"{len(before) + 1}th time",
+                "keep nothing from call to call",
+            )
+
+    def _update_ms(self, one: OneLayer, run: Pass) -> float:
+        """The end of a step: on copies, for the layer is to stay as it is."""
+        params = [parameter.detach().clone() for parameter in one.layer.parameters()]
+        grads = [run.gradients[name] for name, _ in one.layer.named_parameters()]
+        optimizer = AdamW(self._job.train)
+        moments = optimizer.new_state(params)
+        clip_factor = CLIP_FACTOR if self._job.train.clip_norm > 0 else 1.0
+        seconds = []
+        for _ in range(UPDATES):
+            begin_s = time.perf_counter()
+            end_step(optimizer, params, grads, moments, clip_factor=clip_factor)
+            seconds.append(time.perf_counter() - begin_s)
+        return 1e3 * statistics.median(seconds)
+
+    # ------------------------------------------------------------------ the data
+
+    def check_largest_token(self, output: Tensor) -> None:
+        """Model and loss must take every token of the data, not only those of two microbatches.
+        Last, for it is a call that no other process makes."""
+        largest = self._data.largest_token
+        tokens, targets = (torch.full_like(x, largest) for x in self._data.microbatch(0, 0))
+        first = self.layers[0]
+        try:
+            with torch.no_grad():
+                first.layer(tokens)
+        except USER_ERRORS as error:
+            raise first.place.refuse(
+                f"cannot take {largest}, the largest token of the data: {line_of(error)}",
+                "make it for every token of model.vocabulary",
+            ) from error
+        check_largest(self._job.file, self._spec, output, targets, largest)
+
+    def _tell(self) -> None:
+        """So far it is: each layer runs twice, is looked at and is timed."""
+        self._done += 1
+        tell_progress(self._done, 4 * len(self.layers))

@@ -1,0 +1,1 @@
+"""Where operations run, and the facts of a machine that decide bits."""

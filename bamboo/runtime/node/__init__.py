@@ -1,0 +1,1 @@
+"""A worker process: it joins, trains, reconfigures, leaves."""

@@ -1,0 +1,121 @@
+"""What a worker gathers before it joins: the run's documents, its data and model, its own speed."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
+from bamboo.checkpoint.open import OpenObjects, open_objects
+from bamboo.checkpoint.run_files import fetch_data
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import check_digest, load_data
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.models import build_model
+from bamboo.planner.memory import Sizes, stage_counts
+from bamboo.ports import ObjectStore, Store
+from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.slots import Initial, SlotBuilder
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Strategy
+from bamboo.user_code.bundle import check_identity
+
+RETRY_S = 0.1
+COPIES = 4
+"""Of a stage's gradient, beside what the memory report counts: as it is sent, as it comes, clipped,
+and kept for a pipeline that may ask for it."""
+
+
+def write_aside_in(folder: str) -> None:
+    """From now on all temporary files of this process go there; "": where TMPDIR points to."""
+    if folder:
+        tempfile.tempdir = folder
+        with contextlib.suppress(OSError):  # of a full disk, say: training needs none of it
+            Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
+    """What the run was created with, however often the store is away or empty until then. Raises
+    StoreUnavailable at the deadline."""
+    give_up_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            found = store.documents()
+            if found:
+                return found
+            raise StoreUnavailable("the store has lost the run, and nobody gave it back in time")
+        except StoreUnavailable:
+            if time.monotonic() >= give_up_s:
+                raise
+            time.sleep(RETRY_S)
+
+
+def objects_of(url: str, bucket: OpenObjects | None) -> ObjectStore | None:
+    """The run's files in a bucket; None: this machine has the run's folder, or needs none."""
+    return open_objects(url, bucket=bucket) if url else None
+
+
+def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
+    """The data as the launcher has put it there; None where it lies there no more: this machine's
+    own is then held against the run's digest. Raises StorageUnavailable."""
+    digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
+    return fetch_data(objects, digest)
+
+
+def load_builder(
+    job: JobConfig,
+    strategy: Strategy,
+    text: bytearray | None = None,
+    *,
+    run_dir: Path | None = None,
+) -> SlotBuilder:
+    """Load data and model as the job says and check that they are what the strategy was made for.
+    `text`: the data, on a machine that has it not; `run_dir`: where the weights lie that the run
+    begins with, if they are another run's.
+
+    Raises InputError when this machine would compute other bits than the run's semantics say.
+    """
+    prepare(job.cluster)
+    semantics = strategy.semantics
+    dataset = load_data(job, text)
+    check_digest(job, dataset, semantics.data_digest)
+    numerics = local_numerics(job.cluster)
+    if numerics != semantics.numerics:
+        raise InputError(
+            f"this node computes as {numerics}, the run was made for {semantics.numerics}; "
+            "use instances of one kind"
+        )
+    if job.code:
+        check_identity(Path(job.code), semantics.model.get("code", {}))
+    initial: Initial | None = None
+    if semantics.init:
+        if run_dir is None:
+            raise InputError("this node has no folder of the run, and train.init lies there")
+        initial = partial(load_layers, run_dir / INIT_FOLDER, digest=semantics.init)
+    return SlotBuilder(
+        job=job, strategy=strategy, spec=build_model(job), dataset=dataset, initial=initial
+    )
+
+
+def needed_bytes(builder: SlotBuilder) -> int:
+    """About what the node of the largest stage will hold of parameters, moments and gradients, its
+    replica's among them, with a second pipeline where there can be one. 0 for a model whose shapes
+    are known only once it is built."""
+    if not builder.spec.plain:
+        return 0
+    placement = builder.strategy.placement
+    pipelines = min(2, builder.batch.virtual_nodes)
+    grid = Grid(pipelines=pipelines, stages=placement.grid.stages)
+    largest = max(builder.parameter_bytes(placement.layers_of(p)) for p in range(grid.stages))
+    sizes = Sizes(parameters=largest, activations=0)
+    counted = stage_counts(grid, builder.batch, placement.redundancy)
+    held = max(counts.bytes_of(sizes, sizes, crossing_bytes=0).total for counts in counted)
+    return held + COPIES * largest
+
+
+def speed_of(job: JobConfig, zone: str) -> float:
+    """How fast a virtual device of this zone is."""
+    speeds, zones = job.cluster.virtual_speeds, job.cloud.zones
+    return speeds[zones.index(zone)] if speeds and zone in zones else 1.0

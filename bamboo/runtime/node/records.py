@@ -1,0 +1,203 @@
+"""What a node records of its work: losses, failovers, memory, and the check of replicas.
+
+Rule: records never steer the training, with one exception that the user asks for: replicas that
+are found to differ end the run.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bamboo.core.events import CaughtUp
+from bamboo.ids import NodeId
+from bamboo.runtime.device.devices import Device
+from bamboo.runtime.step.executor import Executor
+from bamboo.runtime.step.optimizer import mean_loss
+from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
+from bamboo.runtime.step.slots import SlotBuilder
+from bamboo.runtime.wire.messages import Mailbox
+from bamboo.runtime.wire.outbox import Outbox, urgent_first
+from bamboo.telemetry.samples import used
+from bamboo.topology.slots import Slot
+
+LOSSES_KEPT = 64
+"""A shadow of the last stage keeps so many loss records: a victim may have died before it said
+them."""
+LOSSES_KEPT_AWAY = 100_000
+"""And all those of a store's outage, up to so many: its owner says them when the store is back."""
+FORGOTTEN_A_STEP = 2
+
+
+class Records:
+    """The records of one node."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        builder: SlotBuilder,
+        outbox: Outbox,
+        store_away: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._me, self._tokens, self._outbox = me, builder.tokens, outbox
+        self._store_away = store_away
+        self._data = builder.dataset
+        self._losses: dict[int, dict[str, Any]] = {}
+
+    def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
+        """Record the loss of the step that was just taken, if this slot is where it is known."""
+        if run.slot.stage != run.plan.grid.stages - 1:
+            return
+        loss = mean_loss([done.losses[m] for m in sorted(done.losses)], self._tokens)
+        step = run.step - 1
+        record = {
+            "kind": "step",
+            "step": step,
+            "loss": loss,
+            "loss_hex": loss.hex(),
+            "tokens": self._tokens,
+            "gradient_norm": math.sqrt(done.total_square),
+            "clip_factor": factor,
+            "used": used(done.losses, lambda m: self._data.sample_indices(step, m)),
+            "t_s": time.time(),
+        }
+        self._losses[step] = record
+        self._forget()
+        if run.owner and run.slot.pipeline == 0:
+            self._outbox.metric(record)
+
+    def _forget(self) -> None:
+        """Drop the oldest losses, but not faster than their owner can have said them after an
+        outage of the store."""
+        kept = LOSSES_KEPT_AWAY if self._store_away() else LOSSES_KEPT
+        for _ in range(min(FORGOTTEN_A_STEP, len(self._losses) - kept)):
+            del self._losses[next(iter(self._losses))]
+
+    def promoted(self) -> None:
+        """Say again the losses that a victim may not have said; readers take the first of each."""
+        for record in urgent_first(self._losses.values()):
+            self._outbox.metric(record)
+
+    def caught_up(self, run: SlotRun, recovery: Recovery) -> None:
+        """Record a failover with the parts of its pause, in monotonic seconds of this host."""
+        pause_s = recovery.first_operation_s - recovery.seen_s
+        self._outbox.metric(
+            {
+                "kind": "failover",
+                "slot": str(run.slot),
+                "victim": recovery.victim,
+                "successor": str(self._me),
+                "planned": recovery.planned,
+                "step": recovery.hit_step,
+                "already_computed": recovery.already_computed,
+                "recomputed": recovery.recomputed,
+                "seen_s": recovery.seen_s,
+                "decided_s": recovery.decided_s,
+                "promoted_s": recovery.promoted_s,
+                "first_operation_s": recovery.first_operation_s,
+                "pause_s": pause_s,
+                "t_s": time.time(),
+            }
+        )
+        self._outbox.event(
+            CaughtUp(
+                node=self._me,
+                slot=run.slot,
+                step=recovery.hit_step,
+                recomputed=recovery.recomputed,
+                already_computed=recovery.already_computed,
+                pause_s=pause_s,
+            )
+        )
+
+    def memory(self, executor: Executor, mailbox: Mailbox, device: Device) -> None:
+        """Record the operations done, the bytes of tensors at their peak and on the wire, and
+        what the device did."""
+        self._outbox.metric(
+            {
+                "kind": "memory",
+                "node": str(self._me),
+                "ops": dict(executor.operations.counts),
+                "peak_stash_bytes": mailbox.peak_stash_bytes,
+                "sent_bytes": dict(mailbox.sent_bytes),
+                "peak_tensor_bytes": peak_tensor_bytes(executor, mailbox),
+                "overruns": device.overruns,
+                "busy_s": dict(device.busy_s),
+            }
+        )
+
+
+def peak_tensor_bytes(executor: Executor, mailbox: Mailbox) -> int:
+    """At most so many bytes of tensors were held at once: parameters, moments and gradients of all
+    slots, the graphs in flight at each slot's own peak, and the stash at its peak."""
+    runs = (*executor.owned.values(), *executor.shadowed.values())
+    state = sum(4 * run.stage.parameter_bytes() for run in runs)
+    graphs = sum(run.peak_graphs * run.graph_bytes for run in runs)
+    return state + graphs + mailbox.peak_stash_bytes
+
+
+def progress_of(executor: Executor, mailbox: Mailbox, device: Device) -> dict[str, Any]:
+    """What a node's lease carries: turns of the trainer, step, counts of operations, bytes of
+    tensors, and the seconds that all forwards and backwards of owned slots took. Asked by another
+    thread than the one that trains, which may take or give a slot meanwhile."""
+    owned = tuple(executor.owned.values())
+    return {
+        "turns": mailbox.turns,
+        "step": max((run.step for run in owned), default=0),
+        "ops": dict(executor.operations.counts),
+        "tensor_bytes": peak_tensor_bytes(executor, mailbox),
+        "busy_s": device.busy_s.get("F", 0.0) + device.busy_s.get("B", 0.0),
+    }
+
+
+def acknowledged(mailbox: Mailbox, executor: Executor) -> bool:
+    """Whether every shadow stands where the slot stands that this node owns."""
+    shadow, safe = mailbox.assignment.shadow, mailbox.safe
+    return all(shadow(s) is None or safe[s] >= run.step for s, run in executor.owned.items())
+
+
+class ReplicaCheck:
+    """Compares owner and shadow after every step, when the job asks for it."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted
+        self._own: dict[tuple[Slot, int], str] = {}
+
+    def stepped(self, run: SlotRun) -> dict[str, str]:
+        """Note an owner's hash; what a shadow says with its acknowledgement."""
+        if not self._wanted:
+            return {}
+        digest = run_hash(run)
+        if run.owner:
+            self._own[(run.slot, run.step)] = digest
+            return {}
+        return {"hash": digest}
+
+    def forget(self) -> None:
+        """All is laid out anew: a slot means other layers then, and steps come a second time."""
+        self._own.clear()
+
+    def difference(self, mailbox: Mailbox) -> str | None:
+        """A sentence about the first replica found to differ, or None; forgets what is safe."""
+        for key, theirs in mailbox.replica_hashes.items():
+            ours = self._own.get(key)
+            if ours is not None and ours != theirs:
+                slot, step = key
+                return (
+                    f"the replica of stage {slot.stage} (pipeline {slot.pipeline}) differs from "
+                    f"its owner after step {step - 1}: {theirs[:12]} is not {ours[:12]}"
+                )
+        for key in [k for k in self._own if k[1] < mailbox.safe_step]:
+            del self._own[key]
+        return None
+
+
+def run_hash(run: SlotRun) -> str:
+    """SHA-256 over parameters and moments, in order."""
+    digest = hashlib.sha256()
+    for name, tensor in run.tensors().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().numpy().data)
+    return digest.hexdigest()

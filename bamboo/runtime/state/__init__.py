@@ -1,0 +1,1 @@
+"""What a node holds and moves: transfers, prefetch, checkpoints, restores."""

@@ -1,0 +1,291 @@
+"""A node's part in checkpoints: store its stages behind the training, complete one, read one.
+
+Rules. (1) The training pays for one copy in memory at the boundary and for nothing else; a save
+that would have to wait for the one before is given up and said. (2) What cannot be stored is said
+and ends nothing. (3) What is read is believed only as far as its digest goes, and so is what stands
+already where something is to be written. (4) What is of other semantics is not touched. (5) What
+is old is deleted once the run's state names what came after it, and nothing is laid out anew: a
+restore begins with what the state names.
+"""
+
+import contextlib
+import math
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from bamboo.checkpoint.catalogue import described, load_tensors, steps
+from bamboo.checkpoint.manifest import (
+    MANIFEST,
+    HashAt,
+    Manifest,
+    Shard,
+    folder_of,
+    hash_at,
+    layer_of,
+    shard_from_json,
+    shard_name,
+)
+from bamboo.checkpoint.retention import choose, delete, sweep
+from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_shard
+from bamboo.config.tree import CheckpointConfig
+from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
+from bamboo.core.keep import SLACK
+from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
+from bamboo.ids import NodeId, RunId
+from bamboo.ports import ObjectStore
+from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.wire.backlog import Backlog
+from bamboo.runtime.wire.outbox import Outbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """A stage as it was before `step`."""
+
+    step: int
+    era: int
+    stage: int
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """All `stages` of a checkpoint are stored."""
+
+    step: int
+    era: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidy:
+    """Everybody knows that the checkpoint of `step` is complete: older ones may go."""
+
+    step: int
+    era: int
+
+
+class Checkpoints:
+    """The checkpoints of a run, as one node writes and reads them."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        run: RunId,
+        semantic_hash: HashAt,
+        objects: ObjectStore,
+        config: CheckpointConfig,
+        last_step: int,
+        scratch: Path,
+        outbox: Outbox,
+        layers: Collection[int] = (),
+    ) -> None:
+        """`last_step`: what stands before it has no step to come; `final/` keeps that. `layers`:
+        those that have parameters, where they are known: no checkpoint that does not hold them all
+        is completed."""
+        self._layers = layers
+        self._me, self._run, self._semantic_hash = me, run, semantic_hash
+        self._objects, self._config, self._scratch = objects, config, scratch
+        self._last_step = last_step
+        self._outbox = outbox
+        self.backlog: Backlog[Save | Complete | Tidy] = Backlog()
+        self._completed: set[int] = set()
+        """Steps whose checkpoint was completed here and is not in the state yet."""
+        self._took_s = 0.0
+        """To store the last shard."""
+        self._newest = 0
+        """Before this step, and before earlier ones, none is wanted any more."""
+
+    # ------------------------------------------------------------------ by the trainer
+
+    def boundary(self, run: SlotRun, era: int, *, left_s: float = math.inf) -> None:
+        """An owned slot stands before a step, for the first time or as its new owner's: keep a
+        copy, if this is a step to keep and it falls to this pipeline to store the stage. `left_s`:
+        until all stop to store what must not be lost, which would wait for it."""
+        every, slot = self._config.interval, run.slot
+        mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
+        if not every or not mine or run.step % every:
+            return
+        if not self._newest < run.step < self._last_step:
+            return
+        if left_s < SLACK * self._took_s:
+            return
+        if self._busy(era, run.step):
+            reason = "the one before is still being written; take a larger checkpoint.every_steps"
+            self._failed(run.step, era, reason)
+            return
+        tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
+        self.backlog.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
+
+    def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
+        """Store what must not be lost, while nobody steps: nothing of it changes meanwhile."""
+        self.backlog.put(Save(step=step, era=era, stage=part, tensors=tensors))
+
+    def complete(self, step: int, era: int, stages: int) -> None:
+        """All stages are stored: write the manifest."""
+        self.backlog.put(Complete(step=step, era=era, stages=stages))
+
+    def known(self, listed: Collection[int], era: int) -> None:
+        """The state names the checkpoints of these steps, and all train."""
+        self._newest = max(listed, default=0)
+        for step in listed:
+            if step in self._completed:
+                self._completed.discard(step)
+                self.backlog.put(Tidy(step=step, era=era))
+
+    def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
+        """Parameters and moments of these layers as they were before `step`.
+
+        Called in a thread of its own. Raises NotAsWritten when they are not there or not what was
+        written, StorageFull when `scratch` is of no use, StorageUnavailable when the store is away.
+        """
+        manifest, why = described(
+            self._objects, step, run=self._run, semantic_hash=self._semantic_hash
+        )
+        try:
+            if why or manifest is None:
+                raise ValueError(why)
+            names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
+        except ValueError as error:
+            raise NotAsWritten(f"the checkpoint of step {step} {error}") from error
+        with self._scratch_folder() as folder:
+            try:
+                return load_tensors(self._objects, manifest, names, scratch=Path(folder))
+            except (StorageFull, OSError) as error:  # nothing is written but there
+                raise no_scratch(self._scratch, error) from error
+
+    def _busy(self, era: int, step: int) -> bool:
+        """Whether anything of an earlier step, or of an era that is over, is yet to be written."""
+        return any(
+            (item.era, item.step) < (era, step)
+            for item in self.backlog.undone()
+            if not isinstance(item, Tidy)
+        )
+
+    # ------------------------------------------------------------------ behind it
+
+    def work(self, stop: threading.Event) -> None:
+        """The thread's body: store what is to be stored until `stop` is set and all is done."""
+        self.backlog.work(self.write, stop)
+
+    def write(self, item: Save | Complete | Tidy) -> None:
+        """Do one thing, and say how it came out."""
+        try:
+            if isinstance(item, Save):
+                self._save(item)
+            elif isinstance(item, Complete):
+                self._complete(item)
+            else:
+                self._forget_old(item.step)
+        except (StorageUnavailable, OSError, ValueError) as error:
+            if not isinstance(item, Tidy):
+                self._failed(item.step, item.era, str(error))
+                return
+            # That one is complete all the same; the next one tries again.
+            with contextlib.suppress(OSError):  # the log's disk may be full
+                sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
+
+    def _save(self, item: Save) -> None:
+        begun_s = time.monotonic()
+        with self._scratch_folder() as folder:
+            shard = save_shard(
+                self._objects,
+                item.tensors,
+                step=item.step,
+                generation=item.era,
+                stage=item.stage,
+                scratch=Path(folder),
+            )
+        self._objects.put_new(_description(shard.name), shard.to_json().encode())
+        self._took_s = time.monotonic() - begun_s
+        self._outbox.event(
+            ShardSaved(node=self._me, step=item.step, era=item.era, stage=item.stage)
+        )
+
+    def _complete(self, item: Complete) -> None:
+        shards = []
+        for stage in range(item.stages):
+            name = shard_name(step=item.step, generation=item.era, stage=stage)
+            text = self._objects.get(_description(name))
+            if text is None:
+                raise StorageUnavailable(f"{name} was stored and is gone")
+            shards.append(_described(text, name))
+        manifest = Manifest(
+            run=self._run,
+            semantic_hash=hash_at(self._semantic_hash, item.step),
+            step=item.step,
+            generation=item.era,
+            created_at_s=time.time(),
+            shards=tuple(shards),
+        )
+        if odd := manifest.odd_layers(self._layers):
+            raise StorageUnavailable(f"what was stored before step {item.step} {odd}")
+        commit_or_replace(self._objects, manifest, layers=self._layers)
+        self._completed.add(item.step)
+        self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
+
+    def _forget_old(self, newest: int) -> None:
+        created: dict[int, float] = {}
+        torn, foreign = [], []
+        for step in steps(self._objects):
+            text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
+            try:
+                found = None if text is None else Manifest.from_json(text)
+            except ValueError:
+                found = None  # nobody can restore it
+            if found is None:
+                torn.append(step)
+            elif (found.run, found.semantic_hash) == (
+                self._run,
+                hash_at(self._semantic_hash, found.step),
+            ):
+                created[step] = found.created_at_s
+            else:
+                foreign.append(step)
+        for step in choose(
+            created_at_s=created,
+            torn=torn,
+            newest_good=newest,
+            keep=self._config.keep,
+            keep_s=self._config.keep_hours * 3600,
+            now_s=time.time(),
+        ):
+            delete(self._objects, step)
+        sweep(self._objects, before=newest, spare=foreign)
+
+    def _failed(self, step: int, era: int, reason: str) -> None:
+        self._outbox.event(CheckpointFailed(node=self._me, step=step, era=era, reason=reason))
+
+    def _scratch_folder(self) -> tempfile.TemporaryDirectory[str]:
+        """Of this thread's own: two runs of one machine may share the scratch. Raises
+        StorageFull."""
+        try:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(prefix="bamboo-", dir=self._scratch)
+        except OSError as error:
+            raise no_scratch(self._scratch, error) from error
+
+
+def _described(text: bytes, name: str) -> Shard:
+    """A shard as its writer described it. Raises StorageUnavailable, saying what does not fit."""
+    where = _description(name)
+    try:
+        shard = shard_from_json(text)
+    except ValueError as error:
+        raise StorageUnavailable(f"{where} is not what was written: {error}") from error
+    if shard.name != name:
+        raise StorageUnavailable(f"{where} is not what was written: it is about {shard.name}")
+    return shard
+
+
+def _description(shard: str) -> str:
+    """The name of the object that describes a shard."""
+    return shard.removesuffix(".safetensors") + ".json"

@@ -1,0 +1,305 @@
+"""Layers that a new layout will need, sent and followed while everybody trains.
+
+    receiver  ask 0, ask 1, ...      asks for the copy, some chunks at a time
+    source    copy 0, copy 1, ...    parameters and moments at a step boundary
+    source    follow t, taken t, follow t+1, ...
+                                     their part of every gradient reduced since, and the norm when
+                                     the step is taken
+    receiver  (event) Prepared       it has all of its feeds, and has taken the steps that came
+    all       (event) Quiesced       what was followed is held, like all else
+
+Rules. (1) What is followed takes the same steps as what a shadow has: each parameter's depends on
+itself alone, so no stage is needed for it. (2) It is no replica: nobody waits for it while all
+train, and nothing is safe by it. Only when all stop at a boundary that was agreed, a receiver that
+has said Prepared stops once it stands there too.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bamboo.checkpoint.manifest import layer_of
+from bamboo.core.events import Prepared
+from bamboo.core.prefetch import feeds_under_way
+from bamboo.core.state import Feed, State
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.step.executor import Executor
+from bamboo.runtime.step.optimizer import Moments
+from bamboo.runtime.step.slot_run import KINDS, SlotRun
+from bamboo.runtime.step.slots import SlotBuilder, of_kind
+from bamboo.runtime.wire.chunks import LARGE_CHUNK, Copying, Gathering
+from bamboo.runtime.wire.messages import Mailbox, Message
+from bamboo.runtime.wire.outbox import Outbox
+
+WINDOW = 4
+"""Chunks of one feed asked for and not here yet. An owner answers between two operations and while
+a device computes; one whose own processor does answers nobody meanwhile."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Following:
+    """A feed as its receiver sees it."""
+
+    feed: Feed
+    room: Mapping[str, Tensor]
+    gathering: Gathering
+    step: int = -1
+    """That it is as it is before, once all of it is here."""
+    gradients: dict[int, Message] = field(default_factory=dict)
+    """By step, those that came and that no step was taken with here."""
+    total_squares: dict[int, float] = field(default_factory=dict)
+    """Of the steps that the owner has taken, or is about to, and this has not."""
+    followed_bytes: int = 0
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has taken all steps that its owner has, as far as it was told."""
+        return self.gathering.whole and self.step not in self.total_squares
+
+    @property
+    def can_follow(self) -> bool:
+        """Whether it is whole and can take its owner's next step: gradient and norm are here."""
+        return (
+            self.gathering.whole and self.step in self.total_squares and self.step in self.gradients
+        )
+
+
+class Ahead:
+    """The feeds of one node. Belongs to the trainer's thread and never waits."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        mailbox: Mailbox,
+        executor: Executor,
+        builder: SlotBuilder,
+        outbox: Outbox,
+    ) -> None:
+        self._me, self._mailbox, self._executor = me, mailbox, executor
+        self._builder, self._outbox = builder, outbox
+        self.version = 0
+        """Of the newest state that it follows."""
+        self._out: dict[Feed, Copying] = {}
+        self._shared: dict[Feed, int] = {}
+        """The last step whose gradient was sent for a feed."""
+        self._in: dict[Feed, Following] = {}
+        self._wanted: frozenset[Feed] = frozenset()
+        """Those of `_in` that go on."""
+        self._said: frozenset[Feed] = frozenset()
+
+    # ------------------------------------------------------------------ decisions
+
+    def sync(self, state: State) -> None:
+        """Begin and end feeds as the newest state has them. While all is laid out anew, what came
+        whole stays until it is said to be here."""
+        if state.version < self.version:
+            return  # looked ahead of it
+        self.version = state.version
+        feeds = feeds_under_way(state)
+        mine = [feed for feed in feeds if feed.source == self._me]
+        self._out = {feed: self._out.get(feed) or Copying(LARGE_CHUNK) for feed in mine}
+        self._shared = {feed: step for feed, step in self._shared.items() if feed in self._out}
+        for run in self._executor.owned.values():
+            self.offer(run)
+        self._wanted = frozenset(feed for feed in feeds if feed.receiver == self._me)
+        anew = state.reconfiguration is not None
+        self._in = {
+            feed: found
+            for feed, found in self._in.items()
+            if feed in self._wanted or (anew and found.gathering.whole)
+        }
+        if state.preparing is None:
+            self._said = self._wanted  # all stop, or there is nothing: nobody need hear it
+            return
+        for feed in feeds:  # in their order, not the set's: a run asks the same each time
+            if feed not in self._wanted or feed in self._in:
+                continue
+            room = self._builder.room_for(feed.layers)
+            gathering = Gathering(WINDOW, tuple(room.values()), LARGE_CHUNK)
+            self._in[feed] = Following(feed=feed, room=room, gathering=gathering)
+            for chunk in range(WINDOW):
+                self._ask(feed, chunk)
+
+    # ------------------------------------------------------------------ by the source
+
+    def offer(self, run: SlotRun) -> None:
+        """What the owner has is the state to send, if any is: it is that before its step until the
+        step is taken, so nothing need be waited for."""
+        for feed, copying in self._out.items():
+            if feed.slot != run.slot or copying.begun:
+                continue
+            tensors = [x for n, x in run.tensors().items() if layer_of(n) in feed.layers]
+            for chunk in copying.begin(tensors, run.step):
+                self._send_chunk(feed, copying, chunk)
+
+    def share(self, run: SlotRun) -> None:
+        """The gradient is whole: whoever follows will need it. Sent now it goes while other slots
+        have yet to say their squares. (A node that owns two slots may have it before the backward
+        of the other, which then waits for its copy into frames.)"""
+        for feed in self._begun(run):
+            if self._shared.get(feed) == run.step:
+                continue
+            self._shared[feed] = run.step
+            named = zip(run.stage.names, run.exchange.gradient, strict=True)
+            part = [x for name, x in named if layer_of(f"{KINDS[0]}/{name}") in feed.layers]
+            self._tell(feed.receiver, "follow", feed, run.step, tensors=part)
+
+    def ship(self, run: SlotRun) -> None:
+        """The owner is about to take a step: so will whoever follows it."""
+        self.share(run)  # with those whose copy began since the gradient is whole
+        for feed in self._begun(run):
+            self._out[feed].freeze()
+            about = {"total_square": run.history[run.step].total_square}
+            self._tell(feed.receiver, "taken", feed, run.step, about=about)
+
+    def _begun(self, run: SlotRun) -> list[Feed]:
+        """The feeds of this slot that have a state to copy."""
+        return [
+            feed for feed, copying in self._out.items() if feed.slot == run.slot and copying.begun
+        ]
+
+    def _send_chunk(self, feed: Feed, copying: Copying, chunk: int) -> None:
+        part = copying.chunk(chunk)
+        if part is not None:
+            about = {"at_step": copying.step, "elements": copying.elements}
+            self._tell(feed.receiver, "copy", feed, chunk, about=about, tensors=(part,))
+
+    # ------------------------------------------------------------------ by the receiver
+
+    def stands_after(self, step: int) -> bool:
+        """Whether all that is waited for has taken this step."""
+        waited_for = (found for feed, found in self._in.items() if feed in self._wanted)
+        return all(found.step > step for found in waited_for)
+
+    def take(self) -> dict[tuple[int, int], Mapping[str, Tensor]]:
+        """Hand over what is here, by (step, layer); from now on nothing changes it."""
+        whole = [found for found in self._in.values() if found.gathering.whole]
+        self._in, self._wanted = {}, frozenset()
+        return {
+            (found.step, layer): {n: x for n, x in found.room.items() if layer_of(n) == layer}
+            for found in whole
+            for layer in found.feed.layers
+        }
+
+    def _chunk_came(self, found: Following, chunk: int, message: Message) -> None:
+        gathering = found.gathering
+        if not gathering.take(chunk, message.tensors[0], elements=int(message.meta["elements"])):
+            return
+        wanted = gathering.next_chunk()
+        if wanted is not None:
+            self._ask(found.feed, wanted)
+        if gathering.whole:
+            found.step = int(message.meta["at_step"])
+
+    def _follow(self) -> None:
+        """Take the steps that can be taken; who trains too takes one at a time."""
+        for found in self._in.values():
+            while found.can_follow:
+                message = found.gradients.pop(found.step)
+                self._executor.operations.follow(
+                    list(of_kind(found.room, KINDS[0]).values()),
+                    Moments(
+                        exp_avg=list(of_kind(found.room, KINDS[1]).values()),
+                        exp_avg_sq=list(of_kind(found.room, KINDS[2]).values()),
+                    ),
+                    message.tensors,
+                    stage=found.feed.slot.stage,
+                    step=found.step,
+                    total_square=found.total_squares.pop(found.step),
+                )
+                found.step += 1
+                found.followed_bytes += message.size_bytes()
+                if self._executor.owned:
+                    return
+
+    @property
+    def can_follow(self) -> bool:
+        """Whether a step can be taken: those who train take one at a time."""
+        return any(found.can_follow for found in self._in.values())
+
+    def _say_prepared(self) -> None:
+        if self._wanted == self._said or not self._wanted:
+            return
+        mine = [self._in[feed] for feed in self._wanted]
+        if not all(found.stands for found in mine):
+            return
+        self._said = self._wanted
+        self._outbox.event(
+            Prepared(
+                node=self._me,
+                since=max(feed.since for feed in self._wanted),
+                bytes=sum(_bytes_of(found.room.values()) for found in mine),
+                followed_bytes=sum(found.followed_bytes for found in mine),
+            )
+        )
+
+    # ------------------------------------------------------------------ messages
+
+    def pump(self) -> None:
+        """Take in the messages that came, and the steps that can be taken."""
+        self.take_in()
+        if self._in:
+            self._follow()
+            self._say_prepared()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether anything is sent from here, or comes."""
+        return bool(self._out or self._in)
+
+    def take_in(self) -> None:
+        """Chunks are given out and put where they belong, gradients kept; nothing is computed. What
+        is of a decision not read here yet waits."""
+        early = []
+        while self._mailbox.of_feeds:
+            key, message = self._mailbox.of_feeds.popleft()
+            if int(message.meta["since"]) > self.version:
+                early.append((key, message))
+            else:
+                self._take(key, message)
+        self._mailbox.of_feeds.extend(early)
+
+    def _take(self, key: MessageKey, message: Message) -> None:
+        about = (key.to, message.meta["to"], message.meta["first"], message.meta["since"])
+        if key.kind == "ask":
+            for feed, copying in self._out.items():
+                if _named(feed) == about:
+                    self._send_chunk(feed, copying, key.index)
+            return
+        found = next((x for feed, x in self._in.items() if _named(feed) == about), None)
+        if found is None:
+            return
+        if key.kind == "copy":
+            self._chunk_came(found, key.index, message)
+        elif key.kind == "taken":
+            found.total_squares[key.index] = float(message.meta["total_square"])
+        else:
+            found.gradients[key.index] = message
+
+    def _ask(self, feed: Feed, chunk: int) -> None:
+        self._tell(feed.source, "ask", feed, chunk)
+
+    def _tell(
+        self,
+        to: NodeId,
+        kind: MessageKind,
+        feed: Feed,
+        index: int,
+        *,
+        about: Mapping[str, float] | None = None,
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
+        key = MessageKey(kind=kind, to=feed.slot, source=feed.slot, step=0, index=index)
+        name = {"to": str(feed.receiver), "first": feed.first, "since": feed.since}
+        self._mailbox.post_to(to, key, tensors, {**name, **(about or {})})
+
+
+def _named(feed: Feed) -> tuple[object, ...]:
+    return (feed.slot, str(feed.receiver), feed.first, feed.since)
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

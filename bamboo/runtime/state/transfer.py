@@ -1,0 +1,346 @@
+"""A new replica of a slot, made in the background while its owner trains on.
+
+    receiver  pull 0, pull 1          asks for the copy, two chunks at a time
+    source    state 0, state 1, ...   the parameters and moments at a step boundary
+    source    ship t, t+1, ...        every gradient reduced since, as to a shadow
+    receiver  stand v                 after the copy, and after each step that it has followed
+    source    (event) ReplicaJoined   when the receiver stands where the owner stands
+
+Rules. (1) What is sent is the state between two steps, as fast as it is asked for, so that messages
+of the step never wait behind more than two chunks; it is copied only if the step ends before all
+is sent, so that a failover does not wait for a copy. (2) What a replica has not got is never called
+safe: from the moment that a receiver is reported, the owner leaves it to the receiver's word what
+is safe, and a shadow that is to be replaced is sent nothing that the receiver does not have yet.
+So whichever of them a loss finds in the log as the shadow can take over.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bamboo.core.events import ReplicaJoined
+from bamboo.core.state import State, Transfer
+from bamboo.core.target_assignment import soon_taken
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.state.inbound import Inbound
+from bamboo.runtime.state.prefetch import Ahead
+from bamboo.runtime.step.executor import Executor
+from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.step.slots import SlotBuilder
+from bamboo.runtime.step.takeover import declare_safe
+from bamboo.runtime.wire.chunks import SMALL_CHUNK, Copying, Gathering
+from bamboo.runtime.wire.messages import Mailbox, Message
+from bamboo.runtime.wire.outbox import Outbox
+from bamboo.topology.slots import Slot
+
+WINDOW = 2
+"""Chunks asked for and not here yet."""
+CHUNK_S = 0.004
+"""About what sending or putting away some chunks takes: so long before an operation is to end,
+nobody is served any more."""
+LEAST_WAIT_S = 0.001
+"""What the transport can wait for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outgoing:
+    """A transfer as its source sees it."""
+
+    transfer: Transfer
+    copying: Copying = field(default_factory=lambda: Copying(SMALL_CHUNK))
+    close_at: int | None = None
+    """The last step that the owner called safe by its own word."""
+    said: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Incoming:
+    """A transfer as its receiver sees it."""
+
+    transfer: Transfer
+    room: Mapping[str, Tensor]
+    gathering: Gathering
+    run: SlotRun | None = None
+
+
+class Transfers:
+    """The transfers of one node, by slot. Belongs to the trainer's thread; only
+    `serve_until` waits."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        mailbox: Mailbox,
+        executor: Executor,
+        builder: SlotBuilder,
+        outbox: Outbox,
+    ) -> None:
+        self._me, self._mailbox, self._executor = me, mailbox, executor
+        self.builder, self._outbox = builder, outbox
+        """Of the newest layout."""
+        self._version, self._anew = 0, False
+        """The latter while all is laid out anew."""
+        self.ahead = Ahead(
+            me=me, mailbox=mailbox, executor=executor, builder=builder, outbox=outbox
+        )
+        self._out: dict[Slot, Outgoing] = {}
+        self._in: dict[Slot, Incoming] = {}
+        self._soon_taken: frozenset[Slot] = frozenset()
+        """Slots of this node that another one will own once it has their state."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether this node receives anything."""
+        return bool(self._in)
+
+    def replicas_from(self) -> dict[Slot, int]:
+        """The steps from which on shipped gradients are still needed here."""
+        waiting = {slot: 0 for slot, found in self._in.items() if found.run is None}
+        return waiting | {slot: run.step for slot, run in self._executor.shadowed.items()}
+
+    def awaited(self) -> frozenset[Slot]:
+        """Slots of this node that are soon taken, and whose taker lacks the last step at most."""
+        return frozenset(slot for slot in self._soon_taken if self._is_awaited(slot))
+
+    def _is_awaited(self, slot: Slot) -> bool:
+        run = self._executor.owned.get(slot)
+        if run is None or (run.recovery is not None and run.step <= run.recovery.hit_step):
+            return False  # nothing moves before it has caught up
+        found = self._out.get(slot)
+        if found is None:
+            return True  # its taker is the shadow by now
+        joining = self._mailbox.joining.get(slot)
+        stands = found.copying.step if joining is None else max(found.copying.step, joining.stands)
+        return found.copying.all_sent and stands >= run.step - 1
+
+    # ------------------------------------------------------------------ decisions
+
+    def stop(self, state: State) -> None:
+        """Everything is laid out anew: nothing that was under way is wanted any more. Where all
+        finish a step first, they do so in the roles that the decision found them in: a replica
+        that was whole just then is sent that step too, and nobody waits for another one."""
+        reconfiguration, assignment = state.reconfiguration, state.assignment
+        if (
+            reconfiguration is not None
+            and reconfiguration.planned
+            and reconfiguration.base is None
+            and assignment is not None
+        ):
+            self._mailbox.assign(assignment, state.participants())
+            self.sync(state)
+            declare_safe(self._mailbox, self._me, self._executor.owned, self._executor.shadowed)
+        for slot in self._out:
+            self._mailbox.end_joining(slot, released=None)
+        self._out, self._in = {}, {}
+        self._soon_taken = frozenset()
+        self.ahead.sync(state)
+        self._anew = True
+
+    def sync(self, state: State) -> None:
+        """Begin and end transfers as the newest state has them."""
+        assert state.assignment is not None
+        self._version, self._anew = state.version, False
+        self._soon_taken = soon_taken(state, self._me)
+        mine = {t.slot: t for t in state.transfers if t.source == self._me}
+        for slot in [s for s, found in self._out.items() if mine.get(s) != found.transfer]:
+            del self._out[slot]
+            self._mailbox.end_joining(slot, released=state.assignment.shadow(slot))
+        for slot, transfer in mine.items():
+            if slot not in self._out:
+                self._out[slot] = Outgoing(transfer=transfer)
+                if slot in self._executor.owned:  # else it is taken over in this very decision
+                    self.boundary(self._executor.owned[slot])
+        self._sync_incoming(state)
+        self.ahead.sync(state)
+
+    def _sync_incoming(self, state: State) -> None:
+        assert state.assignment is not None
+        coming = {t.slot: t for t in state.transfers if t.receiver == self._me}
+        for slot in [s for s, found in self._in.items() if coming.get(s) != found.transfer]:
+            del self._in[slot]
+        for slot, run in list(self._executor.shadowed.items()):
+            if state.assignment.shadow(slot) == self._me:
+                run.joining = False
+            elif slot not in self._in and state.assignment.owner(slot) != self._me:
+                del self._executor.shadowed[slot]
+        for slot, transfer in coming.items():
+            if slot not in self._in:
+                layers = self.builder.strategy.placement.layers_of(slot.stage)
+                room = self.builder.room_for(layers)
+                gathering = Gathering(WINDOW, tuple(room.values()), SMALL_CHUNK)
+                self._in[slot] = Incoming(transfer=transfer, room=room, gathering=gathering)
+                self._executor.shadowed.pop(slot, None)
+                for chunk in range(WINDOW):
+                    self._tell_source("pull", transfer, chunk)
+
+    # ------------------------------------------------------------------ by the source
+
+    def boundary(self, run: SlotRun) -> None:
+        """The owner stands between two steps: this is the state to send, if any is."""
+        self.ahead.offer(run)
+        found = self._out.get(run.slot)
+        if found is None or found.copying.begun or run.cursor:
+            return
+        self._mailbox.begin_joining(run.slot, found.transfer.receiver)
+        for chunk in found.copying.begin(list(run.tensors().values()), run.step):
+            self._send_chunk(found, chunk)
+
+    def freeze(self, run: SlotRun) -> None:
+        """The owner's tensors are about to change."""
+        self.ahead.ship(run)
+        found = self._out.get(run.slot)
+        if found is not None:
+            found.copying.freeze()
+
+    def _pulled(self, transfer: Transfer, chunk: int) -> None:
+        found = self._out.get(transfer.slot)
+        if found is not None and found.transfer == transfer:
+            self._send_chunk(found, chunk)
+
+    def _send_chunk(self, found: Outgoing, chunk: int) -> None:
+        part = found.copying.chunk(chunk)
+        if part is None:
+            return
+        to, slot = found.transfer.receiver, found.transfer.slot
+        key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
+        about = {"since": found.transfer.since, "at_step": found.copying.step}
+        self._mailbox.post_to(to, key, (part,), about | {"elements": found.copying.elements})
+
+    def _stood(self, transfer: Transfer, step: int) -> None:
+        """The receiver has followed up to `step`. Close behind, it is waited for; once it has all
+        that the owner ever called safe, it is reported. It must have taken a step itself, to know
+        what others may still ask about the step before."""
+        found = self._out.get(transfer.slot)
+        if found is None or found.transfer != transfer or step == found.copying.step:
+            return
+        self._mailbox.joining_stands(transfer.slot, step)
+        run = self._executor.owned[transfer.slot]
+        if found.close_at is None and step >= run.step - 1:
+            found.close_at = run.step
+            self._mailbox.guard(transfer.slot)
+        if found.said or found.close_at is None or step < found.close_at:
+            return
+        found.said = True
+        followed = (step - found.copying.step) * run.stage.parameter_bytes()
+        self._outbox.event(
+            ReplicaJoined(
+                node=self._me,
+                slot=transfer.slot,
+                receiver=transfer.receiver,
+                since=transfer.since,
+                step=step,
+                bytes=4 * found.copying.elements + followed,
+            )
+        )
+
+    # ------------------------------------------------------------------ by the receiver
+
+    def _chunk_came(self, found: Incoming, chunk: int, message: Message) -> None:
+        gathering = found.gathering
+        if not gathering.take(chunk, message.tensors[0], elements=int(message.meta["elements"])):
+            return
+        wanted = gathering.next_chunk()
+        if wanted is not None:
+            self._tell_source("pull", found.transfer, wanted)
+        if gathering.whole:
+            self._load(found, int(message.meta["at_step"]))
+
+    def _load(self, found: Incoming, step: int) -> None:
+        slot = found.transfer.slot
+        found.run = self.builder.build(slot, owner=False, held=found.room, step=step)
+        found.run.joining = True
+        self._executor.shadowed[slot] = found.run
+
+    def followed(self, run: SlotRun) -> None:
+        """A replica of this node has taken a step."""
+        found = self._in.get(run.slot)
+        if found is not None and found.run is run:
+            self._tell_source("stand", found.transfer, run.step)
+
+    # ------------------------------------------------------------------ messages
+
+    def pump(self) -> None:
+        """Take in the messages that came; what is of a decision not read here yet waits."""
+        self.ahead.pump()
+        if not self._mailbox.of_transfers:
+            return
+        early = []
+        while self._mailbox.of_transfers:
+            key, message = self._mailbox.of_transfers.popleft()
+            if int(message.meta["since"]) > self._version:
+                early.append((key, message))
+            else:
+                self._take(key, message)
+        self._mailbox.of_transfers.extend(early)
+
+    def serve_until(self, until_s: float, inbound: Inbound) -> bool:
+        """The device computes a forward or backward until then (time.perf_counter()) and this
+        thread has nothing else to do: serve who fetches state from here, or is sent it ahead. Back
+        before then, or later by what it takes to take in what comes last. `inbound`: what is not
+        applied yet. True where nothing was under way and it is then: a second wait, for the last
+        moment only, would be one more wake-up an operation (benchmarks/NOTES.md)."""
+        while (left_s := until_s - time.perf_counter() - CHUNK_S) >= LEAST_WAIT_S:
+            if self.look_ahead(inbound):
+                self._mailbox.collect(0.0)  # what came too early for it
+                self.serve()
+            elif self._out or self._in or self.ahead.under_way:
+                self._mailbox.collect(left_s)
+                self.serve()
+            elif not inbound.wait(until_s - time.perf_counter()):
+                return True
+        return False
+
+    def look_ahead(self, inbound: Inbound) -> bool:
+        """Decisions are applied when the operation has ended. What they want sent ahead of a new
+        layout can begin before, up to the first one that gives anybody another role. Whether there
+        was one that had not been looked at."""
+        version = self.ahead.version
+        for state in inbound.states():
+            same = state.assignment == self._mailbox.assignment and state.reconfiguration is None
+            if self._anew or not same:
+                break
+            if state.version > self.ahead.version:
+                self._mailbox.connect(state)
+                self.ahead.sync(state)
+        return self.ahead.version > version
+
+    def serve(self) -> None:
+        """In the middle of an operation: give out chunks that are asked for, put away what comes
+        ahead. No state, gradient or cursor of the training is touched, and no replica begins."""
+        self.ahead.take_in()
+        waiting = self._mailbox.of_transfers
+        for _ in range(len(waiting)):
+            key, message = waiting.popleft()
+            known = int(message.meta["since"]) <= self._version
+            if known and (key.kind == "pull" or (key.kind == "state" and not self._last(key))):
+                self._take(key, message)
+            else:
+                waiting.append((key, message))
+
+    def _last(self, key: MessageKey) -> bool:
+        """Whether a replica could begin with this chunk."""
+        found = self._in.get(key.to)
+        return found is not None and found.gathering.missing == 1
+
+    def _take(self, key: MessageKey, message: Message) -> None:
+        since, slot = int(message.meta["since"]), key.to
+        if key.kind == "state":
+            coming = self._in.get(slot)
+            if coming is not None and coming.transfer.since == since and coming.run is None:
+                self._chunk_came(coming, key.index, message)
+            return
+        going = self._out.get(slot)
+        if going is None or going.transfer.since != since:
+            return
+        if key.kind == "pull":
+            self._pulled(going.transfer, key.index)
+        else:
+            self._stood(going.transfer, key.index)
+
+    def _tell_source(self, kind: MessageKind, transfer: Transfer, index: int) -> None:
+        key = MessageKey(kind=kind, to=transfer.slot, source=transfer.slot, step=0, index=index)
+        self._mailbox.post_to(transfer.source, key, (), {"since": transfer.since})

@@ -1,0 +1,1 @@
+"""One step of a node: operations of its slots, the exchange, the optimizer."""

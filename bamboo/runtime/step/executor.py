@@ -1,0 +1,199 @@
+"""The hot loop of a node: pick a ready operation, run it, send what it made.
+
+Rules: no logging, no store, no waiting but for the mailbox. Every slot that this node owns or
+shadows is a `SlotRun`; a failover adds ready operations and changes nothing here. What goes wrong
+is a value (`Interrupted`), and the loop can be entered again at any time.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bamboo.ports import MessageKind
+from bamboo.runtime.step.operations import Listener, Operations, act_key
+from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.wire.messages import Mailbox
+from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.picker import ReadyOp, next_op
+from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import stage_modes
+
+POLL_S = 0.05
+CALM_POLL_S = 0.2
+"""Where only a message or a decision can change anything, and each of them ends the wait."""
+PLAIN_MODES = ("off", "peer", "stash")
+"""Modes in which a shadow computes nothing ahead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """Every owned slot has taken its last step, and there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """The loop was left at `cursor`; cause `attention`, `stalled`, or `non-finite` in `run`."""
+
+    cursor: str
+    cause: str
+    run: SlotRun | None = None
+
+
+Result: TypeAlias = Completed | Interrupted
+
+
+class Executor:
+    """Runs the slots in `owned` and `shadowed` until the last step is taken."""
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox,
+        operations: Operations,
+        listener: Listener,
+        redundancy: str,
+        last_step: int,
+        stall_s: float,
+    ) -> None:
+        self.mailbox, self.operations, self._listener = mailbox, operations, listener
+        self._redundancy, self._stall_s = redundancy, stall_s
+        self.last_step = last_step
+        self.owned: dict[Slot, SlotRun] = {}
+        self.shadowed: dict[Slot, SlotRun] = {}
+        self.hold = False
+        self.frozen = False
+        """Only what is computed already goes on: exchanges and steps, no forward or backward."""
+        self.boundary: int | None = None
+        """No step after this one is begun."""
+        self.yielding: set[Slot] = set()
+        """Owned slots that begin no step, for they are, or may be, about to change hands."""
+        self.gap_budget: dict[int, int] = {}
+        """Of a shadowed stage in mode `gap`: redundant forwards that fit the wait at a cursor of
+        the owned slot."""
+        self._gap_used: dict[int, int] = {}
+        self.attention: Callable[[], bool] = lambda: False
+        self.background: Callable[[], bool] = lambda: False
+        """What else is served between two operations; must not block. Whether there is more."""
+        self.settled: Callable[[], bool] = lambda: True
+        """Whether what must follow the last step has come too."""
+        self._moved_s, self._stood = 0.0, ""
+
+    def run(self, *, linger: bool = False) -> Result:
+        """Go on until the last step is taken, somebody needs attention, or nothing moves. `linger`:
+        the last step is taken already; serve the shadows until somebody needs attention."""
+        if self.cursor != self._stood:  # else it was left and entered again, and nothing moved
+            self._moved_s = time.monotonic()
+        wait_s = 0.0
+        while True:
+            self.mailbox.collect(wait_s)
+            wait_s = 0.0
+            more = self.background()
+            if self.attention():
+                self._stood = self.cursor
+                return Interrupted(cursor=self._stood, cause="attention")
+            op = next_op(self._ready())
+            if op is not None:
+                run = self._run_of(op)
+                if not self.operations.perform(run, op.instruction):
+                    return Interrupted(cursor=self.cursor, cause="non-finite", run=run)
+                self._count_gap(op.instruction)
+                self._moved_s = time.monotonic()
+                continue
+            if self.finished and not linger:
+                return Completed()
+            stopping = self.hold or self.frozen or self.boundary is not None
+            calm = not (stopping or self.yielding or linger) and bool(self.owned)
+            if not calm:
+                self._moved_s = time.monotonic()
+            elif time.monotonic() - self._moved_s > self._stall_s:
+                self._stood = ""
+                return Interrupted(cursor=self.cursor, cause="stalled")
+            self._listener.idle()
+            wait_s = CALM_POLL_S if calm and not more else POLL_S
+
+    @property
+    def finished(self) -> bool:
+        taken = all(run.step > self.last_step for run in self.owned.values())
+        return bool(self.owned) and taken and self.settled()
+
+    @property
+    def begun_step(self) -> int:
+        """The last step that any owned slot has begun; -1 before the first."""
+        return max((x.step if x.cursor else x.step - 1 for x in self.owned.values()), default=-1)
+
+    @property
+    def cursor(self) -> str:
+        """Where each owned slot stands, for people: `0.2 step 31 at 2B5`."""
+        return ", ".join(f"{s} step {r.step} at {r.head}" for s, r in self.owned.items())
+
+    # ------------------------------------------------------------------ what is ready
+
+    def _ready(self) -> list[ReadyOp]:
+        ready = []
+        for slot, run in self.owned.items():
+            head = run.head
+            if (not self.frozen or head.kind in ("X", "S")) and self._can(run, head):
+                ready.append(ReadyOp(slot, run.step, head, run.recovering))
+        for slot, run in self.shadowed.items():
+            ahead = self._ready_ahead(run)
+            if ahead is not None:
+                ready.append(ReadyOp(slot, run.step, ahead))
+        return ready
+
+    def _can(self, run: SlotRun, head: Instruction) -> bool:
+        kind, local = head.kind, head.microbatch
+        if kind == "X":
+            return run.exchange.can_advance(self.mailbox)
+        if kind == "S" and run.shipped:
+            return not self.operations.shadows_first.waits(run)
+        if kind == "S":
+            return run.exchange.total_square_known(self.mailbox)
+        assert local is not None, "F and B have a microbatch"
+        if kind == "F":
+            if run.cursor == 0 and not self.may_begin(run):
+                return False
+            return run.stage.is_first or local in run.pending or self._has(run, "act", local)
+        return run.stage.is_last or local in run.backed or self._has(run, "grad", local)
+
+    def may_begin(self, run: SlotRun) -> bool:
+        """Whether the run may begin its step: nobody is more than one step beyond what is safe."""
+        # A step that one slot here has begun is begun by all of them: what was taken over comes to
+        # where the others are, and a later stage may wait for what an earlier one has yet to send.
+        held = (self.hold and run.step > self.begun_step) or run.slot in self.yielding
+        last = self.last_step if self.boundary is None else min(self.last_step, self.boundary)
+        return not held and run.step <= last and run.step - 1 <= self.mailbox.safe_step
+
+    def _ready_ahead(self, run: SlotRun) -> Instruction | None:
+        if self.mailbox.has(run.slot, "ship", run.step):
+            return run.replica_step
+        mode = stage_modes(self._redundancy, run.plan.grid.stages)[run.slot.stage]
+        if self.frozen or mode in PLAIN_MODES or run.joining or run.step > self.last_step:
+            return None
+        back, local = len(run.backed), len(run.pending)
+        graded = back < local and (run.stage.is_last or self._has(run, "grad", back))
+        if mode == "full" and graded:
+            return run.ahead_backward[back]
+        if local == len(run.microbatches) or (mode == "gap" and not self._gap_fits()):
+            return None
+        fed = run.stage.is_first or self.mailbox.kept(act_key(run, local)) is not None
+        return run.ahead_forward[local] if fed else None
+
+    def _gap_fits(self) -> bool:
+        cursors = [run.cursor for run in self.owned.values()]
+        used, budget = self._gap_used, self.gap_budget
+        return len(cursors) == 1 and used.get(cursors[0], 0) < budget.get(cursors[0], 0)
+
+    def _run_of(self, op: ReadyOp) -> SlotRun:
+        ahead = op.instruction.kind in ("FR", "BR", "R")
+        return self.shadowed[op.slot] if ahead else self.owned[op.slot]
+
+    def _count_gap(self, instruction: Instruction) -> None:
+        if instruction.kind == "S":
+            self._gap_used.clear()
+        elif instruction.kind == "FR" and self.owned:
+            cursor = next(iter(self.owned.values())).cursor
+            self._gap_used[cursor] = self._gap_used.get(cursor, 0) + 1
+
+    def _has(self, run: SlotRun, kind: MessageKind, local: int) -> bool:
+        return self.mailbox.has(run.slot, kind, run.step, local)

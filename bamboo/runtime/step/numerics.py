@@ -1,0 +1,33 @@
+"""The facts of a machine that decide bits: same facts, same bits; other facts, no promise.
+
+Rule: a process that computes anything of a run calls `prepare` first.
+"""
+
+from typing import Any
+
+import torch
+
+from bamboo.config.tree import ClusterConfig
+from bamboo.runtime.device.host_memory import keep_freed_memory
+from bamboo.runtime.step.optimizer import KERNEL
+
+
+def prepare(cluster: ClusterConfig) -> None:
+    """Fix this process's thread count and let torch refuse operations with free order of sums."""
+    torch.set_num_threads(cluster.threads)
+    # The other name of this switch imports the compiler first: a second or more in every worker.
+    torch.set_deterministic_debug_mode("error")
+    # Filling every empty tensor would cost time and change nothing: all memory is written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    keep_freed_memory()
+
+
+def local_numerics(cluster: ClusterConfig) -> dict[str, Any]:
+    """The numerics of a run on this machine. The virtual device computes on the CPU."""
+    return {
+        "torch": str(torch.__version__),
+        "device": "cpu",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": cluster.threads,
+        "optimizer": KERNEL,
+    }

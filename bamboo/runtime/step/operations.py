@@ -1,0 +1,226 @@
+"""What each kind of operation does: compute on the device, move the cursor, send what was made.
+
+Rule: an operation only runs when the executor found its inputs, and never waits. It returns False
+when it met a gradient that is not finite, and has changed nothing then.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from bamboo.ports import MessageKey
+from bamboo.runtime.device.devices import Device
+from bamboo.runtime.step.optimizer import AdamW, Moments, clip_factor
+from bamboo.runtime.step.shadows_first import ShadowsFirst
+from bamboo.runtime.step.slot_run import Reduced, SlotRun
+from bamboo.runtime.wire.messages import Mailbox
+from bamboo.schedule.instruction import Instruction
+from bamboo.topology.strategy import stage_modes
+
+
+class Listener(Protocol):
+    """What the trainer hears from the loop; it must not block."""
+
+    def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
+        """`run` has taken a step (its `step` is the next one by now)."""
+
+    def first_operation(self, run: SlotRun) -> None:
+        """A promoted slot is about to run its first operation."""
+
+    def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
+        """`run` reaches a phase in which a preemption may be listed."""
+
+    def more_to_ship(self, run: SlotRun) -> bool:
+        """Whether another slot of this node and pipeline is still in the step of `run`."""
+
+    def idle(self) -> None:
+        """Nothing is ready; the loop is about to wait."""
+
+
+def act_key(run: SlotRun, local: int) -> MessageKey:
+    """The message that carries the input of a local microbatch to the run's slot."""
+    before = run.plan.grid.protector(run.slot)
+    return MessageKey(kind="act", to=run.slot, source=before, step=run.step, index=local)
+
+
+class Operations:
+    """The dispatch table of the executor, with what the operations need."""
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox,
+        device: Device,
+        optimizer: AdamW,
+        listener: Listener,
+        redundancy: str,
+        clip_norm: float,
+    ) -> None:
+        self._mailbox, self._device, self._optimizer = mailbox, device, optimizer
+        self._listener, self._redundancy, self._clip_norm = listener, redundancy, clip_norm
+        self.shadows_first = ShadowsFirst(mailbox)
+        self.counts: dict[str, int] = dict.fromkeys(("F", "B", "FR", "BR", "X", "S", "R"), 0)
+        self._table: dict[str, Callable[[SlotRun, Instruction], bool]] = {
+            "F": self._forward,
+            "B": self._backward,
+            "X": self._exchange,
+            "S": self._step,
+            "FR": self._forward_ahead,
+            "BR": self._backward_ahead,
+            "R": self.step_replica,
+        }
+
+    def perform(self, run: SlotRun, instruction: Instruction) -> bool:
+        """Run one ready operation of `run`; False: a gradient is not finite."""
+        recovery = run.recovery
+        if recovery is not None and not recovery.first_operation_s:
+            self._listener.first_operation(run)
+        if not self._adopted(run, instruction):
+            self.counts[instruction.kind] += 1
+        return self._table[instruction.kind](run, instruction)
+
+    def _input(self, run: SlotRun, local: int) -> Tensor:
+        if run.stage.is_first:
+            return run.stage.input_of(run.step, run.microbatches[local])
+        return self._mailbox.take(run.slot, "act", run.step, local).tensors[0]
+
+    @staticmethod
+    def _adopted(run: SlotRun, instruction: Instruction) -> bool:
+        """Whether the operation was computed ahead, by the shadow that this owner was, or begun."""
+        local = instruction.microbatch
+        if instruction.kind == "S":
+            return run.shipped
+        if instruction.kind == "F":
+            return local in run.pending
+        return instruction.kind == "B" and local in run.backed
+
+    def _forward(self, run: SlotRun, op: Instruction) -> bool:
+        local = op.microbatch
+        assert local is not None
+        self._listener.at("forward", run, local)
+        pending = run.pending.get(local)
+        if pending is None:
+            x = self._input(run, local)
+            pending = self._device.run("F", op.stage, lambda: run.forward(local, x))
+            if run.recovery is not None and not run.recovery.planned:
+                run.recovery.recomputed += 1
+        run.cursor += 1
+        if not run.stage.is_last:
+            to = run.plan.grid.protected(run.slot)
+            key = MessageKey(kind="act", to=to, source=run.slot, step=run.step, index=local)
+            self._mailbox.post(key, [pending.output])
+        return True
+
+    def _gradient(self, run: SlotRun, local: int) -> Tensor | None:
+        if run.stage.is_last:
+            return None
+        return self._mailbox.take(run.slot, "grad", run.step, local).tensors[0]
+
+    def _backward(self, run: SlotRun, op: Instruction) -> bool:
+        local = op.microbatch
+        assert local is not None
+        self._listener.at("backward", run, local)
+        if local in run.backed:
+            out = run.backed[local]
+        else:
+            gradient = self._gradient(run, local)
+            out = self._device.run("B", op.stage, lambda: run.backward(local, gradient))
+        del run.pending[local]
+        run.cursor += 1
+        if not run.stage.is_first:
+            assert out is not None, "a later stage has a gradient for the one before"
+            to = run.plan.grid.protector(run.slot)
+            key = MessageKey(kind="grad", to=to, source=run.slot, step=run.step, index=local)
+            modes = stage_modes(self._redundancy, run.plan.grid.stages)
+            self._mailbox.post(key, [out], also_shadow=modes[to.stage] == "full")
+        return True
+
+    def _exchange(self, run: SlotRun, op: Instruction) -> bool:
+        run.settle_losses()
+        self._device.run("X", op.stage, lambda: run.exchange.advance(self._mailbox))
+        self._listener.at("exchange", run, 0)
+        if run.exchanged:
+            run.cursor += 1
+        return True
+
+    def _step(self, run: SlotRun, op: Instruction) -> bool:
+        if not run.shipped:
+            total = run.exchange.total_square(self._mailbox)
+            if not math.isfinite(total):
+                return False
+            losses = run.exchange.losses
+            run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
+            meta = {"total_square": total, "losses": [[m, x] for m, x in losses.items()]}
+            more = self._listener.more_to_ship(run)
+            self._mailbox.ship(run.slot, run.step, run.exchange.gradient, meta, more=more)
+            run.shipped = True
+            self._listener.at("ship", run, 0)
+            if self.shadows_first.waits(run):
+                return True  # the executor asks again
+        done = run.history[run.step]
+        factor = clip_factor([done.total_square], self._clip_norm)
+        self._device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
+        self._listener.at("step", run, 0)
+        run.next_step()
+        self._listener.stepped(run, done, factor)
+        return True
+
+    def _update(self, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
+        self._optimizer.step(
+            run.stage.params, gradient, run.moments, step=run.step, clip_factor=factor
+        )
+
+    def follow(
+        self,
+        params: Sequence[Tensor],
+        moments: Moments,
+        gradient: Sequence[Tensor],
+        *,
+        stage: int,
+        step: int,
+        total_square: float,
+    ) -> None:
+        """Take the step of layers that this node follows, of a slot of this stage."""
+        factor = clip_factor([total_square], self._clip_norm)
+        self._device.run(
+            "R",
+            stage,
+            lambda: self._optimizer.step(params, gradient, moments, step=step, clip_factor=factor),
+        )
+
+    # ------------------------------------------------------------------ the shadow's operations
+
+    def _forward_ahead(self, run: SlotRun, op: Instruction) -> bool:
+        local = op.microbatch
+        assert local is not None
+        if run.stage.is_first:
+            x = self._input(run, local)
+        else:
+            kept = self._mailbox.kept(act_key(run, local))
+            assert kept is not None, "the stash had it when the operation was found ready"
+            x = kept.tensors[0]
+        self._device.run("FR", op.stage, lambda: run.forward(local, x))
+        return True
+
+    def _backward_ahead(self, run: SlotRun, op: Instruction) -> bool:
+        local = op.microbatch
+        assert local is not None
+        gradient = self._gradient(run, local)
+        run.backed[local] = self._device.run("BR", op.stage, lambda: run.backward(local, gradient))
+        return True
+
+    def step_replica(self, run: SlotRun, op: Instruction) -> bool:
+        message = self._mailbox.take(run.slot, "ship", run.step)
+        total = float(message.meta["total_square"])
+        losses = {int(m): float(x) for m, x in message.meta["losses"]}
+        run.exchange.gradient = list(message.tensors)
+        done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
+        for parameter in run.stage.params:
+            parameter.grad = None
+        factor = clip_factor([total], self._clip_norm)
+        self._device.run("R", op.stage, lambda: self._update(run, list(message.tensors), factor))
+        run.next_step()
+        self._listener.stepped(run, done, factor)
+        return True

@@ -1,0 +1,189 @@
+"""The state of one slot's stage on this node, as its owner or as its shadow.
+
+Rule: owner and shadow are the same thing in two roles. A shadow's run holds the replica and what
+it has computed ahead; promoting it changes its role and nothing else: it walks the same program
+from the start of its step, and what is computed already is only sent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bamboo.checkpoint.manifest import layer_of
+from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Stand
+from bamboo.runtime.step.optimizer import Moments
+from bamboo.runtime.step.stage import Pending, Stage
+from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.one_f_one_b import one_f_one_b
+from bamboo.topology.slots import Slot
+from bamboo.topology.virtual_nodes import BatchShape
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """A failover as its successor sees it; times are of the host's monotonic clock."""
+
+    victim: str
+    planned: bool
+    seen_s: float
+    """When the end of the victim's connection was seen here, or the decision was read."""
+    decided_s: float
+    promoted_s: float
+    version: int
+    """The step that the replica stood at when it was promoted."""
+    first_operation_s: float = 0.0
+    hit_step: int = 0
+    already_computed: int = 0
+    recomputed: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Reduced:
+    """What a stepped step leaves behind, for a slot of another owner that may still lack it."""
+
+    total_square: float
+    losses: dict[int, float]
+    gradient: list[Tensor] = field(default_factory=list)
+    """Kept only where another pipeline may ask for it (D > 1)."""
+    tied: dict[int, Tensor] = field(default_factory=dict)
+    """The sum of all uses of each tied parameter of this stage, by the tie's number."""
+
+
+KINDS = ("param", "exp_avg", "exp_avg_sq")
+"""What belongs to a parameter; its name in a file is `<kind>/<layer>.<name>`."""
+
+
+class SlotRun:
+    """One slot, from the version of its parameters on: `step` is the step it is in, which is also
+    how many steps its parameters have taken."""
+
+    def __init__(
+        self,
+        *,
+        plan: ExchangePlan,
+        batch: BatchShape,
+        stage: Stage,
+        moments: Moments,
+        owner: bool,
+        step: int = 0,
+    ) -> None:
+        self.slot: Slot = plan.slot
+        self.plan, self.stage, self.moments = plan, stage, moments
+        self.owner = owner
+        self.batch = batch
+        self.microbatches: Sequence[int] = batch.microbatches_of(plan.blocks[self.slot.pipeline])
+        """Global index by local index."""
+        stage_number = self.slot.stage
+        program = one_f_one_b(plan.grid.stages, len(self.microbatches))[stage_number]
+        self.program: tuple[Instruction, ...] = (
+            *program.instructions,
+            Instruction(stage=stage_number, kind="X"),
+            Instruction(stage=stage_number, kind="S"),
+        )
+        count = range(len(self.microbatches))
+        self.ahead_forward = [
+            Instruction(stage=stage_number, kind="FR", microbatch=m) for m in count
+        ]
+        self.ahead_backward = [
+            Instruction(stage=stage_number, kind="BR", microbatch=m) for m in count
+        ]
+        self.replica_step = Instruction(stage=stage_number, kind="R")
+        self.recovery: Recovery | None = None
+        self.joining = False
+        """A replica that follows its owner and is not its shadow yet."""
+        self.history: dict[int, Reduced] = {}
+        self.graph_bytes = 0
+        """What one microbatch keeps between forward and backward, measured on the first one."""
+        self.peak_graphs = 0
+        self.step = step - 1
+        self.next_step()
+
+    def next_step(self) -> None:
+        """Enter the next step: the parameters have just been stepped, or are new."""
+        self.step += 1
+        self.cursor = 0
+        self.pending: dict[int, Pending] = {}
+        self.backed: dict[int, Tensor | None] = {}
+        """Input gradients of the redundant backwards that the shadow has run."""
+        self.exchange = Exchange(self.plan, self.step)
+        self.shipped = False
+        """Whether the gradient went to the shadow, of this step that has yet to be taken."""
+        self._losses: dict[int, Tensor] = {}
+
+    def tensors_of(self, layer: int) -> dict[str, Tensor]:
+        """Parameters and moments of one layer, in the order of `SlotBuilder.room_for`."""
+        return {n: tensor for n, tensor in self.tensors().items() if layer_of(n) == layer}
+
+    def settle_losses(self) -> None:
+        """Read the losses of this step from the device, once all backwards are issued."""
+        self.exchange.losses |= {m: float(loss) for m, loss in self._losses.items()}
+        self._losses = {}
+
+    @property
+    def head(self) -> Instruction:
+        """The operation that the owner runs next."""
+        return self.program[self.cursor]
+
+    @property
+    def recovering(self) -> bool:
+        """Whether this slot was promoted and has not caught up yet."""
+        return self.recovery is not None
+
+    def forward(self, local: int, x: Tensor) -> Pending:
+        """Compute the forward of a local microbatch, unless it is there already."""
+        microbatch = self.microbatches[local]
+        if self.graph_bytes == 0:
+            pending, self.graph_bytes = self.stage.measured_forward(x, self.step, microbatch)
+        else:
+            pending = self.stage.forward(x, self.step, microbatch)
+        self.pending[local] = pending
+        self.peak_graphs = max(self.peak_graphs, len(self.pending) - len(self.backed))
+        return pending
+
+    def backward(self, local: int, gradient: Tensor | None) -> Tensor | None:
+        """Compute the backward of a local microbatch; backwards come in order. A virtual node
+        that is complete goes to the exchange."""
+        pending = self.pending[local]
+        out = self.stage.backward(pending, gradient)
+        microbatch = self.microbatches[local]
+        if pending.loss is not None:
+            self._losses[microbatch] = pending.loss.detach()
+        self.pending[local] = Pending(input=None, output=pending.output.detach(), loss=pending.loss)
+        if (microbatch + 1) % self.batch.microbatches == 0:
+            virtual_node = self.batch.virtual_node_of(microbatch)
+            self.exchange.add_leaf(virtual_node, self.stage.take_gradients())
+        return out
+
+    def reduced(self, total_square: float, losses: dict[int, float], keep: bool) -> Reduced:
+        """Record what this step came to; `keep` holds on to the gradient."""
+        gradient = self.exchange.gradient if keep else []
+        tied = self.exchange.tied_totals()
+        if not keep:  # one that came lies in a frame with others, which must not stay
+            tied = {number: total.clone() for number, total in tied.items()}
+        found = Reduced(total_square=total_square, losses=losses, gradient=gradient, tied=tied)
+        self.history[self.step] = found
+        return found
+
+    def forget(self, step: int) -> None:
+        """Nobody will ask for what the steps before this one came to, but for the one it is in."""
+        for old in [s for s in self.history if s < min(step, self.step)]:
+            del self.history[old]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and moments, named as in the final files."""
+        whole: tuple[Sequence[Tensor], ...] = (
+            self.stage.params,
+            self.moments.exp_avg,
+            self.moments.exp_avg_sq,
+        )
+        return {
+            f"{kind}/{name}": tensor.detach()
+            for kind, tensors in zip(KINDS, whole, strict=True)
+            for name, tensor in zip(self.stage.names, tensors, strict=True)
+        }
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether the exchange of this step is done and the squares are out."""
+        return self.exchange.stand is Stand.DONE

@@ -1,0 +1,149 @@
+"""Builds the runs of slots: the exchange plan of a slot, and its stage with fresh state."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from bamboo.config.resolve import batch_shape
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Dataset
+from bamboo.models import ModelSpec, build_shell, named_parameters
+from bamboo.runtime.step.exchange import ExchangePlan, Tie
+from bamboo.runtime.step.optimizer import AdamW, Moments
+from bamboo.runtime.step.slot_run import KINDS, SlotRun
+from bamboo.runtime.step.stage import Stage
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import Strategy
+from bamboo.topology.virtual_nodes import blocks_of
+
+Initial: TypeAlias = Callable[[Iterable[int]], Mapping[str, Tensor]]
+"""Layers -> their parameters at step 0, by global name, as tensors of the caller's own."""
+
+
+class SlotBuilder:
+    """Everything that a node needs to build any slot at step 0, the same on every node."""
+
+    def __init__(
+        self,
+        *,
+        job: JobConfig,
+        strategy: Strategy,
+        spec: ModelSpec,
+        dataset: Dataset,
+        shares: tuple[int, ...] = (),
+        initial: Initial | None = None,
+    ) -> None:
+        """`initial` gives the parameters that the run begins with; None: the layers draw them."""
+        self._initial = initial
+        self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
+        self.optimizer = AdamW(job.train, job.segments)
+        self.batch = batch_shape(job)
+        self.tokens = job.train.batch * job.model.context
+        """Tokens in a whole step."""
+        grid = strategy.placement.grid
+        self.shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
+
+    def laid_out(self, grid: Grid, cut: tuple[int, ...], shares: tuple[int, ...]) -> "SlotBuilder":
+        """The same for another layout, itself for its own. An empty `cut` is as it is here, empty
+        `shares` are equal ones."""
+        held = self.strategy.placement
+        cut = cut or held.cut
+        shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
+        if (held.grid, held.cut, self.shares) == (grid, cut, shares):
+            return self
+        placement = replace(held, cut=cut, grid=grid)
+        return SlotBuilder(
+            job=self.job,
+            strategy=replace(self.strategy, placement=placement),
+            spec=self.spec,
+            dataset=self.dataset,
+            shares=shares,
+            initial=self._initial,
+        )
+
+    def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
+        """Memory for these layers' parameters and moments, by name, in the order in which they are
+        sent; what is in it is nothing yet."""
+        built = self._named(layers)
+        return {f"{kind}/{name}": torch.empty(p.shape) for kind in KINDS for name, p in built}
+
+    def parameter_bytes(self, layers: Iterable[int]) -> int:
+        """What these layers' parameters take; of a plain model no memory is taken for it, not even
+        for a moment."""
+        return sum(p.nbytes for _, p in self._named(layers))
+
+    def _named(self, layers: Iterable[int]) -> Sequence[tuple[str, Tensor]]:
+        """The parameters by name: of a plain model their shapes only."""
+        seed = self.strategy.semantics.seed
+        return named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)
+
+    def build(
+        self, slot: Slot, *, owner: bool, held: Mapping[str, Tensor] | None = None, step: int = 0
+    ) -> SlotRun:
+        """A run of `slot` with its initial parameters and zero moments; or with those that it has
+        before `step`, by name: they are taken, not copied. Raises ValueError when one of these has
+        another shape."""
+        values: Mapping[str, Tensor] | None = None if held is None else of_kind(held, KINDS[0])
+        if held is None and self._initial is not None:
+            values = self._initial(self.strategy.placement.layers_of(slot.stage))
+        stage = Stage(
+            self.spec,
+            self.dataset,
+            self.strategy,
+            stage=slot.stage,
+            tokens=self.tokens,
+            values=values,
+        )
+        grid = self.strategy.placement.grid
+        plan = ExchangePlan(
+            slot=slot,
+            grid=grid,
+            leaves=self.batch.virtual_nodes,
+            blocks=blocks_of(self.shares),
+            shapes=tuple(p.shape for p in stage.params),
+            names=tuple(stage.names),
+            counts_in_norm=tuple(stage.counts_in_norm),
+            ties=self._ties(),
+        )
+        if held is None:
+            moments = self.optimizer.new_state(stage.params)
+        else:
+            first, second = (of_kind(held, kind) for kind in KINDS[1:])
+            moments = Moments(
+                exp_avg=[first[name] for name in stage.names],
+                exp_avg_sq=[second[name] for name in stage.names],
+            )
+        return SlotRun(
+            plan=plan, batch=self.batch, stage=stage, moments=moments, owner=owner, step=step
+        )
+
+    def _ties(self) -> tuple[Tie, ...]:
+        """The tied parameters, each with all its uses in layer order."""
+        uses: dict[tuple[int, str], set[tuple[int, str]]] = {}
+        for tie in self.spec.tied:
+            owner = (tie.owner_layer, tie.owner_name)
+            uses.setdefault(owner, {owner}).add((tie.user_layer, tie.user_name))
+        return tuple(
+            Tie(
+                number=number,
+                uses=tuple(sorted(found)),
+                stages=tuple(self._stage_of(layer) for layer, _ in sorted(found)),
+            )
+            for number, (_, found) in enumerate(sorted(uses.items()))
+        )
+
+    def _stage_of(self, layer: int) -> int:
+        placement = self.strategy.placement
+        stages = range(placement.grid.stages)
+        return next(p for p in stages if layer in placement.layers_of(p))
+
+
+def of_kind(held: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """The tensors of one kind, by the name of their parameter."""
+    prefix = f"{kind}/"
+    return {n.removeprefix(prefix): x for n, x in held.items() if n.startswith(prefix)}

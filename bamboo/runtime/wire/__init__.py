@@ -1,0 +1,1 @@
+"""Messages between nodes: frames, transport, keys, links, and what waits to be sent."""

@@ -1,0 +1,175 @@
+"""State in chunks: who wants it asks for them, `window` chunks ahead of what has come; who sends
+answers one at a time.
+
+Rule: nothing is copied on the way that need not be. A chunk is cut out of the tensors as they lie
+at its sender, and its bytes go straight to where they belong at its receiver.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+SMALL_CHUNK = 1 << 18
+"""Elements, 1 MiB of float32: between nodes whose messages of the training wait behind it."""
+LARGE_CHUNK = 1 << 20
+"""Where nobody trains, or over a connection that carries little else: half as many bytes again in
+the same time as with small ones (benchmarks/NOTES.md)."""
+
+
+def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
+    """The elements [start, stop) of a chunk, of `size` each; None when there is no such chunk. The
+    first one is there also when there are no elements: it says so."""
+    start = chunk * size
+    if chunk and start >= elements:
+        return None
+    return start, min(start + size, elements)
+
+
+def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
+    """Elements [start, stop) of tensors that count as one after the other; a copy only where they
+    are of several."""
+    return _joined(pieces_of(tensors, start, stop))
+
+
+def copy_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
+    """The same in memory of its own, copied once."""
+    return torch.cat(pieces_of(tensors, start, stop) or [torch.empty(0)])
+
+
+def pieces_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
+    """Elements [start, stop) of tensors that count as one after the other, where they lie: a flat
+    piece of each tensor that has any of them."""
+    parts, before = [], 0
+    for tensor in tensors:
+        low, high = max(start - before, 0), min(stop - before, tensor.numel())
+        if low < high:
+            parts.append(tensor.reshape(-1)[low:high])
+        before += tensor.numel()
+    return parts
+
+
+def put_together(pieces: Iterable[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
+    """Tensors of these shapes out of the pieces that they were cut into, none of which is of two;
+    a copy only where one was cut."""
+    rest, out = iter(pieces), []
+    for shape in shapes:
+        parts, missing = [], shape.numel()
+        while missing:
+            parts.append(next(rest))
+            missing -= parts[-1].numel()
+        out.append(_joined(parts).reshape(shape))
+    return out
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
+
+
+class Copying:
+    """State as it is at a step boundary, given out in chunks while its owner goes on: its tensors
+    themselves until they are about to change, then a flat copy of what is still to be sent."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        """Of a chunk, in elements."""
+        self._state: Sequence[Tensor] = ()
+        self.elements = 0
+        self._before = 0
+        """Elements that come before `_state`: they have been sent."""
+        self._asked = 0
+        """Chunks sent; they are asked for in order."""
+        self.step = 0
+        """That the state is as it is before."""
+        self.begun = False
+        self._early: list[int] = []
+
+    def begin(self, tensors: Sequence[Tensor], step: int) -> list[int]:
+        """This is the state; the chunks that were asked for before it was there."""
+        self._state, self.step, self.begun = tensors, step, True
+        self.elements = sum(tensor.numel() for tensor in tensors)
+        early, self._early = self._early, []
+        return early
+
+    def freeze(self) -> None:
+        """The tensors are about to change: what has not been sent of them is kept."""
+        if len(self._state) > 1:
+            self._before = min(self._asked * self._size, self.elements)
+            self._state = [copy_of(self._state, self._before, self.elements)]
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether the last chunk was given out."""
+        return self.begun and not self._state
+
+    def chunk(self, number: int) -> Tensor | None:
+        """One that is asked for, uncopied; None where there is none, or none yet."""
+        if not self.begun:
+            self._early.append(number)
+            return None
+        bounds = bounds_of(number, self.elements, self._size)
+        if bounds is None:
+            return None
+        self._asked = max(self._asked, number + 1)
+        part = slice_of(self._state, *(bound - self._before for bound in bounds))
+        if bounds[1] == self.elements:
+            self._state = ()
+        return part
+
+
+class Gathering:
+    """Tensors, one after the other, of which the first `window` chunks of `size` elements have been
+    asked for; what comes goes into `into`, contiguous and all of one type."""
+
+    def __init__(self, window: int, into: Sequence[Tensor], size: int) -> None:
+        self._asked, self._size = window, size
+        self._into = [tensor.view(-1).view(torch.uint8) for tensor in into if tensor.numel()]
+        self._starts = [0, *accumulate(tensor.numel() for tensor in self._into)]
+        self._elements = sum(tensor.numel() for tensor in into)
+        self._chunks = max(1, -(-self._elements // size))
+        self._missing = set(range(self._chunks))
+
+    def take(self, chunk: int, part: Tensor, *, elements: int) -> bool:
+        """A chunk of so many elements in all has come, as they are or as bytes; False when it is
+        not wanted (twice). Raises ValueError when it is of something of another size."""
+        if chunk not in self._missing:
+            return False
+        bounds = bounds_of(chunk, self._elements, self._size)
+        scalar_bytes = self._starts[-1] // max(1, self._elements)
+        data = part.view(-1).view(torch.uint8)
+        if bounds is None or elements != self._elements:
+            raise ValueError(f"state of {elements} elements came, not of {self._elements}")
+        at, stop = bounds[0] * scalar_bytes, bounds[1] * scalar_bytes
+        if data.numel() != stop - at:
+            raise ValueError(f"chunk {chunk} has {data.numel()} bytes, not {stop - at}")
+        self._put(data, at)
+        self._missing.remove(chunk)
+        return True
+
+    def _put(self, data: Tensor, at: int) -> None:
+        number, done = bisect_right(self._starts, at) - 1, 0
+        while done < data.numel():
+            low = at + done - self._starts[number]
+            target = self._into[number][low : low + data.numel() - done]
+            target.copy_(data[done : done + target.numel()])
+            done += target.numel()
+            number += 1
+
+    def next_chunk(self) -> int | None:
+        """The next one to ask for; None when all are asked for."""
+        if self._asked >= self._chunks:
+            return None
+        self._asked += 1
+        return self._asked - 1
+
+    @property
+    def missing(self) -> int:
+        """Chunks that have not come."""
+        return len(self._missing)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it has come."""
+        return not self._missing

@@ -1,0 +1,270 @@
+"""How a message looks on the wire: frames of header length, JSON header, raw bytes of tensors.
+
+Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the size of what is
+behind it; anything else is `Malformed` and the receiver drops it.
+
+A large message is cut between its tensors, and a large tensor into pieces, so that no frame is
+larger than `MOST_FRAME_BYTES`: a receiver takes memory for a frame before it knows its sender, and
+where the pieces in which freed memory lies hold none of 100 MB, a frame of that size takes new
+memory each time. The frames are no multipart message, although a header in front of the bytes costs
+a copy: libzmq ends the whole process (an assertion in session_base.cpp) when a socket is closed
+while it has sent a part of one.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, get_args
+
+import torch
+
+from bamboo.ids import NodeId
+from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
+from bamboo.runtime.wire.link import AT_ONCE, Due
+from bamboo.topology.slots import Slot
+
+FRAME_BYTES = 4 << 20
+"""Of tensors in a frame, at most; one that is larger has frames of its own, each with a piece."""
+FRAME_TENSORS = 1 << 12
+"""The most of them: their shapes are in the header."""
+MOST_FRAMES = 1 << 16
+HEADER_LIMIT_BYTES = 1 << 20
+MOST_DIMENSIONS = 64
+"""Which torch has."""
+MOST_ELEMENTS = 1 << 48
+ALIGNMENT_BYTES = 8
+MOST_FRAME_BYTES = FRAME_BYTES + HEADER_LIMIT_BYTES + 2 * ALIGNMENT_BYTES
+_LENGTH = struct.Struct("<I")
+_DTYPES: dict[str, torch.dtype] = {
+    "f4": torch.float32,
+    "f8": torch.float64,
+    "i8": torch.int64,
+    "bf16": torch.bfloat16,
+}
+SENDABLE = tuple(_DTYPES.values())
+"""What a tensor that is sent may be made of."""
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_KINDS = frozenset(get_args(MessageKind))
+
+
+class Malformed(ValueError):
+    """Frames that no member of ours would send, or that do not go on from what came before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One of the frames of a message, each of which says all but `meta`, which is in the first."""
+
+    message: Delivered
+    """With the tensors of this frame, or with one of which it has a piece (`piece_at`)."""
+    due: Due
+    number: int
+    """From 0, of `count`."""
+    count: int
+    size_bytes: int
+    """All of it, which stays as long as one of its tensors does."""
+    piece_at: int | None = None
+    """Where in its tensor the bytes lie that the frame has, whose only tensor it then is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Bytes of a tensor that is larger than a frame, from `at` on."""
+
+    of: Buffer
+    at: int
+
+    @property
+    def data(self) -> memoryview:
+        flat: memoryview = self.of.data.cast("B")
+        return flat[self.at : self.at + FRAME_BYTES]
+
+
+def to_buffer(tensor: torch.Tensor) -> Buffer:
+    """The bytes of a tensor, without a copy when it is contiguous and on the CPU."""
+    own = tensor.detach().contiguous().cpu()
+    if own.dtype is torch.bfloat16:  # which NumPy does not have
+        own = own.view(-1).view(torch.uint8)
+    return Buffer(dtype=_NAMES[tensor.dtype], shape=tuple(tensor.shape), data=own.numpy().data)
+
+
+def to_gradient(buffer: Buffer) -> torch.Tensor:
+    """A tensor for what takes each element by itself, so that no bit depends on where it lies: the
+    buffer's own bytes, which it keeps, or a copy where they are not aligned to its elements."""
+    dtype = _DTYPES[buffer.dtype]
+    if buffer.data.nbytes:
+        lying = torch.frombuffer(buffer.data, dtype=dtype)
+        if lying.data_ptr() % dtype.itemsize == 0:
+            return lying.view(buffer.shape)
+    return to_tensor(buffer)
+
+
+def to_bytes(buffer: Buffer) -> torch.Tensor:
+    """The bytes of a buffer, uint8, where they lie: to be copied, never to be computed with."""
+    if not buffer.data.nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(buffer.data, dtype=torch.uint8)
+
+
+def to_tensor(buffer: Buffer) -> torch.Tensor:
+    """A fresh tensor of the buffer's bytes: torch's own memory, so that its alignment, and with
+    it the bits of what is computed from it, do not depend on how it came here."""
+    out = torch.empty(buffer.shape, dtype=_DTYPES[buffer.dtype])
+    if out.numel():
+        out.view(-1).view(torch.uint8).copy_(to_bytes(buffer))
+    return out
+
+
+def encode(
+    key: MessageKey,
+    *,
+    sender: NodeId,
+    generation: int,
+    meta: Mapping[str, Any],
+    buffers: Sequence[Buffer],
+    due: Due = AT_ONCE,
+) -> Iterator[bytes]:
+    """The frames of a message, each made when it is asked for; `due`: until when a virtual link
+    holds it."""
+    cut = _cut(buffers)
+    for number, inside in enumerate(cut):
+        header = [
+            key.kind,
+            [key.to.pipeline, key.to.stage],
+            [key.source.pipeline, key.source.stage],
+            key.step,
+            key.index,
+            sender,
+            generation,
+            due,
+            [number, len(cut)],
+            {} if number else meta,
+            [_entry(one) for one in inside],
+        ]
+        text = json.dumps(header).encode()
+        # Behind blanks the tensors are as well aligned as the frame is (see `to_gradient`).
+        text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT_BYTES)
+        # One pass over the tensors: memory that is zeroed first would be written twice.
+        yield b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in inside)))
+
+
+def _entry(one: Buffer | _Piece) -> list[Any]:
+    """What the header says of a tensor in a frame, or of a piece of one."""
+    if isinstance(one, _Piece):
+        return [one.of.dtype, one.of.shape, one.at]
+    return [one.dtype, one.shape]
+
+
+def _cut(buffers: Sequence[Buffer]) -> list[list[Buffer | _Piece]]:
+    """What goes into each frame: one at least, though it be empty."""
+    out: list[list[Buffer | _Piece]] = [[]]
+    room = FRAME_BYTES
+    for buffer in buffers:
+        size = buffer.data.nbytes
+        if out[-1] and (size > room or len(out[-1]) == FRAME_TENSORS):
+            out.append([])
+            room = FRAME_BYTES
+        if size > FRAME_BYTES:
+            out[-1:] = [[_Piece(buffer, at)] for at in range(0, size, FRAME_BYTES)]
+            room = -1  # not even an empty one goes along
+            continue
+        out[-1].append(buffer)
+        room -= size
+    return out
+
+
+def decode(frame: memoryview) -> Frame:
+    """What `frame` says. Raises Malformed."""
+    length = _LENGTH.unpack_from(frame)[0] if frame.nbytes >= _LENGTH.size else 0
+    if not 0 < length <= min(HEADER_LIMIT_BYTES, frame.nbytes - _LENGTH.size):
+        raise Malformed("no header, or one beyond its limit")
+    body = frame[_LENGTH.size + length :]
+    try:
+        kind, to, source, step, index, sender, generation, due, place, meta, shapes = json.loads(
+            str(frame[_LENGTH.size : _LENGTH.size + length], "utf-8")
+        )
+        if kind not in _KINDS or not isinstance(meta, dict):
+            raise Malformed(f"unknown kind {kind!r}")
+        key = MessageKey(
+            kind=kind,
+            to=Slot(pipeline=int(to[0]), stage=int(to[1])),
+            source=Slot(pipeline=int(source[0]), stage=int(source[1])),
+            step=int(step),
+            index=int(index),
+        )
+        arrives = Due(float(due[0]), float(due[1]))
+        if not all(map(math.isfinite, arrives)):
+            raise Malformed(f"due at {arrives}")
+        number, count = int(place[0]), int(place[1])
+        if not 0 <= number < count <= MOST_FRAMES:
+            raise Malformed(f"frame {number} of {count}")
+        if len(shapes) > FRAME_TENSORS:
+            raise Malformed(f"{len(shapes)} tensors in a frame")
+        piece_at = int(shapes[0][2]) if len(shapes) == 1 and len(shapes[0]) == 3 else None
+        if piece_at is None:
+            buffers = _buffers([(str(d), _shape(shape)) for d, shape in shapes], body)
+        else:
+            buffers = (_piece(str(shapes[0][0]), _shape(shapes[0][1]), piece_at, body),)
+        message = Delivered(
+            key=key,
+            sender=NodeId(str(sender)),
+            generation=int(generation),
+            meta=meta,
+            buffers=buffers,
+        )
+        return Frame(
+            message=message,
+            due=arrives,
+            number=number,
+            count=count,
+            size_bytes=frame.nbytes,
+            piece_at=piece_at,
+        )
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        raise Malformed(str(error)) from error
+
+
+def _shape(said: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(int(n) for n in said)
+
+
+def _is_shape(shape: tuple[int, ...]) -> bool:
+    """Whether a tensor may have it: one of no elements has strides all the same, which count."""
+    return (
+        len(shape) <= MOST_DIMENSIONS
+        and min(shape, default=0) >= 0
+        and prod(max(size, 1) for size in shape) <= MOST_ELEMENTS
+    )
+
+
+def size_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """The bytes of a tensor. Raises Malformed for a type or a shape that no tensor has."""
+    if dtype not in _DTYPES or not _is_shape(shape):
+        raise Malformed(f"unknown dtype {dtype!r} or shape {shape}")
+    return prod(shape) * _DTYPES[dtype].itemsize
+
+
+def _buffers(shapes: Sequence[tuple[str, tuple[int, ...]]], body: memoryview) -> tuple[Buffer, ...]:
+    """The tensors that `body` is, one after the other and to the last byte."""
+    out, at = [], 0
+    for dtype, shape in shapes:
+        size = size_of(dtype, shape)
+        if at + size > body.nbytes:
+            raise Malformed(f"{body.nbytes - at} bytes are no {dtype} of shape {shape}")
+        out.append(Buffer(dtype=dtype, shape=shape, data=body[at : at + size]))
+        at += size
+    if at != body.nbytes:
+        raise Malformed(f"{body.nbytes - at} bytes belong to no tensor")
+    return tuple(out)
+
+
+def _piece(dtype: str, shape: tuple[int, ...], at: int, body: memoryview) -> Buffer:
+    """The bytes of a tensor of this shape that `body` is, from `at` on: a whole frame's, or what is
+    left of the tensor."""
+    size = size_of(dtype, shape)
+    if at < 0 or at % FRAME_BYTES or body.nbytes != min(FRAME_BYTES, size - at):
+        raise Malformed(f"{body.nbytes} bytes at {at} are no piece of {dtype} of shape {shape}")
+    return Buffer(dtype=dtype, shape=shape, data=body)

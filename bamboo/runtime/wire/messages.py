@@ -1,0 +1,355 @@
+"""Messages between slots: routing by slot, the inbox, and the stash of what was sent.
+
+Rules. A message is addressed to a slot, and goes to whoever owns that slot now. What was sent in a
+step stays in the stash until every slot is safe beyond that step; when a slot gets a new owner, all
+that is kept for it is sent again. Messages of one key are bitwise equal, so the first one wins and
+later ones are dropped. Nothing here waits.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from bamboo.core.state import State
+from bamboo.ids import NodeId
+from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind, Transport
+from bamboo.runtime.wire.frames import to_buffer, to_bytes, to_gradient, to_tensor
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
+
+GRADIENTS = frozenset({"partial", "shard", "reduced", "ship", "follow"})
+"""Kinds of messages whose tensors are added or stepped with, element by element."""
+Address: TypeAlias = tuple[MessageKind, int, int]
+"""(kind, step, index) of a message within the inbox of its slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What a message says once it is here."""
+
+    tensors: tuple[Tensor, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    generation: int = 0
+    """That its sender knew of when he sent it, where it came from another node."""
+
+    def size_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+
+@dataclass(slots=True, kw_only=True)
+class Joining:
+    """A receiver that follows an owned slot, as a shadow does, and is none yet."""
+
+    receiver: NodeId
+    guarded: bool = False
+    """Reported: what is safe is the receiver's word, and the shadow of now gets nothing first."""
+    stands: int = -1
+    withheld: list[tuple[MessageKey, Message]] = field(default_factory=list)
+
+
+class Mailbox:
+    """The post office of one node."""
+
+    def __init__(self, transport: Transport, me: NodeId) -> None:
+        self._transport, self._me = transport, me
+        self._assignment: Assignment | None = None
+        self._stash: dict[int, dict[MessageKey, Message]] = defaultdict(dict)
+        self._inbox: dict[Slot, dict[Address, Message | Delivered]] = defaultdict(dict)
+        self._taken: dict[Slot, set[Address]] = defaultdict(set)
+        self.safe: dict[Slot, int] = {}
+        """Per slot, the step before which nothing will ever be asked for again: its shadow's
+        version, or its owner's where there is no shadow."""
+        self.peak_stash_bytes = 0
+        self.stash_bytes = 0
+        self.turns = 0
+        """How often messages were taken in: at least once in each turn of the trainer's loop, which
+        goes round some times a second also where it waits."""
+        self.replica_hashes: dict[tuple[Slot, int], str] = {}
+        self.joining: dict[Slot, Joining] = {}
+        self.of_transfers: deque[tuple[MessageKey, Message]] = deque()
+        """Messages about the state of slots: they belong to no step and are taken by who waits."""
+        self.of_layers: deque[tuple[MessageKey, Message]] = deque()
+        """Messages of reconfigurations."""
+        self.of_feeds: deque[tuple[MessageKey, Message]] = deque()
+        """Messages about what is sent ahead of them."""
+        self._era, self._connected = 0, -1
+        self._participants: frozenset[NodeId] = frozenset()
+        self._bundle: list[tuple[MessageKey, Message]] = []
+
+    def assign(self, assignment: Assignment, participants: Collection[NodeId] = ()) -> None:
+        """Route by this assignment from now on; `participants` are all who hear what is safe."""
+        self._assignment = assignment
+        self._participants = assignment.members().union(participants)
+        for slot in assignment.grid.slots():
+            self.safe.setdefault(slot, 0)
+
+    def connect(self, state: State) -> None:
+        """Messages go between those whom the state names. One that is older than the newest by now
+        changes nothing: a connection that it does not know would end, and what waits in it be lost,
+        which nobody would ask for again."""
+        if state.version < self._connected:
+            return
+        self._connected, members = state.version, state.participants()
+        endpoints = {n.id: n.endpoint for n in state.nodes if n.id in members}
+        self._transport.reconfigure(generation=state.generation, members=endpoints)
+
+    def begin_era(self, era: int, assignment: Assignment, step: int) -> None:
+        """Slots mean something else from generation `era` on: forget all messages of before, and
+        hear none of them any more. Everybody is to stand before `step`. Messages that are of this
+        era already stay: they are for who reads the log later than others."""
+        self._era, self._assignment = era, assignment
+        self._stash.clear()
+        for slot, messages in self._inbox.items():
+            self._inbox[slot] = {a: x for a, x in messages.items() if x.generation >= era}
+        self._taken.clear()
+        self.joining.clear()
+        self.of_transfers = deque(x for x in self.of_transfers if x[1].generation >= era)
+        self.of_feeds = deque(x for x in self.of_feeds if x[1].generation >= era)
+        self.replica_hashes.clear()
+        self._bundle, self.stash_bytes = [], 0
+        self.safe = dict.fromkeys(assignment.grid.slots(), step)
+
+    @property
+    def assignment(self) -> Assignment:
+        assert self._assignment is not None, "mailbox moves only after the first assignment"
+        return self._assignment
+
+    # ------------------------------------------------------------------ sending
+
+    def post(
+        self,
+        key: MessageKey,
+        tensors: Sequence[Tensor] = (),
+        meta: Mapping[str, Any] | None = None,
+        *,
+        also_shadow: bool = False,
+    ) -> None:
+        """Send to the owner of `key.to` (and its shadow) and keep it in the stash."""
+        message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
+        # Sent before it is kept: the other side waits for it.
+        self._route(self.assignment.owner(key.to), key, message)
+        if also_shadow:
+            shadow = self.assignment.shadow(key.to)
+            if shadow is not None:
+                self._route(shadow, key, message)
+        self._stash[key.step][key] = message
+        self.stash_bytes += message.size_bytes()
+        self.peak_stash_bytes = max(self.peak_stash_bytes, self.stash_bytes)
+
+    def post_to(
+        self,
+        node: NodeId,
+        key: MessageKey,
+        tensors: Sequence[Tensor] = (),
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send to a node, whatever it owns, and keep nothing."""
+        message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
+        self._route(node, key, message)
+
+    def declare_safe(self, slot: Slot, step: int, meta: Mapping[str, Any] | None = None) -> None:
+        """Tell everybody that `slot` will ask for nothing before `step`."""
+        key = MessageKey(kind="ack", to=slot, source=slot, step=step)
+        for node in self._participants:
+            self.post_to(node, key, (), meta)
+
+    def ship(
+        self,
+        slot: Slot,
+        step: int,
+        tensors: Sequence[Tensor],
+        meta: Mapping[str, Any],
+        *,
+        more: bool = False,
+    ) -> None:
+        """Send an owned slot's reduced gradient to its shadow and to who is to be its shadow.
+
+        `more`: another slot of the pipeline is to follow in this step. Whoever is to have several
+        gets them in one message: when this node is lost, replicas of neighbouring slots stand at
+        one step, for what they told each other in the step before was told by this node alone.
+        """
+        key = MessageKey(kind="ship", to=slot, source=slot, step=step)
+        message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta)
+        self._bundle.append((key, message))
+        if more:
+            return
+        parcels: dict[NodeId, list[tuple[MessageKey, Message]]] = defaultdict(list)
+        for item in self._bundle:
+            joining, shadow = self.joining.get(item[0].to), self.assignment.shadow(item[0].to)
+            if joining is not None:
+                parcels[joining.receiver].append(item)
+            if joining is not None and joining.guarded and joining.stands <= item[0].step:
+                joining.withheld.append(item)
+            elif shadow is not None:
+                parcels[shadow].append(item)
+        self._bundle = []
+        for node, parcel in parcels.items():
+            self._route(node, *_parcelled(parcel))
+
+    def begin_joining(self, slot: Slot, receiver: NodeId) -> None:
+        """From now on `receiver` is sent what the shadow of `slot` is sent."""
+        self.joining[slot] = Joining(receiver=receiver)
+
+    def guard(self, slot: Slot) -> None:
+        """From now on nothing of `slot` is safe, and nothing goes to its shadow, that the receiver
+        does not have."""
+        self.joining[slot].guarded = True
+
+    def guarded(self, slot: Slot) -> bool:
+        """Whether what is safe of `slot` is a receiver's word."""
+        return slot in self.joining and self.joining[slot].guarded
+
+    def joining_stands(self, slot: Slot, step: int) -> None:
+        """The receiver has followed up to `step`."""
+        joining = self.joining[slot]
+        joining.stands = max(joining.stands, step)
+        self._release(joining, self.assignment.shadow(slot))
+
+    def end_joining(self, slot: Slot, *, released: NodeId | None) -> None:
+        """The receiver is the shadow, or never will be: `released` gets what it was not sent."""
+        joining = self.joining.pop(slot, None)
+        if joining is not None and released != joining.receiver:
+            joining.stands = max((key.step for key, _ in joining.withheld), default=0) + 1
+            self._release(joining, released)
+
+    def _release(self, joining: Joining, shadow: NodeId | None) -> None:
+        """Send the shadow of now what its successor has by now."""
+        ready = [item for item in joining.withheld if item[0].step < joining.stands]
+        joining.withheld = [item for item in joining.withheld if item[0].step >= joining.stands]
+        if shadow is not None:
+            for key, message in ready:
+                self._route(shadow, key, message)
+
+    def resend(self, slot: Slot) -> int:
+        """Send again all that is kept for `slot`, to its owner of now; how many messages."""
+        count = 0
+        for messages in self._stash.values():
+            for key, message in messages.items():
+                if key.to == slot:
+                    self._route(self.assignment.owner(slot), key, message)
+                    count += 1
+        return count
+
+    def _route(self, node: NodeId, key: MessageKey, message: Message) -> None:
+        if node == self._me:
+            self._deliver(key, message)
+        else:
+            buffers: list[Buffer] = [to_buffer(t) for t in message.tensors]
+            self._transport.send(node, key, buffers, message.meta)
+
+    @property
+    def sent_bytes(self) -> Mapping[str, int]:
+        """What went to other nodes, headers too, by kind of message."""
+        return self._transport.sent_bytes
+
+    # ------------------------------------------------------------------ receiving
+
+    def collect(self, timeout_s: float) -> int:
+        """Take in all that came, waiting up to `timeout_s` for the first; how many messages."""
+        self.turns += 1
+        messages = self._transport.poll(timeout_s)
+        for message in messages:
+            self._deliver(message.key, message)
+        return len(messages)
+
+    def _deliver(self, key: MessageKey, message: Message | Delivered) -> None:
+        if key.kind in ("want", "part"):
+            self.of_layers.append((key, _as_it_lies(message)))
+            return
+        if isinstance(message, Delivered) and message.generation < self._era:
+            return
+        if key.kind == "ack":
+            self.safe[key.to] = max(self.safe.get(key.to, 0), key.step)
+            if "hash" in message.meta:
+                self.replica_hashes[(key.to, key.step)] = str(message.meta["hash"])
+            return
+        if "parcel" in message.meta:
+            for part_key, part in _unparcelled(key, _opened(message, key.kind)):
+                self._deliver(part_key, part)
+            return
+        if key.kind in ("pull", "state", "stand"):
+            self.of_transfers.append((key, _as_it_lies(message)))
+            return
+        if key.kind in ("ask", "copy", "taken"):
+            self.of_feeds.append((key, _as_it_lies(message)))
+            return
+        if key.kind == "follow":
+            self.of_feeds.append((key, _opened(message, key.kind)))
+            return
+        address = (key.kind, key.step, key.index)
+        if address not in self._taken[key.to]:
+            self._inbox[key.to].setdefault(address, message)
+
+    def has(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> bool:
+        """Whether that message for `slot` is here and not taken yet."""
+        return (kind, step, index) in self._inbox[slot]
+
+    def take(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> Message:
+        """Take a message that `has` saw."""
+        address = (kind, step, index)
+        self._taken[slot].add(address)
+        return _opened(self._inbox[slot].pop(address), kind)
+
+    def kept(self, key: MessageKey) -> Message | None:
+        """A message that this node sent and still keeps."""
+        return self._stash.get(key.step, {}).get(key)
+
+    # ------------------------------------------------------------------ forgetting
+
+    @property
+    def safe_step(self) -> int:
+        """Every slot is safe before this step."""
+        return min(self.safe.values())
+
+    def prune(self, replicas_from: Mapping[Slot, int]) -> None:
+        """Forget all messages of steps before `safe_step`, but not the gradients that a replica
+        here has yet to follow, from the step in `replicas_from` on."""
+        bound = self.safe_step
+        for step in [s for s in self._stash if s < bound]:
+            self.stash_bytes -= sum(x.size_bytes() for x in self._stash.pop(step).values())
+        for slot, messages in self._inbox.items():
+            ships = min(bound, replicas_from.get(slot, bound))
+            for address in [a for a in messages if a[1] < (ships if a[0] == "ship" else bound)]:
+                del messages[address]
+            self._taken[slot] = {a for a in self._taken[slot] if a[1] >= bound}
+        for known in [k for k in self.replica_hashes if k[1] < bound]:
+            del self.replica_hashes[known]
+
+
+def _as_it_lies(message: Message | Delivered) -> Message:
+    """State on its way: its bytes where they came, for who takes it copies them to their place."""
+    if isinstance(message, Delivered):
+        tensors = tuple(map(to_bytes, message.buffers))
+        return Message(tensors=tensors, meta=message.meta, generation=message.generation)
+    return message
+
+
+def _opened(message: Message | Delivered, kind: MessageKind) -> Message:
+    if isinstance(message, Delivered):
+        read = to_gradient if kind in GRADIENTS else to_tensor
+        tensors = tuple(map(read, message.buffers))
+        return Message(tensors=tensors, meta=message.meta, generation=message.generation)
+    return message
+
+
+def _parcelled(parcel: Sequence[tuple[MessageKey, Message]]) -> tuple[MessageKey, Message]:
+    """Shipped gradients of several slots as one message."""
+    if len(parcel) == 1:
+        return parcel[0]
+    tensors = tuple(tensor for _, message in parcel for tensor in message.tensors)
+    parts = [[key.to.pipeline, key.to.stage, len(x.tensors), x.meta] for key, x in parcel]
+    return parcel[0][0], Message(tensors=tensors, meta={"parcel": parts})
+
+
+def _unparcelled(key: MessageKey, message: Message) -> list[tuple[MessageKey, Message]]:
+    out, at = [], 0
+    for pipeline, stage, count, meta in message.meta["parcel"]:
+        slot = Slot(pipeline=int(pipeline), stage=int(stage))
+        tensors = message.tensors[at : at + int(count)]
+        part = Message(tensors=tensors, meta=meta, generation=message.generation)
+        out.append((replace(key, to=slot, source=slot), part))
+        at += int(count)
+    return out

@@ -1,0 +1,82 @@
+"""Reconfigurations of a run, as the receipt tells of them: from which step, on what, at what price.
+
+Rule: made from the decisions alone, so every launcher of a run tells the same; only how many steps
+a restore cost is also read from the steps seen finished, for when nobody was left to say it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bamboo.core import events
+from bamboo.core.phrases import grid_words, why_words
+from bamboo.core.state import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconfigured:
+    """All stopped and went on in a new layout."""
+
+    at_s: float
+    """When all went on."""
+    took_s: float
+    """From the decision to stop, waiting for nodes included."""
+    grid: str
+    step: int
+    """That all went on from."""
+    checkpoint: bool
+    """Whether it was read from a checkpoint."""
+    steps_again: int
+    """Steps that had been finished and were done again; at least."""
+    sent_bytes: int
+    why: str
+
+    def body(self) -> dict[str, Any]:
+        """As the receipt has it."""
+        return {
+            "at_s": self.at_s,
+            "took_s": self.took_s,
+            "grid": self.grid,
+            "step": self.step,
+            "checkpoint": self.checkpoint,
+            "steps_again": self.steps_again,
+            "sent_bytes": self.sent_bytes,
+            "why": self.why,
+        }
+
+
+def reconfigured_by(
+    before: State,
+    after: State,
+    event: events.Event,
+    *,
+    began_s: float,
+    at_s: float,
+    finished: int,
+) -> Reconfigured | None:
+    """The reconfiguration that this decision completes, if it completes one. `finished`: steps seen
+    finished before."""
+    reconfiguration = before.reconfiguration
+    if (
+        reconfiguration is None
+        or reconfiguration.base is None
+        or after.reconfiguration is not None
+        or after.outcome
+    ):
+        return None
+    newest = max((h.step for r in reconfiguration.reports for h in r.holdings), default=0)
+    sent = sum(one.bytes for one in reconfiguration.rebuilt)
+    if reconfiguration.ahead is not None:
+        sent += reconfiguration.ahead.prepared_bytes
+    if isinstance(event, events.LayoutBuilt):
+        sent += event.bytes
+    return Reconfigured(
+        at_s=at_s,
+        took_s=at_s - began_s,
+        grid=grid_words(after.grid),
+        step=reconfiguration.base,
+        checkpoint=reconfiguration.checkpoint,
+        steps_again=max(0, newest - reconfiguration.base, finished - reconfiguration.base)
+        * reconfiguration.checkpoint,
+        sent_bytes=sent,
+        why=why_words(reconfiguration.why, after.grid),
+    )

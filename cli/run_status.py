@@ -1,0 +1,234 @@
+"""Where a run stands, seen from outside: from its store while it lives, else from its files.
+
+A run ends by leaving a receipt. One without a receipt whose store does not answer was killed
+together with its launcher: it is called `lost`, and its metrics say how far it came.
+"""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.catalogue import installed_catalogue, read_catalogue
+from bamboo.config.load import job_from_json
+from bamboo.config.tree import JobConfig
+from bamboo.coord.follow import Follower, all_records
+from bamboo.coord.ledger import STREAM, ValueRecord
+from bamboo.core.state import initial_state
+from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
+from bamboo.planner.catalogue import Catalogue
+from bamboo.ports import Store
+from bamboo.telemetry.reader import read_metrics
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Strategy
+from cli import lock, wiring
+from cli.bill_log import read_bill_log
+from cli.documents import REMEDY
+from cli.pause import with_kill_stamp
+from cli.progress import (
+    Progress,
+    status_body,
+    with_beat,
+    with_decision,
+    with_metric,
+)
+from cli.runs import RunFolder, is_detached, part_of, started_text
+from cli.stamps import kill_stamps_s
+from cli.store_records import Hearing
+from cloud.local.room import full_disk
+
+LOST = "lost"
+SILENT = "silent"
+"""Its store does not answer, or has ended, and it has a launcher."""
+DAMAGED = "damaged"
+
+
+def job_of(folder: RunFolder) -> JobConfig:
+    """The resolved job of a run."""
+    body = folder.read_json(folder.resolved)
+    job = job_from_json(json.dumps(body), name=str(folder.resolved))
+    return replace(job, code=str(folder.code)) if job.code else job
+
+
+def strategy_of(folder: RunFolder) -> Strategy:
+    """The strategy of a run. Raises InputError when its file is missing or damaged."""
+    try:
+        return Strategy.from_json(folder.read_text(folder.strategy))
+    except ValueError as error:
+        raise InputError(f"{folder.strategy} is damaged: {error}; {REMEDY}") from error
+
+
+def catalogue_of(folder: RunFolder) -> Catalogue:
+    """The catalogue that a run was planned with; of an older run the installed one. Raises
+    InputError when its file is damaged."""
+    return read_catalogue(folder.prices, remedy=REMEDY) or installed_catalogue()
+
+
+def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
+    """A run before its first decision."""
+    grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
+    return Progress(
+        run=folder.id,
+        steps=job.train.steps,
+        tokens_per_step=job.train.batch * job.model.context,
+        state=initial_state(run=folder.id, grid=grid, redundancy=job.cluster.redundancy),
+        started_at_s=started_s,
+        now_s=started_s,
+        modelled=job.cloud.provider == "local",
+    )
+
+
+def begun_progress(folder: RunFolder, job: JobConfig) -> Progress:
+    """Where this part of the run begins: at nothing, or with what earlier parts have to show, whose
+    steps the store of this one does not have."""
+    part = part_of(folder)
+    before = empty_progress if part.number == 1 else progress_before
+    return before(folder, job, started_s=part.started_s)
+
+
+def status_of(folder: RunFolder) -> dict[str, Any]:
+    """What `bamboo status --json` prints for this run, however it stands. `ended` is true from when
+    its receipt stands: before that its members may have finished, and its instances, its final
+    state and its bill are still seen to."""
+    if (ended := _ended(folder)) is not None:
+        return ended
+    return {"ended": False} | _standing(folder)
+
+
+def _ended(folder: RunFolder) -> dict[str, Any] | None:
+    if not folder.receipt.exists():
+        return None
+    body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
+    body["ended"] = True  # in place: a copy would not say which field a damaged receipt lacks
+    return body
+
+
+def _standing(folder: RunFolder) -> dict[str, Any]:
+    if folder.starting():
+        return status_body(begun_progress(folder, job_of(folder)))
+    endpoint = folder.live_endpoint()
+    if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
+        try:
+            with wiring.store_of(folder.id, str(endpoint["store_url"])) as store:
+                body = status_body(progress_from_store(folder, store))
+            return body | {"led": not lock.is_free(folder)}
+        except (StoreUnavailable, InputError):
+            if not lock.is_free(folder):
+                return status_by_books(folder)
+            # else it went while we looked
+    # Asked first: a launcher leaves its receipt before it goes.
+    is_led = not lock.is_free(folder)
+    return status_by_books(folder) if is_led else _ended(folder) or _lost(folder)
+
+
+def row_of(folder: RunFolder) -> dict[str, Any]:
+    """The run's line in `bamboo list`: of a damaged one what is wrong with it, and no figures."""
+    row: dict[str, Any] = {
+        "run": folder.id, "started": None, "phase": DAMAGED, "outcome": None,
+        "ended": folder.receipt.exists(), "step": None, "steps": None, "usd": None, "damage": None,
+    }  # fmt: skip
+    try:
+        row["started"] = started_text(folder)
+        body = status_of(folder)
+        kept = ("phase", "outcome", "ended", "step", "steps", "usd")
+        return row | {key: body[key] for key in kept}
+    except (InputError, UnreadableRecord) as error:
+        return row | {"damage": str(error)}
+
+
+def store_may_answer(url: str) -> bool:
+    """False where a store on a unix socket has no socket any more: no need to wait for it."""
+    if not url.startswith("unix://"):
+        return True
+    path = url.removeprefix("unix://").rpartition("@")[2].partition("?")[0]
+    return Path(path).exists()
+
+
+def store_is_gone(folder: RunFolder) -> bool:
+    """Whether the run has no store that could answer."""
+    endpoint = folder.live_endpoint()
+    return endpoint is None or not store_may_answer(str(endpoint["store_url"]))
+
+
+def progress_from_store(folder: RunFolder, store: Store) -> Progress:
+    """Everything that the launcher's screen shows, folded anew from the store."""
+    progress = begun_progress(folder, job_of(folder))
+    follower = Follower()
+    for decision in follower.catch_up(store):
+        progress = with_decision(
+            progress,
+            decision.state,
+            event=decision.event,
+            reason=decision.reason,
+            at_s=decision.now_s,
+        )
+    stamps_s = kill_stamps_s(folder.kills)
+    hearing = Hearing()
+    for record in map(hearing.metric, all_records(store, "metrics")):
+        if record is not None:
+            progress = with_metric(progress, with_kill_stamp(record, stamps_s))
+    _, leases = store.leases()
+    for node, lease in leases.items():
+        if (beat := hearing.beat(lease.payload)) is not None:
+            progress = with_beat(progress, node, beat)
+    heard = map(hearing.ledger, all_records(store, STREAM))
+    values = [r for r in heard if isinstance(r, ValueRecord)]
+    return progress.at(now_s=time.time(), usd=values[-1].usd if values else progress.usd)
+
+
+def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
+    """What the books have of a run, by launchers that are gone."""
+    progress = empty_progress(folder, job, started_s=started_s)
+    metrics = read_metrics(folder.metrics)
+    for metric in metrics:
+        progress = with_metric(
+            progress,
+            {"kind": "step", "step": metric.step, "loss": metric.loss, "t_s": 0.0},
+        )
+    if metrics:
+        progress = progress.at(now_s=progress.now_s, usd=metrics[-1].usd)
+    return progress
+
+
+def status_by_books(folder: RunFolder) -> dict[str, Any]:
+    """What the books have of a run that has a launcher, and whose store does not answer, or has
+    ended before it."""
+    if (ended := _ended(folder)) is not None:  # written while we waited for the store
+        return ended
+    progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
+    if store_is_gone(folder):
+        sentence = (
+            "its store is gone and its launcher lives: it writes down how the run ended; ask again"
+        )
+    else:
+        sentence = (
+            "its store does not answer and its launcher lives: this is what was written down; "
+            "training goes on meanwhile; ask again"
+        )
+    return status_body(progress) | {"phase": SILENT, "sentence": sentence, "led": True}
+
+
+def _lost(folder: RunFolder) -> dict[str, Any]:
+    progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
+    sentence = "launcher and store are gone without a receipt; nothing of it runs any more"
+    if job_of(folder).cloud.provider != "local":
+        sentence = (
+            "it has no launcher and no receipt, and its store does not answer; its instances "
+        )
+        sentence += f"may run: `bamboo stop {folder.id}` ends them"
+    elif is_detached(folder):
+        sentence += f"; `bamboo attach {folder.id}` writes its receipt"
+    else:
+        sentence += f"; `bamboo resume {folder.id}` goes on with it"
+    if full := full_disk(folder.path):
+        sentence += f"; before that: {full}"
+    return status_body(progress) | {"phase": LOST, "sentence": sentence}
+
+
+def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
+    """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
+    told_s = [float(record["t"]) for record in read_bill_log(folder.cloud)]
+    _, leases = store.leases()
+    beaten_s = (lease.beaten_at_s for lease in leases.values())
+    return max([folder.resolved.stat().st_mtime, *told_s, *beaten_s])

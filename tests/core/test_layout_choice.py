@@ -1,0 +1,59 @@
+"""Places in a new layout: the best fits first, the rest by zone."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.core.layout_choice import grid_for, layout_for, place
+from bamboo.core.policy import Policy
+from bamboo.core.state import Node, NodeStatus
+from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import ModelLayout, equal_shares
+from tests.core.plain_aim import plain_places, plain_shadow
+
+CUT = (0, 2, 3, 7, 8)
+"""Stages of unequal length, so that holding one layer more or less makes a difference."""
+
+
+def node(number: int, zone: str) -> Node:
+    return Node(
+        id=NodeId(f"n{number:02}"),
+        instance=InstanceId(f"n{number:02}"),
+        zone=ZoneId(zone),
+        endpoint="ipc:///x",
+        pid=1,
+        status=NodeStatus.MEMBER,
+    )
+
+
+@given(st.data(), st.integers(1, 3), st.booleans())
+def test_everybody_is_placed_as_by_comparing_each_with_each(
+    data: st.DataObject, pipelines: int, apart: bool
+) -> None:
+    grid = Grid(pipelines=pipelines, stages=len(CUT) - 1)
+    layout = ModelLayout(grid=grid, cut=CUT, shares=equal_shares(4, pipelines))
+    zones = data.draw(st.lists(st.sampled_from("abc"), min_size=grid.size, max_size=grid.size + 3))
+    order = data.draw(st.permutations(range(len(zones))))
+    nodes = [node(number, zone) for number, zone in zip(order, zones, strict=True)]
+    holders = data.draw(st.sets(st.sampled_from([n.id for n in nodes])))
+    some = st.frozensets(st.integers(0, CUT[-1] - 1))
+    held = {holder: data.draw(some) for holder in sorted(holders)}
+    found = place(nodes, layout, held, "stash", apart=apart)
+    assert found.owners == plain_places(nodes, layout, held, apart=apart)
+    usable = {n.id for n in nodes}
+    by_zone = {n.id: n.zone for n in nodes} if apart else None
+    bare = found.replace(owners={}, shadows=dict.fromkeys(grid.slots()))
+    for slot in grid.slots():
+        assert found.shadow(slot) == plain_shadow(bare, slot, usable, by_zone)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(2, 5), st.integers(1, 6))
+def test_the_grid_is_that_of_the_layout(
+    nodes: int, pipelines: int, stages: int, virtual_nodes: int
+) -> None:
+    cuts = tuple(tuple(range(number + 1)) for number in range(2, stages + 1))
+    policy = Policy(cuts=cuts, virtual_nodes=virtual_nodes, pipelines=pipelines, stages=stages)
+    layout = layout_for(nodes, policy)
+    assert layout.grid == grid_for(nodes, policy)
+    assert layout.grid.size <= max(nodes, 2)
+    assert layout.grid.stages == max(2, min(nodes, stages))
