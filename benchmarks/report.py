@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
 import random
@@ -13,6 +12,8 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from benchmarks import history
 
 T = TypeVar("T")
 RESULTS = Path(__file__).parent / "results"
@@ -143,16 +144,17 @@ def _said(value: object) -> str:
 
 
 def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) -> Path:
-    """Write `results/<name>-<date>.json`; the newest of a day stays. `parts`: of what is measured
-    these alone, comma separated; they get a file of their own, beside that of the whole. Where it
-    cannot be written the command ends with 1, and an older file of the name stays."""
+    """Write `results/<name>-<date>.json`, which replaces the older file of that name, and its row
+    in the table of all results. `parts`: these alone of what is measured, comma separated; they
+    have a file of their own, beside that of the whole. Where it cannot be written the command ends
+    with 1, and the older file stays."""
     head = facts(command)
     words = (part.replace(",", "+") for part in parts if part)
     path = RESULTS / f"{'-'.join([name, *words])}-{head['date']}.json"
     aside = path.with_suffix(".tmp")
     try:
         RESULTS.mkdir(exist_ok=True)
-        aside.write_text(json.dumps({"facts": head, **body}, indent=1) + "\n")
+        aside.write_text(history.text_of({"facts": head, **body}))
         aside.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -160,6 +162,13 @@ def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) 
         raise SystemExit(
             f"error: {path}: cannot be written: {error.strerror}; what is printed above is all "
             "there is of this run"
+        ) from None
+    try:
+        history.tidy(RESULTS)
+    except (OSError, ValueError) as error:
+        raise SystemExit(
+            f"error: {path.name} is written, its row in the table is not: {error}; then run "
+            "`python -m benchmarks.history`"
         ) from None
     return path
 

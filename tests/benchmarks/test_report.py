@@ -81,7 +81,7 @@ def test_a_result_that_cannot_be_written_leaves_the_older_one(
     monkeypatch.setattr(Path, "write_text", _full)
     with pytest.raises(SystemExit, match="cannot be written: No space left on device"):
         write_result("x", "command", {"rows": 7})
-    assert [file.read_text() for file in tmp_path.iterdir()] == [before]
+    assert [file.read_text() for file in tmp_path.glob("x-*")] == [before]
 
 
 def _full(path: Path, text: str) -> int:
