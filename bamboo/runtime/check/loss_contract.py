@@ -17,7 +17,7 @@ from bamboo.runtime.check.one_layer import leaves_of
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.user_code.traces import placed_line_of
 
-MOST_REPEATS, REPEATS_S = 100, 0.05
+MOST_REPEATS, REPEATS_S = 100, 0.2
 """So often the loss is asked within this time of the processor, which a busy machine makes no
 shorter: what it counts may show only then."""
 ROUNDING = 1e-3
