@@ -1,4 +1,5 @@
-"""Each command of the README's section on accounts, as it stands there, in an account."""
+"""Each command of docs/aws.md that leads from nothing to a run and back, as it stands there, in an
+account."""
 
 import json
 import re
@@ -17,22 +18,22 @@ def account(tmp_path: Path) -> Iterator[Account]:
     yield from an_account(tmp_path)
 
 
-def commands_of_the_readme() -> list[list[str]]:
-    """Those of Bamboo itself in the section on accounts, as they stand there."""
-    text = (ROOT / "README.md").read_text()
-    _, _, section = text.partition("## In your AWS account")
+def commands_of_the_page() -> list[list[str]]:
+    """Those of Bamboo itself in the section on a whole run, as they stand there."""
+    text = (ROOT / "docs" / "aws.md").read_text()
+    _, _, section = text.partition("## From nothing to a run, and back")
     lines = re.findall(
         r"^    \.venv/bin/bamboo ([^#\n]+)", section.partition("\n## ")[0], re.MULTILINE
     )
     return [line.split() for line in lines]
 
 
-def test_each_command_of_the_readme_s_section_on_accounts(account: Account) -> None:
+def test_each_command_of_the_page_on_accounts(account: Account) -> None:
     account.stack()
     small = ("--set", "model.layers=2", "--set", "model.width=16", "--set", "model.heads=2")
     small += ("--set", "train.steps=20", "--set", "data.max_bytes=20000")
     ran = []
-    for verb, *words in commands_of_the_readme():
+    for verb, *words in commands_of_the_page():
         code = 0
         if verb == "init":
             # A machine on loopback has no address outside, and nobody to be asked.

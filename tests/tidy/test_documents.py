@@ -9,6 +9,7 @@ from tests.tidy.tree import ROOT, Source, paths, text_sources
 
 ROOMS = r"(?:bamboo|benchmarks|cli|cloud|examples|infra|terraform|tests|\.ci)"
 NAMED_PATH = re.compile(rf"(?<![\w/.-])({ROOMS}/[\w./-]*\w)")
+LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 NAMED_TARGET = re.compile(
     r"\bmake ([a-z]+)\b(?=[`\s]*(?:$|[`|#·.,;:)]|JOB=|PYTHON=))", re.MULTILINE
 )
@@ -41,7 +42,16 @@ def missing_targets(document: Source) -> Iterator[str]:
                 yield f"{document.path}:{number}: there is no `make {name}`"
 
 
-@pytest.mark.parametrize("check", [missing_paths, missing_targets])
+def missing_links(document: Source) -> Iterator[str]:
+    # A link is followed from where the document lies.
+    here = ROOT / document.path
+    for number, line in enumerate(document.lines, 1):
+        for name in LINK.findall(line):
+            if not (here.parent / name).exists():
+                yield f"{document.path}:{number}: the link to {name} leads nowhere"
+
+
+@pytest.mark.parametrize("check", [missing_paths, missing_targets, missing_links])
 def test_documents_lead_somewhere(check: object) -> None:
     assert callable(check)
     offences = [offence for document in documents() for offence in check(document)]
@@ -53,3 +63,9 @@ def test_a_document_that_leads_nowhere_is_seen() -> None:
     document = Source("README.md", text)
     assert list(missing_paths(document)) == ["README.md:1: bamboo/nowhere.py does not exist"]
     assert list(missing_targets(document)) == ["README.md:1: there is no `make nothing`"]
+
+
+def test_a_link_is_followed_from_where_its_document_lies() -> None:
+    text = "[a](guarantees.md#x), [b](../README.md), [c](https://a.b/c.md), [d](docs/nowhere.md)\n"
+    (offence,) = missing_links(Source("docs/page.md", text))
+    assert offence == "docs/page.md:1: the link to docs/nowhere.md leads nowhere"
