@@ -1,4 +1,4 @@
-"""A script of SECURITY.md that could not look says so: none of them calls that safe, or a find."""
+"""A script of the threat model that could not look says so: none calls that safe, or a find."""
 
 import socket
 from collections.abc import Callable, Sequence
