@@ -1,10 +1,14 @@
-"""Documents name files, make targets and verbs that exist: a reader who follows them gets there."""
+"""Documents name files, make targets, verbs and options that exist: a reader who follows them gets
+there."""
 
 import re
+import shlex
 from collections.abc import Iterator
 
+import click
 import pytest
 
+from cli import main
 from tests.tidy.tree import ROOT, Source, paths, text_sources
 
 ROOMS = r"(?:bamboo|benchmarks|cli|cloud|examples|infra|terraform|tests|\.ci)"
@@ -12,6 +16,11 @@ NAMED_PATH = re.compile(rf"(?<![\w/.-])({ROOMS}/[\w./-]*\w)")
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 NAMED_TARGET = re.compile(
     r"\bmake ([a-z]+)\b(?=[`\s]*(?:$|[`|#·.,;:)]|JOB=|PYTHON=))", re.MULTILINE
+)
+COMMAND = re.compile(
+    r"^ {4}(?:\$ )?(?:\.venv/bin/)?bamboo +((?:[^\n]*\\\n)*[^\n]*)"  # a line of a block
+    r"|`(?:\.venv/bin/)?bamboo\s+([a-z][^`]*)`",  # or words within a text
+    re.MULTILINE,
 )
 
 
@@ -51,7 +60,39 @@ def missing_links(document: Source) -> Iterator[str]:
                 yield f"{document.path}:{number}: the link to {name} leads nowhere"
 
 
-@pytest.mark.parametrize("check", [missing_paths, missing_targets, missing_links])
+def refusal(words: list[str]) -> click.UsageError | None:
+    """Why `bamboo` would refuse these words; they are parsed, and nothing is run. Values are not
+    looked at: words such as RUN or N stand for them."""
+    command: click.Command | None = main.bamboo
+    words = [word for word in words if word not in ("-h", "--help")]
+    while isinstance(command, click.Group) and words:
+        verb, *words = words
+        command = command.get_command(click.Context(command), verb)
+        if command is None:
+            return click.UsageError(f"there is no {verb}")
+    if command is None or isinstance(command, click.Group):
+        return None
+    try:
+        command.make_context(command.name, words)
+    except click.BadParameter:
+        return None
+    except click.UsageError as error:
+        return error
+    return None
+
+
+def refused_commands(document: Source) -> Iterator[str]:
+    for found in COMMAND.finditer(document.text):
+        line, text = re.sub(r"\\\n *", "", found[1] or ""), found[2] or ""
+        error = refusal(shlex.split(re.split(r" {3,}| [>|] ", line)[0] or text, comments=True))
+        # Within a text an option may stand without its value.
+        if error is None or (text and isinstance(error, click.BadOptionUsage)):
+            continue
+        number = document.text[: found.start()].count("\n") + 1
+        yield f"{document.path}:{number}: bamboo {line or text}: {error.format_message()}"
+
+
+@pytest.mark.parametrize("check", [missing_paths, missing_targets, missing_links, refused_commands])
 def test_documents_lead_somewhere(check: object) -> None:
     assert callable(check)
     offences = [offence for document in documents() for offence in check(document)]
@@ -69,3 +110,20 @@ def test_a_link_is_followed_from_where_its_document_lies() -> None:
     text = "[a](guarantees.md#x), [b](../README.md), [c](https://a.b/c.md), [d](docs/nowhere.md)\n"
     (offence,) = missing_links(Source("docs/page.md", text))
     assert offence == "docs/page.md:1: the link to docs/nowhere.md leads nowhere"
+
+
+def test_a_command_that_would_be_refused_is_seen() -> None:
+    text = """
+    .venv/bin/bamboo launch JOB.toml \\
+        --max-nodes N --nowhere   # an option that is not there
+    $ bamboo plan JOB.toml --json > plan.json
+    bamboo go
+
+Ask `bamboo verify RUN --steps`, `bamboo trace stats FILE`, and not `bamboo stop RUN --now`.
+"""
+    refused = list(refused_commands(Source("docs/page.md", text)))
+    for offence, words in zip(
+        refused, ("2: bamboo launch", "5: bamboo go", "7: bamboo stop"), strict=True
+    ):
+        assert offence.startswith(f"docs/page.md:{words}")
+    assert ["--nowhere" in offence for offence in refused] == [True, False, False]
