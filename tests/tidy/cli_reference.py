@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 MARK = "<!-- Below: written by `python -m tests.tidy.cli_reference`. Do not edit. -->\n"
 COLUMNS = 78
 """What click takes of a terminal of 80 columns."""
+HELP = ("-h, --help", "Show this message and exit.")
 
 
 def reference() -> str:
@@ -31,12 +32,26 @@ def reference() -> str:
 def pages_of(command: click.Command, of: str, heading: str) -> Iterator[str]:
     """Of a command and of those within it."""
     name = f"{of} {command.name}"
-    context = click.Context(
-        command, info_name=name, terminal_width=COLUMNS, help_option_names=["-h", "--help"]
-    )
-    yield f"{heading} {name}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+    yield f"{heading} {name}\n\n```text\n{help_of(command, name)}\n```\n"
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         yield from pages_of(inner, name, f"{heading}#")
+
+
+def help_of(command: click.Command, name: str) -> str:
+    """What `--help` prints. click itself keeps the names of that option as a command was asked for
+    them first, with or without `-h`."""
+    context = click.Context(command, info_name=name, terminal_width=COLUMNS)
+    formatter = context.make_formatter()
+    command.format_usage(context, formatter)
+    command.format_help_text(context, formatter)
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    rows = [row for one in options if (row := one.get_help_record(context)) is not None]
+    with formatter.section("Options"):
+        formatter.write_dl([*rows, HELP])
+    if isinstance(command, click.Group):
+        command.format_commands(context, formatter)
+    command.format_epilog(context, formatter)
+    return formatter.getvalue().rstrip()
 
 
 def page(text: str) -> str:
