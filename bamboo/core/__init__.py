@@ -1,1 +1,1 @@
-"""The membership of a run as a pure state machine: what an event means, and why."""
+"""Decides the membership of a run: a pure state machine over a log of events."""

@@ -1,7 +1,7 @@
-"""Answers of many nodes to one question, and who has not given his.
+"""The answers of many nodes to one question, and the nodes that have not answered yet.
 
-Rule: a reconfiguration asks every node three times, so whoever counts the missing at each answer
-must not go through all of them: who is silent is found once, and handed on from answer to answer.
+Rule: a reconfiguration asks every node three times, so counting the missing answers must not go
+through all nodes each time. The silent nodes are found once and handed on from answer to answer.
 """
 
 from collections.abc import Collection
@@ -17,19 +17,21 @@ class _Signed(Protocol):
 
 T = TypeVar("T", bound=_Signed | tuple[NodeId, int])
 _Known = tuple[Collection[NodeId], Collection[NodeId] | None, frozenset[NodeId]]
-"""Who was asked, among whom, and who of them is silent."""
+"""The nodes that were asked, the nodes among which they count, and those of them that are
+silent."""
 
 
 class Answers(tuple[T, ...]):
-    """In the order in which they came; equal to any tuple of the same."""
+    """Answers in the order in which they came; equal to any tuple of the same answers."""
 
     _known: _Known = ((), None, frozenset())
-    """One value, set at once, for several threads may ask."""
+    """One value that is set as a whole, since several threads may ask."""
 
     def silent(
         self, asked: Collection[NodeId], among: Collection[NodeId] | None = None
     ) -> frozenset[NodeId]:
-        """Who of `asked` has not answered; with `among` only those of them who are there too."""
+        """The nodes of `asked` that have not answered; with `among`, only those that are in it
+        too."""
         known_asked, known_among, silent = self._known
         if known_asked is not asked or known_among is not among:
             those = frozenset(asked) if among is None else frozenset(among).intersection(asked)
@@ -43,7 +45,7 @@ class Answers(tuple[T, ...]):
         return node not in silent and any(_node(answer) == node for answer in self)
 
     def having(self, *more: T) -> "Answers[T]":
-        """The same, and these."""
+        """Return the answers with these added."""
         after = Answers((*self, *more))
         asked, among, silent = self._known
         after._known = (asked, among, silent.difference(map(_node, more)))
@@ -51,7 +53,7 @@ class Answers(tuple[T, ...]):
 
 
 def answers(given: tuple[T, ...]) -> Answers[T]:
-    """`given`, and all that is known of them."""
+    """Return `given` as Answers; the same object if it is that already."""
     return given if isinstance(given, Answers) else Answers(given)
 
 

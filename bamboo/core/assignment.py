@@ -1,5 +1,5 @@
-"""Who gets which slot: nodes in order of zone and id, pipelines within a zone where possible, or
-with neighbours in different zones where that is asked for."""
+"""Makes the first assignment of a run: nodes in order of zone and id, pipelines within one zone
+where possible, or neighbours in different zones where the job asks for that."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -17,14 +17,14 @@ from bamboo.topology.strategy import BARE_MODES
 def assign(
     nodes: Sequence[Node], grid: Grid, redundancy: str, *, apart: bool = False
 ) -> Assignment:
-    """One node for each slot, the same for every order in which `nodes` are given.
+    """Choose one node for each slot, the same for every order in which `nodes` are given.
 
-    A zone with enough nodes for whole pipelines takes them first, so traffic between neighbours
-    stays within it; what is left over is filled in order of zone, then id. Each slot's shadow is
-    the owner of its protector, or None when redundancy is "off". Nodes that the grid does not need
-    get nothing. `apart`: neighbours of a ring lie in different zones where there are nodes for it,
-    and a shadow in another zone than the owner. Raises CoreMisuse when there are fewer nodes than
-    slots.
+    Zones with enough nodes for whole pipelines get these first, so that traffic between neighbours
+    stays within a zone. The other slots are filled in order of zone, then id. The shadow of a slot
+    is the owner of its protector, or None in a mode without replicas. Nodes that the grid does not
+    need get nothing. `apart`: neighbours of a ring lie in different zones where there are nodes for
+    that, and a shadow in another zone than its owner. Raises CoreMisuse when there are fewer nodes
+    than slots.
     """
     if len(nodes) < grid.size:
         raise CoreMisuse(f"{len(nodes)} nodes cannot fill {grid.size} slots")
@@ -62,8 +62,8 @@ def _assign_apart(ordered: Sequence[Node], grid: Grid, redundancy: str) -> Assig
 
 
 def _next_zone(left: Mapping[str, int], chosen: Sequence[str], slot: Slot, grid: Grid) -> str:
-    """The zone with the most nodes left that is not a neighbour's. Of equals the zone of the
-    ring's first slot, so that it is not left for the last one, which lies beside the first."""
+    """The zone with the most nodes left that is not the zone of a neighbour. Of equals the zone of
+    the ring's first slot, so that it is not left for the last slot, which is next to the first."""
     first = chosen[-slot.stage] if slot.stage else None
     beside = {chosen[-1]} if slot.stage else set()
     if slot.stage == grid.stages - 1:

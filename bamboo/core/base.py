@@ -1,7 +1,7 @@
-"""The step that all go on from after a reconfiguration, and who has what as it is before it.
+"""Finds the base of a reconfiguration: the step from which all nodes go on.
 
-Rule: the state before a step is the same bits wherever it lies, so the base is the newest step for
-which every layer is found somewhere, alive or in a checkpoint.
+Rule: the state before a step is the same bits wherever it lies. So the base is the newest step for
+which every layer is found somewhere, on a live node or in a checkpoint.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from bamboo.ids import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A step from which all can go on."""
+    """A step from which all nodes can go on."""
 
     step: int
     checkpoint: bool
@@ -21,7 +21,7 @@ class Base:
 
 
 def find_base(state: State, policy: Policy) -> Base | None:
-    """The newest step for which every layer is there; None: there is none."""
+    """Find the newest step for which every layer is there; None if there is no such step."""
     reconfiguration = state.reconfiguration
     assert reconfiguration is not None, "asked only while a reconfiguration is under way"
     live = reconfiguration.intact or state.redundancy != "off"
@@ -42,13 +42,13 @@ def find_base(state: State, policy: Policy) -> Base | None:
 
 
 def checkpoints_of(state: State, policy: Policy) -> tuple[Checkpoint, ...]:
-    """The complete ones; every run that writes any can begin anew."""
+    """The complete checkpoints. A run that writes checkpoints can also begin again from step 0."""
     start = (Checkpoint(step=0, era=0),) if policy.checkpoint_every > 0 else ()
     return (*start, *state.checkpoints)
 
 
 def held_at(report: Report, base: int, total_square: float | None) -> frozenset[int]:
-    """The layers that a node has as they are before step `base`."""
+    """The layers that a node holds, or can reach, as they are before step `base`."""
     return frozenset(
         layer
         for h in report.holdings
@@ -58,7 +58,7 @@ def held_at(report: Report, base: int, total_square: float | None) -> frozenset[
 
 
 def holders(reconfiguration: Reconfiguration) -> dict[int, tuple[NodeId, ...]]:
-    """By layer, who can send it as it is at the base."""
+    """For each layer, the nodes that can send it as it is at the base."""
     out: dict[int, tuple[NodeId, ...]] = {}
     assert reconfiguration.base is not None, "a base is decided before anything is sent"
     for report in reconfiguration.reports:

@@ -1,11 +1,14 @@
-"""When a checkpoint is complete: all stages are stored, then one member writes the manifest.
+"""Decides when a checkpoint is complete: all stages are stored, then one member writes the
+manifest.
 
-In an emergency (`core.emergency`) all stand still meanwhile, and `core.keep` says who stores what.
+In an emergency (`emergency`) all nodes stand still meanwhile, and `keep` decides which node stores
+what.
 
-Rules. (1) A shard counts only in the era that it was written in; a fenced node's never does. (2) A
-checkpoint that fails ends nothing: training goes on, and the next one is tried. (3) The member that
-was told to complete one is replaced when it goes. (4) What is complete counts until the step is
-decided from which all go on: it may be that step.
+Rules. (1) A shard counts only in the era in which it was written, and never from a node that is
+gone. (2) A checkpoint that fails ends nothing: training goes on, and the next one is tried. (3) The
+member that was told to complete a checkpoint is replaced when it goes. (4) A checkpoint that
+becomes complete during a reconfiguration counts until the base is decided, since it may be the
+base.
 """
 
 from dataclasses import replace
@@ -25,14 +28,15 @@ from bamboo.core.transition import Transition, away, changed, live_members, stal
 from bamboo.ids import NodeId
 
 KEPT = 8
-"""So many complete checkpoints are remembered; which are deleted is decided by who writes them."""
+"""How many complete checkpoints the state names. The nodes that write them decide which to
+delete."""
 BEGUN = 4
-"""So many of the newest in the making are remembered. One is not enough: a node that stores slowly
-is at an earlier one than the others."""
+"""How many of the newest unfinished checkpoints the state names. One is not enough, since a node
+that stores slowly is at an earlier one than the others."""
 
 
 def save_shard(state: State, event: ShardSaved) -> Transition:
-    """Note a stage's shard."""
+    """Note that a stage's shard is stored."""
     if (keep := _keep_of(state, event)) is not None:
         return _save_part(state, event, keep)
     if (why := _void(state, event.node, event.era)) is not None:
@@ -59,7 +63,8 @@ def save_shard(state: State, event: ShardSaved) -> Transition:
 
 
 def order_completion(decided: Transition) -> Transition:
-    """Tell somebody to complete each checkpoint that has all shards, and nobody at work on it."""
+    """Tell a member to complete each checkpoint that has all shards, unless a live member was
+    told."""
     state = decided.state
     if state.reconfiguration is not None:
         return _order_keep(decided, state.reconfiguration)
@@ -85,7 +90,7 @@ def order_completion(decided: Transition) -> Transition:
 
 
 def complete(state: State, event: CheckpointDone) -> Transition:
-    """A checkpoint can be restored from now on. Also while all stop: its manifest stands."""
+    """Note a complete checkpoint, which can be restored from now on; also while all stop."""
     reconfiguration = state.reconfiguration
     if (keep := _keep_of(state, event)) is not None and reconfiguration is not None:
         made = Checkpoint(step=keep.step, era=keep.era)
@@ -109,7 +114,7 @@ def complete(state: State, event: CheckpointDone) -> Transition:
 
 
 def give_up(state: State, event: CheckpointFailed, policy: Policy) -> Transition:
-    """A checkpoint could not be written; training goes on."""
+    """Give up a checkpoint that could not be written; training goes on."""
     if (keep := _keep_of(state, event)) is not None:
         return _part_failed(state, event, keep, policy)
     if (why := _void(state, event.node, event.era)) is not None:
@@ -120,7 +125,7 @@ def give_up(state: State, event: CheckpointFailed, policy: Policy) -> Transition
 
 
 def reject(state: State, event: CheckpointDamaged) -> Transition:
-    """A checkpoint is not what was written: take an older one, if this one was being restored."""
+    """Pass over a damaged checkpoint; if it was being restored, begin again with an older one."""
     if (why := void_member(state, event.node)) is not None:
         return stale(state, why)
     known = any(done.step == event.step for done in state.checkpoints)
@@ -150,7 +155,8 @@ def reject(state: State, event: CheckpointDamaged) -> Transition:
 
 
 def _keep_of(state: State, event: ShardSaved | CheckpointDone | CheckpointFailed) -> Keep | None:
-    """What is being stored while all stand still, if a live node speaks of it."""
+    """What is being stored while all stand still, if the event is about that and from a live
+    node."""
     keep = None if state.reconfiguration is None else state.reconfiguration.keep
     if keep is None or (event.step, event.era) != (keep.step, keep.era):
         return None
@@ -165,7 +171,7 @@ def _save_part(state: State, event: ShardSaved, keep: Keep) -> Transition:
 
 
 def _part_failed(state: State, event: CheckpointFailed, keep: Keep, policy: Policy) -> Transition:
-    """Another node stores it, or writes the manifest, if one can; else all go on without."""
+    """Let another node store the part, or write the manifest; if none can, all go on without it."""
     reason = f"node {event.node} cannot store the state before step {keep.step}: {event.reason}"
     if keep.whole:
         if event.node != keep.committer:
@@ -190,7 +196,7 @@ def _part_failed(state: State, event: CheckpointFailed, keep: Keep, policy: Poli
 
 
 def _order_keep(decided: Transition, reconfiguration: Reconfiguration) -> Transition:
-    """Tell who lives longest to write the manifest, once all parts are stored."""
+    """Once all parts are stored, tell the node that lives longest to write the manifest."""
     state, keep = decided.state, reconfiguration.keep
     if keep is None or not keep.whole or keep.committer in state.roll.live:
         return decided

@@ -1,10 +1,10 @@
-"""Judging leases: a node that stands still is suspected, then gone; a store's outage is no proof.
+"""Judges leases: a node whose counter stands still is first suspected, then gone.
 
-Rule: only growth of the progress counter counts as life, so a node whose beats come but whose
-worker is frozen is treated like one whose beats are missing. A counter is any integer that grows.
-Nobody is judged by a time in which the observer itself could not have beaten (`core.outage`).
-Suspicion is evidence and is only shown; a PeerLost is returned for the caller to append, again at
-every reading until the caller no longer watches the node.
+Rule: only growth of the progress counter counts as life. A node whose beats come but whose worker
+is frozen is treated like one whose beats are missing. The counter is any integer that grows. No
+node is judged by a time in which the observer itself could not have renewed its lease (`outage`).
+Suspicion is evidence and is only shown. For a node that is gone a PeerLost is returned for the
+caller to append, at every reading until the caller stops watching the node.
 """
 
 import json
@@ -20,17 +20,17 @@ from bamboo.ports import Lease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What is remembered of one watched node."""
+    """What an observer remembers about one watched node."""
 
     node: NodeId
     progress: int
     """The highest counter seen; -1 before the first."""
     grown_at_s: float
-    """Store time since which it has not grown."""
+    """The store's time since which the counter has not grown."""
     in_all_s: float
-    """What the observer's own writes vouched for by then (`Writing.in_all_s`)."""
+    """The value of the observer's `Writing.in_all_s` at that time."""
     leased: bool
-    """Whether the last reading held a lease of the node."""
+    """Whether the last reading had a lease of the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class LeaseView:
     read_at_s: float | None = None
     seen: tuple[Seen, ...] = ()
     suspects: tuple[NodeId, ...] = ()
-    """Nodes that stand still longer than `suspect_s`, those longer than `gone_s` included."""
+    """The nodes that have stood still for `suspect_s` or longer, including those that are gone."""
 
 
 def judge(
@@ -55,15 +55,16 @@ def judge(
 ) -> tuple[LeaseView, tuple[PeerLost, ...]]:
     """Compare a successful reading (`Store.leases`) with the one before.
 
-    `watched` are the nodes to judge: the live ones but the observer's own. A node without a lease
-    is judged from the first reading that watched it. `writing` is what the observer knows of its
-    own writes: a store that is read and refuses to be written shows an old lease of everybody.
+    `watched` are the nodes to judge: the live ones without the observer's own. A node without a
+    lease is judged from the first reading that watched it. `writing` is what the observer knows
+    about its own writes: a store that can be read and refuses writes shows old leases of all nodes.
 
-    Everybody's time starts again, so nobody is gone before one full lease has passed, when the
-    store was away (more than half of `gone_s` since the reading before: whoever beat just before it
-    may stand first in the queue behind us), was wiped (a lease that was there is not), or its clock
-    went back. But a store that is away again and again makes nobody immortal: who did not grow
-    while the observer's own writes vouched for PIECES leases in all is gone, outages or not.
+    The time of every node starts again, so that none is gone before one full lease has passed, when
+    the store was away (more than half of `gone_s` since the reading before: another node's beat may
+    be waiting right behind this reading), when it was wiped (a lease that was there is missing), or
+    when its clock went back. A store that is away again and again still lets nodes be judged: a
+    node whose counter did not grow while the observer's own writes succeeded for PIECES leases in
+    all is gone, with or without outages.
     """
     before = {seen.node: seen for seen in view.seen}
     fresh = (
@@ -129,7 +130,7 @@ def _look(
 
 
 def _progress(payload: str) -> int:
-    """The counter in a beat, or -1 (no growth) when the beat is not what an agent writes."""
+    """The counter in a beat, or -1 (no growth) when an agent did not write the beat."""
     try:
         beat = json.loads(payload)
     except (ValueError, RecursionError):

@@ -1,5 +1,8 @@
-"""What must be done, as values. Each names its addressee; only the addressee performs it, once,
-on first reading the version that carries it: save, then speak."""
+"""What must be done after a decision, as values.
+
+Rule: each effect names its addressee, and only the addressee performs it: once, on first reading
+the version that carries it, so never before the decision is committed.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -8,25 +11,25 @@ from bamboo.ids import InstanceId, NodeId
 from bamboo.topology.slots import Slot
 
 Fleet: TypeAlias = Literal["fleet"]
-"""The addressee that may start and stop instances: the launcher."""
+"""The addressee that may start and end instances: the launcher."""
 FLEET: Fleet = "fleet"
 
 Others: TypeAlias = Literal["others"]
-"""The addressees that are all nodes but the one that an effect is about: one effect, however many
-they are."""
+"""All nodes but the one that the effect is about. It is one effect, however many nodes there
+are."""
 OTHERS: Others = "others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """To each member: the assignment stands, connect to all members and train from step 0."""
+    """To each member: the assignment stands; connect to all members and train from step 0."""
 
     to: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promote:
-    """To the successor: your replica of `slot` is its owner now."""
+    """To the successor: you own `slot` now, with the state of your replica."""
 
     to: NodeId
     slot: Slot
@@ -35,7 +38,8 @@ class Promote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """To all but `owner`: it owns `slot` now, send it again what you keep for it."""
+    """To all nodes but `owner`: it owns `slot` now; send it again what your stash keeps for the
+    slot."""
 
     to: Others
     slot: Slot
@@ -44,37 +48,38 @@ class Resend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """To a node with a notice: at the next step boundary stop, and say HandedOver when your
-    shadows have all of it."""
+    """To a node with a notice: stop at the next step boundary, and report HandedOver when your
+    shadows have all your state."""
 
     to: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """To a draining node: you have nobody to hand over to any more, so take back Drain and go on
-    training until the cloud takes the instance."""
+    """To a draining node: no shadow of yours stays, so disregard Drain and train on until the cloud
+    takes the instance."""
 
     to: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """To a node decided gone, should it read this: change nothing, exit."""
+    """To a node that is decided gone, if it reads this: change nothing and exit."""
 
     to: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldForStop:
-    """To each member: say StopReady with the last step you have begun, and begin no other."""
+    """To each member: report StopReady with the last step that you have begun, and begin no
+    other."""
 
     to: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAt:
-    """To each member: finish `step`, write the final state, say NodeFinished."""
+    """To each member: finish `step`, write the final state, and report NodeFinished."""
 
     to: NodeId
     step: int
@@ -82,7 +87,8 @@ class StopAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreeBoundary:
-    """To each node: say BoundaryReady with the last step you have begun, and begin no other."""
+    """To each node: report BoundaryReady with the last step that you have begun, and begin no
+    other."""
 
     to: NodeId
     since: int
@@ -90,7 +96,7 @@ class AgreeBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuiesceAfter:
-    """To each node: finish `step`, stop, and say Quiesced once your shadows stand there too."""
+    """To each node: finish `step`, stop, and report Quiesced once your shadows stand there too."""
 
     to: NodeId
     since: int
@@ -99,7 +105,7 @@ class QuiesceAfter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiesce:
-    """To each node: stop where you are and say Quiesced."""
+    """To each node: stop where you are and report Quiesced."""
 
     to: NodeId
     since: int
@@ -107,7 +113,7 @@ class Quiesce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn:
-    """To each member: everybody has what it is to hold; train from `step` on."""
+    """To each member: all nodes have what they should hold; train from `step` on."""
 
     to: NodeId
     step: int
@@ -124,14 +130,14 @@ class CompleteCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """To each live node: the run is over, leave in order."""
+    """To each live node, or to one that is not needed any more: leave in order."""
 
     to: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminateInstance:
-    """To the fleet: this instance is no member any more, do not pay for it."""
+    """To the fleet: this instance has no member any more; end it."""
 
     to: Fleet
     instance: InstanceId
@@ -140,7 +146,7 @@ class TerminateInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminateAll:
-    """To the fleet: the run is over, nothing of it may stay."""
+    """To the fleet: the run is over; end all its instances."""
 
     to: Fleet
 

@@ -1,12 +1,15 @@
-"""Notices that leave a stage without a home: by when all must hold, and that they do.
+"""An emergency: notices leave a stage without a node that stays, so its state must be stored in
+time.
 
-    a notice  ->  all train on, and each looks, between two steps, whether another one would end too
-    late  ->  the first who finds so says it  ->  all stop at a boundary  ->  who holds what has no
-    home stores it (`keep`)  ->  all go on with who stays, or wait for nodes
+    a notice  ->  all train on, and between two steps each node checks whether another step would
+    end too late  ->  the first one that finds so reports SaveDue  ->  all stop at a boundary  ->
+    nodes with state that has no home store it (`keep`)  ->  all go on with the nodes that stay, or
+    wait for nodes
 
-Rules. (1) A function of who is there, with what notices: it is found again whenever any of that
-changes, and over when each stage has a home. (2) Training goes on for as long as it can be stored.
-(3) What cannot be stored in time is not tried, and said.
+Rules. (1) It is a function of the nodes that are there and of their notices. It is computed again
+whenever any of these change, and is over when each stage has a home. (2) Training goes on for as
+long as the state can still be stored. (3) What cannot be stored in time is not tried, and the
+reason says so.
 """
 
 import math
@@ -33,13 +36,13 @@ from bamboo.ids import NodeId
 
 WHY = "notices leave a stage without a home"
 RECOVERS = 3
-"""Steps, from the loss of an owner until all that it had is there again, and one for safety."""
+"""Steps from the loss of an owner until all that it held is there again, and one for safety."""
 
 
 def note_emergency(
     before: State, decided: Transition, policy: Policy, *, now_s: float
 ) -> Transition:
-    """What `decided` leaves without a home, noted; its reason says so."""
+    """Note what `decided` leaves without a home, and add it to the reason."""
     state = decided.state
     if state is before or not (state.roll.leaving or state.emergency):
         return decided
@@ -51,7 +54,7 @@ def note_emergency(
         and reconfiguration.base is None
         and not _steps_on(state, reconfiguration)
     ):
-        return decided  # all are about to say what they hold, or have
+        return decided  # all nodes report what they hold soon, or have done so
     same = state.nodes is before.nodes and state.assignment is before.assignment
     if same and reconfiguration is before.reconfiguration:
         return decided
@@ -70,9 +73,9 @@ def note_emergency(
 
 
 def hold_by_s(emergency: Emergency, *, now_s: float, step_s: float) -> float:
-    """Store time by which all must stand still, `now_s` being now. Where an owner is taken just
-    then, before that: all stop, so nobody recovers what it alone has of its last step. A time that
-    is over is none."""
+    """The store's time by which all must stand still. If an owner is taken just then, the time is
+    before its loss: all have stopped then, so no node would recompute what only that owner has of
+    its last step. Times that have passed do not count."""
     by_s = emergency.by_s
     for loss_s, before_s in emergency.losses:
         recovered_s = loss_s + RECOVERS * step_s + MARGIN_S
@@ -82,14 +85,14 @@ def hold_by_s(emergency: Emergency, *, now_s: float, step_s: float) -> float:
 
 
 def is_awaited(emergency: Emergency, *, now_s: float) -> bool:
-    """Whether an owner is about to be taken, before all that it owns could be stored: it is
-    recovered first, and all stop then."""
+    """Whether an owner is about to be taken before all that it owns could be stored. Its slots are
+    then recovered first, and all stop after that."""
     before = (x for x in emergency.losses if x[0] < emergency.by_s + MARGIN_S)
     return any(before_s <= now_s < loss_s for loss_s, before_s in before)
 
 
 def save_due(state: State, event: SaveDue) -> Transition:
-    """All hold at a boundary, or where they are, and store what has no home."""
+    """Let all nodes stop, at a boundary or where they are, and store what has no home."""
     if (why := void_member(state, event.node)) is not None:
         return stale(state, why)
     emergency, reconfiguration = state.emergency, state.reconfiguration
@@ -106,7 +109,7 @@ def save_due(state: State, event: SaveDue) -> Transition:
         if not (event.at_once and reconfiguration.planned):
             after = state.having(reconfiguration=replace(reconfiguration, save=True))
             return changed(after, (), f"{WHY}: what has none is stored before all go on")
-    # Also during a failover: what it lacks may be gone with several nodes, and never come.
+    # Also during a failover: what it lacks may be lost with several nodes and never come.
     planned = reconfiguration is None and not event.at_once
     after, orders = begin_reconfiguration(
         state,
@@ -122,7 +125,7 @@ def save_due(state: State, event: SaveDue) -> Transition:
 
 
 def _find(state: State, policy: Policy, *, now_s: float) -> tuple[Emergency | None, str]:
-    """What has no home, if it can be stored; words for what is new."""
+    """Find what has no home and can be stored; also returns words for what is new."""
     held = held_by(state, policy)
     layers = homeless(held, state)
     if not layers or _is_stored(state, policy):
@@ -147,21 +150,22 @@ def _find(state: State, policy: Policy, *, now_s: float) -> tuple[Emergency | No
 
 
 def _first_loss_s(state: State) -> float:
-    """When the first owner is taken whose loss none of the others mends: without redundancy any."""
+    """When the first owner is taken whose loss no other node mends; in mode `off` that is any
+    owner."""
     if state.redundancy != "off" or state.assignment is None:
         return math.inf
     return min(deadline_s(state, node) for node in set(state.assignment.owners))
 
 
 def _steps_on(state: State, reconfiguration: Reconfiguration) -> bool:
-    """Whether a step is finished first, which may take longer than there is time."""
+    """Whether a step is being finished first, which may take longer than there is time."""
     waiting = answers(reconfiguration.reports).silent(reconfiguration.asked, state.roll.live)
     return reconfiguration.planned and reconfiguration.keep is None and bool(waiting)
 
 
 def _losses(state: State, policy: Policy) -> tuple[tuple[float, float], ...]:
-    """When each owner will be taken, the last one first, and by when all must stand still for it to
-    store all that it owns."""
+    """When each owner will be taken, the last one first, and by when all must stand still so that
+    it can store all that it owns."""
     if state.assignment is None:
         return ()
     cut = cut_of(state, policy)
@@ -174,7 +178,8 @@ def _losses(state: State, policy: Policy) -> tuple[tuple[float, float], ...]:
 
 
 def _is_stored(state: State, policy: Policy) -> bool:
-    """Whether the step that all are about to go on from is stored, or the last one of the run."""
+    """Whether the step from which all are about to go on is stored, or the last step of the run
+    is."""
     base = None if state.reconfiguration is None else state.reconfiguration.base
     stored = {made.step for made in state.checkpoints}
     return base in stored or (policy.steps > 0 and policy.steps in stored)

@@ -1,7 +1,7 @@
-"""How a run ends: agreeing on the last step, the members' final reports, and numbers that are not
-finite.
+"""Decides how a run ends: the agreement on the last step, the final reports of the members, and
+numbers that are not finite.
 
-Rule: a run ends once. The end tells every live node to leave and the fleet to keep nothing.
+Rule: a run ends once. The end tells every live node to leave and the fleet to end all instances.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from bamboo.errors import CoreMisuse
 
 
 def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()) -> Transition:
-    """`after` is over with `outcome`; the effects are `first`, then those of any end."""
+    """End the run `after` with `outcome`. The effects are `first`, then those of every end."""
     over = replace(
         after,
         phase=Phase.FINISHED,
@@ -42,7 +42,7 @@ def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] =
 
 
 def request_stop(state: State, event: StopRequested) -> Transition:
-    """Ask every member which step it has begun; without members the run just ends."""
+    """Ask every member which step it has begun. Without members the run ends at once."""
     if event.outcome not in (Outcome.STOPPED, Outcome.BUDGET):
         raise CoreMisuse(f"a stop cannot end a run as {event.outcome}; say RunFailed instead")
     if state.stop_reason is not None:
@@ -51,7 +51,7 @@ def request_stop(state: State, event: StopRequested) -> Transition:
     if state.assignment is None:
         reason = f"stopped before training began: {event.reason}"
         return end(asked, event.outcome, reason)
-    if state.reconfiguration is not None:  # `settle` ends it if that waits for nodes
+    if state.reconfiguration is not None:  # `settle` ends the run if it waits for nodes
         return changed(asked, (), f"stopping once all go on again: {event.reason}")
     effects = (HoldForStop(to=node.id) for node in live_members(state))
     reason = f"stopping at the next step that all can finish: {event.reason}"
@@ -59,7 +59,8 @@ def request_stop(state: State, event: StopRequested) -> Transition:
 
 
 def answer_stop(state: State, event: StopReady) -> Transition:
-    """Note a member's last begun step; the last answer fixes the step at which all stop."""
+    """Note the last step that a member has begun. The last answer fixes the step after which all
+    stop."""
     node = acting_member(state, event.node, "StopReady")
     if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its answer does not count")
@@ -76,10 +77,10 @@ def answer_stop(state: State, event: StopReady) -> Transition:
 
 
 def settle_stop(state: State) -> tuple[State, tuple[Effect, ...], str]:
-    """Fix the step of a stop once every live member has answered.
+    """Fix the last step of a stop once every live member has answered.
 
-    Gives the state, the effects and words to append to the reason; unchanged, nothing and ""
-    while answers are missing, or when there is nothing to settle.
+    Returns the state, the effects, and words to append to the reason. While answers are missing, or
+    when no stop is being agreed, it returns the state unchanged, no effects and "".
     """
     members = live_members(state)
     answered = {node for node, _ in state.stop_ready}
@@ -93,7 +94,8 @@ def settle_stop(state: State) -> tuple[State, tuple[Effect, ...], str]:
 
 
 def finish_node(state: State, event: NodeFinished) -> Transition:
-    """Note that a member wrote the final state of all it owns; the last one ends the run."""
+    """Note that a member has written the final state of all that it owns. The last one ends the
+    run."""
     node = acting_member(state, event.node, "NodeFinished")
     if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
@@ -101,7 +103,7 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
         return stale(state, f"{event.node} has finished already")
     behind = [f.slot for f in state.failovers if f.successor == event.node]
     if behind:
-        # It spoke before it knew of its promotion, so it has not written these slots.
+        # It reported before it knew of its promotion, so it has not written these slots.
         names = name_slots(state, behind)
         return stale(state, f"{event.node} has yet to catch up with {names}, then finish again")
     noted = replace(state, finished=(*state.finished, event.node))
@@ -117,7 +119,7 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
 
 
 def report_non_finite(state: State, event: NonFinite) -> Transition:
-    """A number is not finite: nothing that follows could be right, so the run ends."""
+    """End the run because a number is not finite: no later step could be right."""
     node = acting_member(state, event.node, "NonFinite")
     if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")

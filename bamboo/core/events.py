@@ -1,4 +1,4 @@
-"""What can happen, as values. Any member may append any event; the core decides what it means."""
+"""What can happen, as values. Any member may report any event; the core decides what it means."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,8 +22,9 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLost:
-    """`reporter` saw the data-plane connection to `node` end (cause `disconnect`), or its lease
-    run out while its progress counter stood still (cause `lease`), or its process end (`exit`)."""
+    """`reporter` saw that `node` is lost: its data-plane connection ended (cause `disconnect`), its
+    lease ran out while its progress counter stood still (`lease`), or its process ended (`exit`).
+    The launcher gives other causes in words."""
 
     node: NodeId
     reporter: str
@@ -32,7 +33,7 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeReceived:
-    """The cloud will take the node's instance at `deadline_s` (store time)."""
+    """The cloud will take the node's instance at `deadline_s`, in the store's time."""
 
     node: NodeId
     deadline_s: float
@@ -40,15 +41,16 @@ class NoticeReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceAdvised:
-    """The cloud holds that the node's instance is more likely than others to be taken; it may stay
-    all the same, and a notice may come or not."""
+    """The cloud says that the node's instance is more likely than others to be taken. It may stay
+    all the same, and a notice may or may not follow."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """A draining node finished `step`, begins no further one, and its shadows have all of it."""
+    """A draining node has finished `step` and begins no other, and its shadows have all its
+    state."""
 
     node: NodeId
     step: int
@@ -56,7 +58,7 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeft:
-    """A node goes in order (after FINISHED, or after its hand-over)."""
+    """A node leaves in order, after FINISHED or after its hand-over."""
 
     node: NodeId
     reason: str
@@ -64,51 +66,54 @@ class NodeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The successor of a failover has done again all that its victim had done in the hit step.
+    """The successor of a failover has recomputed all that its victim had done in the hit step.
 
-    Also said after a hand-over, and when there was nothing to do again."""
+    It is reported after a hand-over or a move too, and when there was nothing to recompute."""
 
     node: NodeId
     slot: Slot
     step: int
     recomputed: int
-    """Microbatch forwards computed again after the loss."""
+    """The number of forwards that were computed again after the loss."""
     already_computed: int
-    """Microbatch forwards that the shadow had computed before the loss."""
+    """The number of forwards that the shadow had computed before the loss."""
     pause_s: float
-    """From the first disconnect seen to the first operation of the slot on its successor."""
+    """The time from the first sign of the loss to the slot's first operation on its successor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaJoined:
-    """By the owner of `slot`: the receiver of its transfer stands at `step` as the owner does, and
-    what the owner reduces from now on counts as safe only once the receiver has it."""
+    """The owner of `slot` reports that the receiver of its transfer stands at `step`, as it does
+    itself. From now on what the owner reduces is safe only once the receiver has it."""
 
     node: NodeId
     slot: Slot
     receiver: NodeId
     since: int
-    """The transfer's."""
+    """That of the transfer."""
     step: int
     bytes: int
-    """What the receiver was sent: the copied state, and the gradients until it was equal."""
+    """The bytes that the receiver was sent: the copied state, and the gradients until it was
+    equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yielded:
-    """By the owner of a slot that is to move: it stands at the boundary before `step` and begins
-    it not, every slot's shadow stands there too, and the receiver may go on as the owner."""
+    """The owner of a slot that should move reports that it stands at the boundary before `step` and
+    does not begin that step. The shadow of every slot stands there too, so the receiver can go on
+    as the owner."""
 
     node: NodeId
     slot: Slot
     since: int
-    """The move's."""
+    """That of the move."""
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """Somebody wants the run to end at a step boundary with `outcome` (stopped or budget)."""
+    """A user, a budget or a trace asks the run to end at a step boundary, with `outcome` (stopped
+    or budget)."""
 
     reason: str
     outcome: Outcome
@@ -116,7 +121,8 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReady:
-    """In answer to the effect HoldForStop: the node begins no step after `step` until told."""
+    """The answer to the effect HoldForStop: the node begins no step after `step` until it is
+    told."""
 
     node: NodeId
     step: int
@@ -124,7 +130,8 @@ class StopReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFinite:
-    """A loss, output or gradient of step `step` is not finite; `layer` is where it first shows."""
+    """A loss, output or gradient of `step` is not finite; `layer` is the first layer that shows
+    it."""
 
     node: NodeId
     step: int
@@ -134,18 +141,18 @@ class NonFinite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFinished:
-    """The node wrote the final state of every slot that it owns, after step `step`.
+    """The node has written the final state of every slot that it owns, after step `step`.
 
-    A successor says CaughtUp first for each slot that it took over: until then this is taken for
-    a report from before its promotion, and must be said again."""
+    A successor reports CaughtUp first for each slot that it took over. Until then this event counts
+    as one from before its promotion, and must be reported again."""
 
     node: NodeId
     step: int
 
 
 class FaultScope(StrEnum):
-    """node: this node alone has it (a full disk, too little memory), another may do the same work ·
-    run: the same work would meet it on any node."""
+    """node: the fault is of this node alone (a full disk, too little memory), and another can do
+    the same work · run: the same work would meet the fault on any node."""
 
     NODE = "node"
     RUN = "run"
@@ -153,8 +160,8 @@ class FaultScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailed:
-    """A node met a fault of its own, before it joined or after; by itself, or by who sees that it
-    never will join."""
+    """A node met a fault of its own, before or after it joined. The node reports it, or whatever
+    sees that the node will never join."""
 
     node: NodeId
     instance: InstanceId
@@ -165,8 +172,8 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed:
-    """Whoever sees that the run cannot go on for a reason that no failover mends (no capacity by
-    the forming deadline, replicas differ): ends it with `outcome`."""
+    """The run cannot go on for a reason that no failover mends (such as no capacity by the forming
+    deadline, or replicas that differ), and ends with `outcome`."""
 
     reporter: str
     outcome: Outcome
@@ -175,17 +182,19 @@ class RunFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryReady:
-    """In answer to the effect AgreeBoundary: the node begins no step after `step` until told."""
+    """The answer to the effect AgreeBoundary: the node begins no step after `step` until it is
+    told."""
 
     node: NodeId
     since: int
-    """The reconfiguration's."""
+    """That of the reconfiguration."""
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiesced:
-    """In answer to the effects Quiesce and QuiesceAfter: the node has stopped, and holds this."""
+    """The answer to the effects Quiesce and QuiesceAfter: the node has stopped and holds these
+    layers."""
 
     node: NodeId
     since: int
@@ -195,7 +204,7 @@ class Quiesced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutBuilt:
-    """The node has all that it is to hold in the new layout; `bytes` were sent to it."""
+    """The node has everything that it should hold in the new layout; it was sent `bytes`."""
 
     node: NodeId
     since: int
@@ -204,21 +213,21 @@ class LayoutBuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """By one that is sent state ahead of a reconfiguration: it has all, as its sources have it."""
+    """A receiver of prefetched state has all of it, at the same step as its sources."""
 
     node: NodeId
     since: int
-    """The newest of its feeds'."""
+    """The newest `since` of its feeds."""
     bytes: int
-    """Of the state that was sent to it."""
+    """The bytes of the state that it was sent."""
     followed_bytes: int
-    """Of the reduced gradients since."""
+    """The bytes of the reduced gradients that it was sent since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconsider:
-    """Whoever sees that no more nodes come for now, or that better is to be had: lay out anew for
-    those that are there, if another layout would suit them better."""
+    """The reporter sees that no more nodes come for now, or that a better layout exists:
+    reconfigure for the nodes that are there, if another layout suits them better."""
 
     reporter: str
     reason: str
@@ -226,20 +235,21 @@ class Reconsider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesReleased:
-    """By who keeps the fleet: the run is to go on without these nodes, which cost more than they
-    bring. What they hold is carried to those who stay before they leave."""
+    """The launcher gives these nodes back, since they cost more than they bring. What they hold
+    goes to the nodes that stay before they leave."""
 
     reporter: str
     nodes: tuple[NodeId, ...]
     reason: str
     keep: int = 0
-    """So many are to stay at least: others may have left meanwhile. 0: one whole pipeline."""
+    """At least so many nodes must stay, since others may have left meanwhile; 0: one whole
+    pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalled:
-    """A member that has begun `step` in this era waits in vain: nobody is known to be lost, and
-    nothing comes."""
+    """A member that has begun `step` in this era waits in vain: no node is known to be lost, and no
+    message comes."""
 
     node: NodeId
     era: int
@@ -249,7 +259,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What one microbatch takes a node, forward and backward of all that it owns, in seconds."""
+    """The time that a node needs for one microbatch: forward and backward of all that it owns."""
 
     node: NodeId
     microbatch_s: float
@@ -257,7 +267,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceMeasured:
-    """How fast the members of this era are, by who reads what they report of themselves."""
+    """How fast the members of this era are, from what they report about themselves."""
 
     reporter: str
     era: int
@@ -266,7 +276,7 @@ class PaceMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a node does the work that it has, 1: as is expected of such work."""
+    """How fast a node does its work; 1 is the speed that is expected for such work."""
 
     node: NodeId
     speed: float
@@ -274,7 +284,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedsMeasured:
-    """How fast owners are, whatever they own, by who reads what they report of themselves."""
+    """How fast owners are, independent of what they own, from what they report about themselves."""
 
     reporter: str
     era: int
@@ -283,20 +293,20 @@ class SpeedsMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveDue:
-    """A member holds that another step would end too late to store, before the nodes that hold it
-    are taken, the state that has no other home."""
+    """A member finds that another step would end too late: state that no other node holds could not
+    be stored any more before its nodes are taken."""
 
     node: NodeId
     since: int
-    """The emergency's."""
+    """That of the emergency."""
     at_once: bool
-    """The step in hand would end too late, too: stop where you are."""
+    """Whether the present step would end too late as well, so that all must stop where they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSaved:
-    """A stage's state as it was before `step` is stored, by a node that held it. In an emergency
-    `stage` is the number of the part."""
+    """A node has stored a stage's state as it was before `step`. In an emergency `stage` is the
+    number of the part."""
 
     node: NodeId
     step: int
@@ -306,7 +316,7 @@ class ShardSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDone:
-    """By who was told to complete the checkpoint of `step`."""
+    """The node that was told to complete the checkpoint of `step` has done so."""
 
     node: NodeId
     step: int
@@ -325,7 +335,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDamaged:
-    """What the checkpoint of `step` consists of is not what was written."""
+    """The files of the checkpoint of `step` are not what was written."""
 
     node: NodeId
     step: int
@@ -334,7 +344,7 @@ class CheckpointDamaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRefilled:
-    """The store had lost the run, and `reporter` gave it back what the members had read."""
+    """The store had lost the run, and `reporter` has refilled it with what the members had read."""
 
     reporter: str
 

@@ -1,7 +1,8 @@
-"""A member goes: its shadows take over, or the run ends because nobody holds a copy.
+"""Decides what happens when a node is lost or leaves: its shadows take over, all reconfigure, or
+the run ends because no live node holds a copy.
 
 The neighbour that keeps the replica of a stage takes the stage over (Thorpe et al., Bamboo, NSDI
-2023). Rule: nothing here rolls back, and a slot never waits without an owner.
+2023). Rule: nothing here rolls back, and a slot always has an owner.
 """
 
 from dataclasses import replace
@@ -43,7 +44,7 @@ from bamboo.topology.strategy import BARE_MODES
 
 
 def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) -> Transition:
-    """A live node is gone for ever, `how` being a clause for the reason."""
+    """A live node is gone for ever. `how` is a clause for the reason."""
     reason = f"{describe(state, node.id)} is gone: {how}"
     terminate = TerminateInstance(to=FLEET, instance=node.instance, reason=reason)
     without = with_status(state, NodeStatus.GONE, node.id)
@@ -78,10 +79,10 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
 
 
 def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
-    """A draining node stopped at a step boundary: its shadows go on, nothing is recomputed.
+    """A draining node has stopped at a step boundary: its shadows go on, and nothing is recomputed.
 
-    The instance is left to the cloud: one that the cloud interrupts may be free of charge, one
-    that we terminate is not.
+    The instance is left to the cloud: an instance that the cloud interrupts may be free of charge,
+    one that is terminated from here is not.
     """
     node = acting_member(state, event.node, "HandedOver")
     if not acts(node):
@@ -97,7 +98,7 @@ def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
 
 
 def catch_up(state: State, event: CaughtUp) -> Transition:
-    """The successor has done again all that its victim had done."""
+    """The successor of a failover has recomputed all that its victim had done."""
     node = acting_member(state, event.node, "CaughtUp")
     if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
@@ -124,8 +125,8 @@ def pass_on(
 ) -> tuple[State, tuple[Effect, ...], str]:
     """Give every slot of `leaver` to its shadow, under a new generation.
 
-    `state` has the leaver's status changed already; every slot it owns must have an heir. Gives
-    the state, the effects for those who stay, and the words of the reason.
+    In `state` the leaver's status is changed already, and every slot that it owns must have a live
+    shadow. Returns the state, the effects for the nodes that stay, and words for the reason.
     """
     assignment = assigned(state)
     heirs = {slot: _sure_heir(state, assignment, slot) for slot in assignment.owned_by(leaver)}
@@ -134,7 +135,7 @@ def pass_on(
         Failover(slot=slot, victim=leaver, successor=to, decided_at_s=now_s, planned=planned)
         for slot, to in heirs.items()
     )
-    # An heir that had written its final state now owns more, and must say so again.
+    # A successor that had written its final state owns more now, and must report again.
     owing = {leaver, *heirs.values()}
     after = state.having(
         generation=state.generation + 1,
@@ -155,21 +156,21 @@ def pass_on(
 
 
 def heir(state: State, assignment: Assignment, slot: Slot) -> NodeId | None:
-    """The live node that holds the replica of `slot`, or None."""
+    """The live node that holds the replica of `slot` and would take it over, or None."""
     shadow = assignment.shadow(slot)
     node = None if shadow is None else state.node(shadow)
     return node.id if node is not None and node.status.live else None
 
 
 def assigned(state: State) -> Assignment:
-    """The assignment of a state that has members. Raises CoreMisuse when there is none."""
+    """The assignment of the state. Raises CoreMisuse when there is none."""
     if state.assignment is None:
         raise CoreMisuse(f"run {state.run} has no assignment while {state.phase}")
     return state.assignment
 
 
 def settled_phase(state: State) -> Phase:
-    """Where a run with an assignment stands when nothing else is known."""
+    """The phase that follows from the assignment, the failovers and the redundancy of a state."""
     if state.reconfiguration is not None:
         return state.phase
     if state.failovers:
@@ -189,7 +190,7 @@ def _sure_heir(state: State, assignment: Assignment, slot: Slot) -> NodeId:
 
 
 def take_back_drains(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """Draining nodes that have nobody who stays to hand over to go on as members."""
+    """Make draining nodes members again if one of their shadows does not stay."""
     assignment = assigned(state)
     effects: list[Effect] = []
     for node in state.roll.aside:

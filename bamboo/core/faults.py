@@ -1,12 +1,13 @@
-"""A node that fails by itself: who goes with it, the node alone or the run; and when another may be
-rented after nodes that could not take part.
+"""Decides what a fault ends, the node alone or the run, and when another node may be rented after
+nodes that failed.
 
-Rules. (1) A node that owns no slot never ends a run that has begun: it leaves, with the reason, and
-the others go on. (2) A fault of its node alone (`FaultScope.NODE`) is a loss like any other. One
-that the same work would meet anywhere ends the run where it trains, and before it has begun.
-(3) Whoever comes next may fail the same way, and costs money: the wait before another is rented
-doubles from try to try, and a run that has nobody left, or that forms, ends after MOST_TRIES; one
-that forms ends at once when all its first nodes meet one fault together. Pure.
+Rules. (1) A node that owns no slot never ends a run that has begun: the node leaves, with the
+reason, and the others go on. (2) A fault of one node alone (`FaultScope.NODE`) is a loss like any
+other. A fault that the same work would meet on any node ends the run, if the node owns a slot or
+nothing has been trained yet. (3) The next node may fail in the same way, and costs money. So the
+wait before another is rented doubles from try to try. A run that has no nodes left, or that is
+still forming, ends after MOST_TRIES; one that is forming ends at once when all its first nodes meet
+the same fault together.
 """
 
 from dataclasses import replace
@@ -23,18 +24,18 @@ from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 
 MOST_TRIES = 4
-"""So often in a row nodes may fail before a run that nobody is left of, or that forms, ends."""
+"""So many tries in a row may fail before a run without nodes, or one that is forming, ends."""
 FIRST_WAIT_S = 5.0
-"""After the first fault nobody is rented for so long; after each further try twice as long."""
+"""After the first fault no node is rented for so long; the wait doubles with each further try."""
 CALM_S = 600.0
 CALM_WAITS = 10.0
-"""Faults that lie further apart than either do not belong together, if somebody was taken in
-between them."""
+"""Faults that are further apart than both CALM_S and CALM_WAITS waits do not belong together, if a
+node was taken in between them."""
 _MOST_DOUBLED = 20
 
 
 def fail_node(state: State, event: NodeFailed, *, now_s: float, policy: Policy) -> Transition:
-    """A node that joined, or was about to, failed by itself."""
+    """A node that has joined, or was about to, failed by itself."""
     node = state.node(event.node)
     if node is not None and not node.status.live:
         return stale(state, f"{event.node} {away(node)} already")
@@ -51,8 +52,8 @@ def fail_node(state: State, event: NodeFailed, *, now_s: float, policy: Policy) 
 
 
 def fail_run(state: State, event: RunFailed, *, now_s: float, policy: Policy) -> Transition:
-    """End the run for a reason that no failover mends, unless it is the word of a node that owns
-    nothing: then it is that node's fault alone."""
+    """End the run for a reason that no failover mends. If the reporter is a node that owns nothing,
+    it is the fault of that node alone."""
     if event.outcome is Outcome.DONE:
         raise CoreMisuse(f"RunFailed from {event.reporter} with the outcome done")
     reporter = state.node(NodeId(event.reporter))
@@ -67,14 +68,14 @@ def fail_run(state: State, event: RunFailed, *, now_s: float, policy: Policy) ->
 
 
 def fault_of(node: Node, scope: FaultScope, reason: str) -> NodeFailed:
-    """The event that a node which has joined failed."""
+    """Make the event that a node which has joined has failed."""
     return NodeFailed(
         node=node.id, instance=node.instance, zone=node.zone, scope=scope, reason=reason
     )
 
 
 def has_begun(state: State) -> bool:
-    """Whether anybody has trained since the run was launched or resumed."""
+    """Whether any node has trained since the run was launched or resumed."""
     return (
         bool(state.reconfiguration.owners)
         if state.reconfiguration is not None
@@ -83,20 +84,21 @@ def has_begun(state: State) -> bool:
 
 
 def owns_slot(state: State, node: NodeId) -> bool:
-    """Whether the node trains a slot; not one that it is only about to be given in a new layout."""
+    """Whether the node trains a slot. A slot that it will only get in a new layout does not
+    count."""
     if state.reconfiguration is not None:
         return node in state.reconfiguration.owners
     return state.assignment is not None and bool(state.assignment.owned_by(node))
 
 
 def wait_s(tries: int) -> float:
-    """So long nobody is rented after that many tries in a row."""
+    """For how long no node is rented after this many tries in a row."""
     return float(FIRST_WAIT_S * 2 ** min(tries - 1, _MOST_DOUBLED))
 
 
 def may_rent(state: State, *, booting: int, now_s: float) -> int | None:
-    """How many nodes may be rented at `now_s` (the store's time), while `booting` others are on
-    their way; None: as many as the run lacks. After a second try in a row only one at a time,
+    """How many nodes may be rented at `now_s` (the store's time) while `booting` others are on
+    their way; None: as many as the run lacks. After a second try in a row nodes come one at a time,
     until one has been taken in."""
     faults = state.faults
     if faults is None or _took_in(state, faults):
@@ -107,7 +109,7 @@ def may_rent(state: State, *, booting: int, now_s: float) -> int | None:
 
 
 def _counted(state: State, event: NodeFailed, *, now_s: float) -> Faults:
-    """The faults so far and this one. Those within the wait were rented together: one try."""
+    """Count this fault. Nodes that fail within the wait were rented together and are one try."""
     before = state.faults
     first = Faults(
         tries=1,
@@ -129,7 +131,7 @@ def _counted(state: State, event: NodeFailed, *, now_s: float) -> Faults:
 
 
 def _took_in(state: State, faults: Faults) -> bool:
-    """Whether a node that came after these faults has a place, or is there while the run forms."""
+    """Whether a node that came after these faults has a role, or is there while the run forms."""
     later = [node for node in state.nodes[faults.known :] if node.status.live]
     if state.phase is Phase.FORMING:
         return bool(later)
@@ -139,7 +141,8 @@ def _took_in(state: State, faults: Faults) -> bool:
 
 
 def _refuse(state: State, event: NodeFailed) -> Transition:
-    """One that never joined: it is known from now on, so that its name and instance are."""
+    """Note a node that never joined, so that its name and instance are known, and end its
+    instance."""
     node = Node(
         id=event.node,
         instance=event.instance,
@@ -154,7 +157,8 @@ def _refuse(state: State, event: NodeFailed) -> Transition:
 
 
 def _unless_in_vain(decided: Transition, faults: Faults, *, now_s: float) -> Transition:
-    """Go on without the node; a run that nobody is left of, or that forms, not for ever."""
+    """Go on without the node, unless the run has no nodes left or is forming and has tried too
+    often."""
     state = decided.state
     if state.phase is Phase.FINISHED:
         return decided
@@ -173,8 +177,8 @@ def _unless_in_vain(decided: Transition, faults: Faults, *, now_s: float) -> Tra
 
 
 def _all_alike(state: State, faults: Faults) -> bool:
-    """Whether all the first nodes of a run that forms met one fault together: the next would meet
-    it, too. Who failed later shows only that it failed as well."""
+    """Whether all the first nodes of a run that is forming met the same fault together, so that the
+    next ones would meet it too. A node that failed later shows nothing but its own fault."""
     all_at_once = faults.tries == 1 and faults.nodes >= state.grid.size
     return all_at_once and bool(faults.reason) and not state.roll.live
 

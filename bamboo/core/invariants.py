@@ -1,4 +1,4 @@
-"""What must hold of every state and every step, as sentences about what does not.
+"""Checks what must hold of every state and every decision; each violation is one sentence.
 
 Rule: the machine never calls this; tests, replay and the simulator do.
 """
@@ -14,7 +14,7 @@ _MEMBER = (NodeStatus.MEMBER, NodeStatus.DRAINING)
 
 
 def check(state: State) -> list[str]:
-    """Everything that is wrong with a state; empty when nothing is."""
+    """List everything that is wrong with a state; empty when nothing is."""
     wrong = _check_header(state)
     if state.phase is not Phase.FINISHED:
         if state.assignment is not None and state.reconfiguration is None:
@@ -27,8 +27,8 @@ def check(state: State) -> list[str]:
 
 
 def check_cause(before: State, event: Event, after: State) -> list[str]:
-    """Everything wrong with what led from one state to the next: a node that owns no slot ends no
-    run that has begun."""
+    """List what is wrong with the cause of a decision: a node that owns no slot must not end a run
+    that has begun."""
     if after.phase is not Phase.FINISHED or before.phase is Phase.FINISHED:
         return []
     if not isinstance(event, NodeFailed | RunFailed) or not has_begun(before):
@@ -42,7 +42,8 @@ def check_cause(before: State, event: Event, after: State) -> list[str]:
 
 
 def check_step(before: State, after: State) -> list[str]:
-    """Everything wrong with a step from one state to the next (the same object: no step)."""
+    """List everything that is wrong between two states in a row; the same object means no
+    change."""
     if after is before:
         return []
     wrong = []
@@ -76,7 +77,7 @@ def _check_header(state: State) -> list[str]:
     ids = [node.id for node in state.nodes]
     if len(set(ids)) != len(ids):
         wrong.append("two nodes have one id")
-    # A resumed run that ends while it is laid out for the first time never had an assignment.
+    # A resumed run that ends during its first reconfiguration never had an assignment.
     never = state.reconfiguration is not None or state.phase is Phase.FINISHED
     fits = (state.assignment is not None) == (state.generation > 0)
     if not fits and not (never and state.assignment is None):

@@ -1,9 +1,11 @@
-"""State that notices leave without a home: who stores it, and when all must stand still for that.
+"""Finds state that notices leave without a home, which nodes store it, and by when all must stand
+still for that.
 
-Rules. (1) A stage has a home while one holds it who stays: owner or shadow, of any pipeline. (2)
-What has none is stored by who lives longest, each one's load counted; a node needs SLACK times what
-its bytes take, and MARGIN_S. (3) Where a notice is too short for a stage, as the plan says too,
-nothing is tried. Functions of their arguments alone.
+Rules. (1) A stage has a home while a node that stays holds it, as owner or as shadow, in any
+pipeline. (2) A stage without a home is stored by the nodes that live longest, with the load of each
+counted. A node is given SLACK times the time that its bytes take, and MARGIN_S. (3) Where a notice
+is too short for a stage, nothing is tried; the plan says so too. All of it are functions of their
+arguments alone.
 """
 
 import math
@@ -21,44 +23,45 @@ SLACK = 1.5
 MARGIN_S = 1.0
 
 _Holders = Mapping[int, Sequence[NodeId]]
-"""By layer, who has it; the first one first, where all else is equal."""
+"""For each layer, the nodes that hold it; where all else is equal, the first one is preferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who would store what, from when on at the latest."""
+    """Which node would store which layers, and by when all must stand still."""
 
     parts: tuple[Part, ...]
     by_s: float
-    """Store time at which all must stand still; infinite where nobody who stores is taken."""
+    """The store's time at which all must stand still; infinite if no node that stores is taken."""
     latest_s: float
-    """From then on it is in vain, though everything went as fast as it can."""
+    """After this time it is in vain, even if everything went as fast as it can."""
 
 
 def needed_s(count: float, policy: Policy) -> float:
-    """From all standing still until so many bytes of one node are stored, with a margin."""
+    """The time from when all stand still until one node has stored so many bytes, with a margin."""
     return SLACK * _written_s(count, policy) + MARGIN_S
 
 
 def largest_stage(policy: Policy, cut: Sequence[int]) -> int:
-    """Bytes of the state of the largest stage of a cut."""
+    """The bytes of the state of the largest stage of a cut."""
     return max(sum(policy.layer_bytes[first:stop]) for first, stop in pairwise(cut))
 
 
 def fits_notice(policy: Policy, cut: Sequence[int]) -> bool:
-    """Whether a notice is long enough to store any stage of a cut."""
+    """Whether a notice is long enough to store every stage of a cut."""
     return policy.keeps and needed_s(largest_stage(policy, cut), policy) <= policy.notice_s
 
 
 def unfit_words(policy: Policy, cut: Sequence[int]) -> str:
-    """Why nothing is stored where a notice is too short, for the end of a sentence."""
+    """Why nothing is stored where a notice is too short, as the end of a sentence."""
     rate, stage = size(policy.store_bytes_per_s), size(largest_stage(policy, cut))
     return f"a notice of {policy.notice_s:g} s is too short for {stage} a stage at {rate} a second"
 
 
 def held_by(state: State, policy: Policy) -> dict[int, list[NodeId]]:
-    """By layer, the live nodes that hold it: owners, then shadows; in a new layout that is being
-    built, who held it when all stopped, and who has all of its own."""
+    """For each layer, the live nodes that hold it: owners, then shadows. While a new layout is
+    being built: the nodes that held it when all stopped, and those that have all of their new
+    layers."""
     assignment, reconfiguration, live = state.assignment, state.reconfiguration, state.roll.live
     out: dict[int, list[NodeId]] = {layer: [] for layer in range(len(policy.layer_bytes))}
     if reconfiguration is not None and reconfiguration.base is not None:
@@ -87,19 +90,19 @@ def held_by(state: State, policy: Policy) -> dict[int, list[NodeId]]:
 
 
 def cut_of(state: State, policy: Policy) -> tuple[int, ...]:
-    """First layer of each stage, and the layer count."""
+    """The present cut: the first layer of each stage, then the layer count."""
     return state.cut or policy.cut_for(state.grid.stages)
 
 
 def homeless(held: _Holders, state: State) -> frozenset[int]:
-    """Layers that somebody holds, and nobody who stays."""
+    """The layers that some node holds, and no node that stays."""
     usable = state.roll.usable
     return frozenset(layer for layer, nodes in held.items() if nodes and usable.isdisjoint(nodes))
 
 
 def divide(held: _Holders, state: State, policy: Policy) -> Plan | None:
-    """Who stores which layers, so that all can train on for as long as can be; None where a layer
-    has no holder."""
+    """Decide which node stores which layers, so that all can train on as long as possible; None if
+    a layer has no holder."""
     if any(not nodes for nodes in held.values()):
         return None
     loads: dict[NodeId, int] = {}
@@ -124,7 +127,7 @@ def divide(held: _Holders, state: State, policy: Policy) -> Plan | None:
 
 
 def deadline_s(state: State, node: NodeId) -> float:
-    """Store time at which a node is taken, as far as anybody has said."""
+    """The store's time at which a node will be taken; infinite if it has no notice."""
     found = state.node(node)
     said = None if found is None else found.notice_deadline_s
     return math.inf if said is None else said
@@ -133,8 +136,8 @@ def deadline_s(state: State, node: NodeId) -> float:
 def begin_keep(
     state: State, reconfiguration: Reconfiguration, base: Base, policy: Policy, *, era: int
 ) -> Keep | None:
-    """What is to be stored of the state before the base, by those who have stopped; None: nothing
-    need be, or nobody can."""
+    """What the nodes that have stopped should store of the state before the base; None if nothing
+    must be stored, or no node can."""
     held = _held_at(reconfiguration, state.roll.live, base.step, base.total_square, policy)
     plan = divide(held, state, policy) if homeless(held, state) else None
     if plan is None:
@@ -143,8 +146,8 @@ def begin_keep(
 
 
 def without(state: State, node: NodeId, policy: Policy) -> Keep | None:
-    """What is being stored, with another node for what `node` has yet to store, for it is lost or
-    cannot; None where nobody else has that."""
+    """Give what `node` has yet to store to other nodes, since it is lost or cannot store it; None
+    if no other node holds that."""
     reconfiguration = state.reconfiguration
     assert reconfiguration is not None, "asked only while a reconfiguration is under way"
     keep = reconfiguration.keep
@@ -165,24 +168,24 @@ def without(state: State, node: NodeId, policy: Policy) -> Keep | None:
 
 
 def left_words(keep: Keep) -> str:
-    """How much of it is stored."""
+    """Words for how much of it is stored."""
     return f"{len(keep.stored)} of {len(keep.parts)} parts of step {keep.step} are stored"
 
 
 def shards_of(state: State, era: int) -> int:
-    """How many shards the checkpoint has that is to be completed in `era`."""
+    """How many shards a checkpoint has that is completed in `era`."""
     keep = None if state.reconfiguration is None else state.reconfiguration.keep
     return state.grid.stages if keep is None or keep.era != era else len(keep.parts)
 
 
 def is_kept(checkpoints: Iterable[Checkpoint], step: int) -> bool:
-    """Whether the state before `step` can be read again."""
+    """Whether there is a complete checkpoint of the state before `step`."""
     return any(made.step == step for made in checkpoints)
 
 
 def committer(state: State, keep: Keep) -> NodeId | None:
-    """Who is to write the manifest: of the live nodes, where there are any that have failed at
-    nothing of it, the one that lives longest."""
+    """The node that should write the manifest: the one that lives longest, of the live nodes that
+    have not failed at it; if all have failed, of all live nodes."""
     live = state.roll.live
     able = live.difference(keep.unable) or live
     return max(sorted(able), key=lambda node: deadline_s(state, node), default=None)
@@ -204,7 +207,7 @@ def _held_at(
 
 
 def _units(held: _Holders, cut: Sequence[int]) -> list[tuple[int, ...]]:
-    """Consecutive layers of one stage that the same nodes hold."""
+    """Group consecutive layers of one stage that the same nodes hold."""
     out: list[list[int]] = []
     for layer in sorted(held):
         if out and layer not in cut and held[out[-1][0]] == held[layer]:

@@ -1,11 +1,12 @@
-"""Which layout so many nodes should have, and who of them takes which slot.
+"""Chooses the layout for a number of nodes, and the node for each slot.
 
-Rules. (1) The grid with the shortest step of those that there are nodes for, of equals the
-smallest. Where nobody knows how long steps take: as many whole pipelines as there are nodes for;
-with fewer nodes than stages one shorter pipeline. (2) Whoever holds most of what a slot and its
-replica need gets the slot, so that little is sent. (3) Functions of their arguments alone. (4) The
-rest of a pipeline comes from its zones, or from those that its neighbours are not in, where they
-are to lie apart.
+Rules. (1) The grid is the one with the shortest step among those that there are nodes for, and of
+equals the smallest. Where step times are unknown it has as many whole pipelines as there are nodes
+for, or one shorter pipeline if there are fewer nodes than stages. (2) The node that holds most of
+what a slot and its replica need gets the slot, so that little is sent. (3) Slots that no node holds
+anything of are filled with nodes from the zones of their pipeline or, if neighbours should lie in
+different zones, from zones that the neighbours are not in. All of it are functions of their
+arguments alone.
 """
 
 from collections import deque
@@ -26,12 +27,12 @@ from bamboo.topology.strategy import BARE_MODES
 
 
 def grid_for(nodes: int, policy: Policy) -> Grid:
-    """The grid for so many nodes, at least one."""
+    """The grid for this number of nodes, which must be at least one."""
     return _fastest(nodes, policy) or _fullest(nodes, policy)
 
 
 def layout_for(nodes: int, policy: Policy) -> ModelLayout:
-    """The layout for so many nodes, at least one."""
+    """The layout for this number of nodes, which must be at least one."""
     grid = grid_for(nodes, policy)
     return ModelLayout(
         grid=grid,
@@ -41,24 +42,24 @@ def layout_for(nodes: int, policy: Policy) -> ModelLayout:
 
 
 def nodes_wanted(available: int, policy: Policy, *, standbys: int) -> int:
-    """How many of so many nodes that are to be had a run should have: those of the grid that they
-    are enough for, and the standbys; what is beyond would be paid for nothing."""
+    """How many of the available nodes a run should have: those of the grid that they suffice for,
+    and the standbys. More would be paid for nothing."""
     return min(available, grid_for(available, policy).size + standbys)
 
 
 def _fastest(nodes: int, policy: Policy) -> Grid | None:
-    """By the planner's figures; None where they have none for so few nodes."""
+    """The grid by the planner's figures; None if they have none for so few nodes."""
     able = [g for g in policy.grids if g.pipelines * g.stages <= nodes]
     if not able:
         return None
-    # Asked at every event, and there may be many grids: a key for each would take longer.
+    # This is computed at every event, with many grids; building a key for each takes longer.
     shortest_s = min(map(attrgetter("step_s"), able))
     best = min((g for g in able if g.step_s == shortest_s), key=lambda g: (g.size, g.stages))
     return Grid(pipelines=best.pipelines, stages=best.stages)
 
 
 def _fullest(nodes: int, policy: Policy) -> Grid:
-    """As many whole pipelines as can be, or one shorter one."""
+    """The grid with as many whole pipelines as possible, or with one shorter pipeline."""
     able = [len(cut) - 1 for cut in policy.cuts]
     stages = max((p for p in able if p <= min(nodes, policy.stages)), default=min(able))
     pipelines = max(1, min(policy.pipelines, policy.virtual_nodes, nodes // stages))
@@ -73,8 +74,8 @@ def place(
     *,
     apart: bool = False,
 ) -> Assignment:
-    """Owners and shadows of every slot. `held`: the layers that each node has already; `apart`:
-    neighbours are to lie in different zones."""
+    """Choose owner and shadow of every slot. `held`: the layers that each node holds already;
+    `apart`: neighbours should lie in different zones."""
     grid, zones = layout.grid, {node.id: node.zone for node in nodes}
     slots = grid.slots()
     if len(nodes) < len(slots):
@@ -90,7 +91,7 @@ def place(
 
 
 def _fill_up(chosen: dict[Slot, NodeId], nodes: Sequence[Node], grid: Grid, *, apart: bool) -> None:
-    """Give the slots that nobody has to nodes without one: by zone first, then by id."""
+    """Give the slots without an owner to nodes without a slot, by zone first, then by id."""
     if len(chosen) == grid.size:
         return
     zones = {node.id: node.zone for node in nodes}
@@ -110,7 +111,7 @@ def _fill_up(chosen: dict[Slot, NodeId], nodes: Sequence[Node], grid: Grid, *, a
 
 
 def _in_order(nodes: Sequence[Node], slots: Sequence[Slot]) -> dict[Slot, NodeId]:
-    """Neighbouring slots to one node, as evenly as can be."""
+    """Give neighbouring slots to one node, as evenly as possible."""
     ids = sorted(node.id for node in nodes)
     return {slot: ids[i * len(ids) // len(slots)] for i, slot in enumerate(slots)}
 
@@ -118,9 +119,9 @@ def _in_order(nodes: Sequence[Node], slots: Sequence[Slot]) -> dict[Slot, NodeId
 def _by_what_is_held(
     nodes: Sequence[Node], layout: ModelLayout, held: Mapping[NodeId, frozenset[int]]
 ) -> dict[Slot, NodeId]:
-    """Slots for all that hold anything of them, the best fits first; of equals the first node, then
-    the first slot. What a slot needs hangs on its stage alone, so the first pipeline that still
-    lacks the stage is the one to go to."""
+    """Give slots to the nodes that hold anything of them, the best fits first; of equals the first
+    node, then the first slot. What a slot needs depends on its stage alone, so a node goes to the
+    first pipeline that still lacks the stage."""
     grid = layout.grid
     scores = {have: _scores(have, layout.cut) for have in {*held.values()}}  # many hold the same
     fits = [
@@ -131,7 +132,7 @@ def _by_what_is_held(
     ]
     fits.sort()
     slots, stages = grid.slots(), grid.stages
-    # Of each stage the number of the first slot that nobody has: the lower, the earlier pipeline.
+    # For each stage the number of its first slot without an owner, pipeline by pipeline.
     open_at = list(range(stages))
     chosen: dict[Slot, NodeId] = {}
     placed: set[NodeId] = set()
@@ -151,8 +152,8 @@ def _by_what_is_held(
 
 @lru_cache(maxsize=1024)
 def _scores(have: frozenset[int], cut: tuple[int, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The stages of which a node has anything, by how much of what the owner needs, as a negative
-    number: what it is to own counts twice, what it is to shadow once."""
+    """The stages of which a node holds anything, each with its score as a negative number. Layers
+    that the node would own count twice, layers that it would shadow once."""
     own = [len(have.intersection(range(first, stop))) for first, stop in pairwise(cut)]
     scores = (2 * mine + beside for mine, beside in zip(own, (*own[1:], own[0]), strict=True))
     alike: dict[int, tuple[int, ...]] = {}

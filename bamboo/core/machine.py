@@ -1,17 +1,20 @@
-"""The one brain: `transition(state, event)` decides what an event means for the run.
+"""`transition(state, event)` decides what an event means for the run. Workers, agents, launcher,
+simulator and tests all ask this one function.
 
-Rules. (1) Pure: time and policy are arguments, nothing is read or written. (2) Any member may
-say anything at any time; an event that comes too late, twice, or from somebody who is gone, gives
-the same state object back with a reason. (3) What no honest driver can say (a report about slots
-from a node that never had one) raises CoreMisuse. (4) Every change has a sentence for people.
+Rules. (1) It is pure: time and policy are arguments, and nothing is read or written. (2) Any member
+may report any event at any time. An event that comes too late, twice, or from a node that is gone
+returns the same state object, with a reason. (3) What no honest driver can report (such as an event
+about slots from a node that never had one) raises CoreMisuse. (4) Every change has a sentence for
+people.
 
     FORMING -- enough nodes --> RUNNING -- a member goes --> FAILING_OVER -- caught up --> DEGRADED
     DEGRADED -- every slot has a shadow again --> RUNNING
-    RUNNING, DEGRADED -- another layout is wanted --> RECONFIGURING -- all have theirs --> RUNNING
-    any phase -- layers are found in a checkpoint only --> RESTORING -- all have theirs --> RUNNING
+    RUNNING, DEGRADED -- another layout is wanted --> RECONFIGURING -- all are built --> RUNNING
+    any phase -- layers are found in a checkpoint only --> RESTORING -- all are built --> RUNNING
     any phase -- all finished, a stop, a fault, a slot without a copy --> FINISHED
 
-Every decision ends with `protect`: new replicas and moves are begun as soon as they are wanted.
+After the event itself, each decision also begins what follows from the new state: replicas and
+moves (`protect`), another layout (`improve`), an emergency, the completion of a checkpoint.
 """
 
 import math
@@ -97,13 +100,13 @@ from bamboo.topology.strategy import BARE_MODES
 __all__ = ["Transition", "transition"]
 
 _OF_A_LAYOUT = (CaughtUp, HandedOver, NodeFinished, ReplicaJoined, StopReady, Yielded)
-"""What nodes say of slots that are none any more while everything is laid out anew."""
+"""Events about slots, which do not exist while a reconfiguration is under way."""
 
 
 def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
     """Decide what `event` means at `now_s`, the store's time in Unix seconds.
 
-    Raises CoreMisuse for what only a mistake of the driver can cause; see the rules above.
+    Raises CoreMisuse for an event that only a mistake of the driver can cause; see the rules above.
     """
     if not math.isfinite(now_s):
         raise CoreMisuse(f"now_s = {now_s} is no time")
@@ -153,7 +156,7 @@ def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Tran
 
 
 def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
-    """Events of reconfigurations and checkpoints."""
+    """Decide an event of a reconfiguration or of a checkpoint."""
     match event:
         case BoundaryReady():
             return agree_boundary(state, event)
@@ -262,7 +265,7 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
         noted, stays = take_back_drains(noted)
     in_s = event.deadline_s - now_s
     reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
-    if state.reconfiguration is not None:  # who has no slot in the end leaves then
+    if state.reconfiguration is not None:  # a node without a slot in the new layout leaves then
         return changed(noted, (), f"{reason}; all is being laid out anew")
     if node.status is NodeStatus.READY:
         after = with_status(noted, NodeStatus.LEFT, node.id)
@@ -283,7 +286,7 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
 
 
 def _advise(state: State, event: RebalanceAdvised) -> Transition:
-    """Nothing is moved on a mere advice: the fleet keeps one node more, to stand by."""
+    """Advice alone moves nothing: the fleet keeps one more node as a standby."""
     node = state.node(event.node)
     if node is None:
         return stale(state, f"no node {event.node} has joined yet; say it again when it has")
@@ -297,7 +300,7 @@ def _advise(state: State, event: RebalanceAdvised) -> Transition:
 
 
 def _can_spare(state: State, policy: Policy) -> bool:
-    """Whether those who stay can take all over, at a boundary, from those who do not."""
+    """Whether the nodes that stay can take over everything at a boundary."""
     staying = len(state.roll.usable)
     return policy.elastic and staying >= policy.stages and not state.failovers
 

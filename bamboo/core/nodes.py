@@ -1,7 +1,7 @@
-"""The nodes of a run, and what every decision asks of them.
+"""The nodes of a run, and the questions that every decision asks about all of them.
 
-Rule: a node is never forgotten and keeps its place, so what was found of all of them goes on to the
-next ones, corrected for those that changed.
+Rule: a node is never forgotten and keeps its position. So an answer about all nodes is handed on
+from one state to the next, corrected for the nodes that changed.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,9 @@ T = TypeVar("T")
 
 
 class NodeStatus(StrEnum):
-    """ready: a standby, no slot or replica yet · member: owns or shadows something · draining: a
-    member with a preemption notice · gone: decided lost, fenced for ever · left: in order."""
+    """ready: a standby, without slot or replica · member: owns or shadows a slot · draining: a
+    member that hands over because of a notice · gone: decided lost, and fenced for ever · left:
+    left in order."""
 
     READY = "ready"
     MEMBER = "member"
@@ -32,70 +33,70 @@ class NodeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One boot of one instance, as the members know it."""
+    """One boot of one instance, as the run knows it."""
 
     id: NodeId
     instance: InstanceId
     zone: ZoneId
     endpoint: str
-    """Where its transport listens, e.g. `ipc:///…` or `tcp://10.0.0.4:41234`."""
+    """Where its transport listens, such as `ipc:///…` or `tcp://10.0.0.4:41234`."""
     pid: int
     status: NodeStatus
     notice_deadline_s: float | None = None
-    """Store time at which the cloud said it will take the instance, or None."""
+    """The store's time at which the cloud will take the instance; None: there is no notice."""
     advised: bool = False
-    """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
-    node more for it."""
+    """Whether the cloud gave rebalance advice for the instance. The node goes on, and the fleet
+    keeps one more node for it."""
     released: bool = False
-    """Whether the run gives its instance back: the node leaves with the next layout."""
+    """Whether the run gives the instance back. The node then leaves with the next layout."""
 
     @property
     def usable(self) -> bool:
-        """Live, and nobody has said that it is to go: neither the cloud nor the run."""
+        """Whether the node is live and neither the cloud nor the run has said that it will go."""
         return self.status.live and self.notice_deadline_s is None and not self.released
 
 
 class Nodes(tuple[Node, ...]):
-    """The nodes in the order in which they joined, equal to any tuple of the same.
+    """The nodes in the order in which they joined; equal to any tuple of the same nodes.
 
-    What is asked of all of them is found when it is first asked for, and handed on, corrected, to
-    those made of these by `having`.
+    Each answer about all of them is computed when it is first asked for. `having` hands it on to
+    the next nodes, corrected.
     """
 
     @cached_property
     def places(self) -> Mapping[NodeId, int]:
-        """Where each stands."""
+        """The position of each node."""
         return {node.id: place for place, node in reversed(tuple(enumerate(self)))}
 
     @cached_property
     def zones(self) -> Mapping[NodeId, ZoneId]:
-        """Where each runs."""
+        """The zone of each node."""
         return {node.id: node.zone for node in self}
 
     @cached_property
     def live(self) -> frozenset[NodeId]:
-        """Who is neither gone nor has left."""
+        """The nodes that are neither gone nor have left."""
         return frozenset(node.id for node in self if node.status.live)
 
     @cached_property
     def usable(self) -> frozenset[NodeId]:
-        """Who of them has had no notice."""
+        """The live nodes that will not go: without a notice, and not released."""
         return frozenset(node.id for node in self if node.usable)
 
     @property
     def advised(self) -> int:
-        """How many of the usable nodes the cloud has advised to leave."""
+        """How many of the usable nodes have rebalance advice."""
         return len(self._advised)
 
     @cached_property
     def aside(self) -> tuple[Node, ...]:
-        """The live nodes that are no members like most: that stand by, drain or have had a notice.
-        They are few in a run that trains."""
+        """The live nodes that are not plain members: standbys, and nodes that drain, have a notice
+        or are released. They are few in a run that trains."""
         return tuple(self[place] for place in sorted(self._aside))
 
     @cached_property
     def leaving(self) -> frozenset[NodeId]:
-        """The live nodes of which somebody has said that they are to go."""
+        """The live nodes that will go: with a notice, or released."""
         return frozenset(node.id for node in self.aside if not node.usable)
 
     @cached_property
@@ -107,7 +108,7 @@ class Nodes(tuple[Node, ...]):
         return frozenset(place for place, node in enumerate(self) if _is_aside(node))
 
     def having(self, *changed: Node) -> "Nodes":
-        """The same, with these in place of those of the same ids; new ones come last."""
+        """Return the nodes with these, each in place of the one with its id; new ones come last."""
         nodes, places, zones = list(self), self.places, self.zones
         if new := [node for node in changed if node.id not in places]:
             places = {**places, **{node.id: at for at, node in enumerate(new, len(nodes))}}
@@ -129,7 +130,7 @@ def _is_aside(node: Node) -> bool:
 
 
 def _corrected(those: frozenset[T], is_one: Mapping[T, bool]) -> frozenset[T]:
-    """`those`, with each key of `is_one` among them or not, as it says."""
+    """Correct `those`: each key of `is_one` is in the result if its value is true, else not."""
     more = {key for key, one in is_one.items() if one and key not in those}
     fewer = {key for key, one in is_one.items() if not one and key in those}
     those = those | more if more else those

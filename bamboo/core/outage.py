@@ -1,72 +1,73 @@
-"""When the store is away, and what of a wait counts: an outage makes nobody late.
+"""Decides when the store counts as away, and how much of a wait counts: an outage makes no node
+late.
 
-Rule: a write that is refused, that fails or that is not answered is an outage of the store, as a
-reading that fails is. While it lasts nobody can show that it is there, so what stands still then is
-no evidence. An observer judges nobody before one full lease has passed in which its own writes
-succeeded. A store that is away again and again may never give one: then pieces between outages add
-up, and so many leases of them (PIECES) are as good as one.
+Rule: a write that is refused, fails or is not answered is an outage of the store, like a reading
+that fails. During an outage no node can show that it is alive, so a counter that stands still is no
+evidence. An observer judges no node before one full lease has passed in which its own writes
+succeeded. A store that is away again and again may never give one full lease. Then the pieces of
+time between outages add up, and PIECES leases of them count as one.
 """
 
 import math
 from dataclasses import dataclass
 
 AWAY_S = 1.0
-"""A store that has neither answered nor refused for so long is away."""
+"""A store that has neither answered nor refused for so long counts as away."""
 PIECES = 3
-"""Where outages come between, so many times as much time is asked for: no store that comes and goes
-makes anybody wait for ever."""
+"""With outages in between, so many times as much time is needed. So a store that comes and goes
+makes no wait endless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What one observer knows at this moment of its own writes to the store, in seconds."""
+    """What one observer knows at this moment about its own writes to the store, in seconds."""
 
     for_s: float = 0.0
-    """How long ago the first one succeeded since the last one that did not; 0: none has."""
+    """How long ago the first write succeeded since the last one that did not; 0: none has."""
     last_s: float = 0.0
-    """How long ago the newest one succeeded: what is asked and not answered yet is no success."""
+    """How long ago the newest write succeeded; one that is not answered yet is no success."""
     in_all_s: float = 0.0
-    """How much time all that ever succeeded vouch for, at most a beat each; outages add nothing."""
+    """How much time all successful writes vouch for, at most one beat each; outages add nothing."""
 
     def succeeds(self, *, every_s: float) -> bool:
-        """Whether the store takes what is written to it, as far as is known to one who writes
-        every `every_s` seconds: nothing is asked of the store in between."""
+        """Whether the store takes what is written to it, as far as an observer knows that writes
+        every `every_s` seconds and asks nothing in between."""
         return self.for_s > 0 and self.last_s <= every_s + AWAY_S
 
     def waited_s(self, since_s: float) -> float:
-        """How much of the last `since_s` seconds others could have written in, and did not: those
-        in which own writes are known to succeed."""
+        """How much of the last `since_s` seconds counts: the time in which the observer's own
+        writes are known to have succeeded, so that others could have written too."""
         return max(0.0, min(since_s, self.for_s) - self.last_s)
 
 
 class WaitClock:
-    """A clock for waits that a store is needed to end: it stands still while the store is away, and
-    for one full lease after, in which each node says what it could not say. When outages follow
-    each other so fast that it does not go between them, a lease after each is given up once nodes
-    had PIECES of them in all."""
+    """A clock for waits that only the store can end. It stands still while the store is away, and
+    for one full lease after, in which each node can report what it could not report before. If
+    outages follow each other so fast that the clock never moves, the lease after each outage is
+    given up once the store was there for PIECES leases in all."""
 
     def __init__(self, *, lease_s: float) -> None:
         self._lease_s = lease_s
         self._began_s: float | None = None
-        """When it was asked first."""
+        """When the clock was asked first."""
         self._asked_s = 0.0
-        """When it went last."""
+        """The last time at which the clock moved."""
         self._until_s: float | None = None
-        """It stands still until then."""
+        """The clock stands still until this time; None: it moves."""
         self._away_s = -math.inf
-        """When the store was away last."""
+        """When the store was last seen away."""
         self._back_s: float | None = None
-        """When the store was seen to be there again, of the outage that it stands still for."""
+        """When the store was first seen again after the outage for which the clock stands still."""
         self._seen_s = 0.0
-        """When it was asked last."""
+        """When the clock was asked last, while it stood still with the store there."""
         self._given_s = 0.0
-        """How long it was there between outages that came within a lease of each other."""
+        """How long the store was there between outages that came within a lease of each other."""
         self._stood: list[tuple[float, float]] = []
-        """From when to when it stood still before, oldest first."""
+        """The former times of standing still, from and until, oldest first."""
 
     def away(self, now_s: float) -> bool:
-        """The store is away at `now_s`; to be called again as long as it is. Whether a lease after
-        it is granted, and with it all the time that anybody else has."""
+        """Note that the store is away at `now_s`; call it again for as long as it is. Returns
+        whether a lease is granted after the outage."""
         if self._began_s is None:
             self._began_s = self._asked_s = now_s
         if self._back_s is not None:
@@ -78,7 +79,7 @@ class WaitClock:
         return not given_up
 
     def at(self, now_s: float) -> float:
-        """The time that has counted by `now_s`."""
+        """The time of this clock at `now_s`."""
         began_s = self._began_s = now_s if self._began_s is None else self._began_s
         if now_s >= self._away_s + self._lease_s:
             self._back_s, self._given_s = None, 0.0
@@ -93,15 +94,16 @@ class WaitClock:
         return self._asked_s - self._stood_since(began_s)
 
     def counted_s(self, since_s: float) -> float:
-        """How much of the time since `since_s` has counted when it was asked last: of what came
-        since then nobody knows yet whether the store was there, nor of what was before it began."""
+        """How much of the time since `since_s` had counted when the clock was asked last. Time
+        after that, or from before the clock began, does not count: whether the store was there then
+        is not known."""
         if self._began_s is None:
             return 0.0
         since_s = max(since_s, self._began_s)
         return max(0.0, self._asked_s - since_s - self._stood_since(since_s))
 
     def _stood_since(self, since_s: float) -> float:
-        """For how long it has stood still since then."""
+        """For how long the clock has stood still since then."""
         return sum(
             until_s - max(from_s, since_s) for from_s, until_s in self._stood if until_s > since_s
         )

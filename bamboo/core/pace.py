@@ -1,7 +1,7 @@
-"""Pipelines of unequal speed get unequal shares of the batch.
+"""Gives pipelines of unequal speed unequal shares of the batch.
 
-Rule: shares change only where the slowest pipeline would come to its end a tenth sooner, for the
-change itself takes about a step.
+Rule: the shares change only if the slowest pipeline then needs at least a tenth less time, since
+the change itself takes about one step.
 """
 
 from dataclasses import replace
@@ -14,11 +14,12 @@ from bamboo.core.transition import Transition, changed, stale
 from bamboo.topology.model_layout import equal_shares, minimax_shares
 
 WORTH = 0.9
-"""Of the time that a step takes now."""
+"""The new time of a step must be at most this share of the present time."""
 
 
 def rebalance(state: State, event: PaceMeasured, policy: Policy) -> Transition:
-    """Begin a reconfiguration to the shares that suit the pipelines' speeds, if it is worth it."""
+    """Begin a reconfiguration to shares that suit the speeds of the pipelines, if it is worth
+    it."""
     assignment = state.assignment
     if not policy.elastic or assignment is None or event.era != state.era:
         return stale(state, "the layout is another one by now")

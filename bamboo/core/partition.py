@@ -1,9 +1,9 @@
-"""How long a node keeps to itself that connections of its own have ended.
+"""Decides how long a node waits before it reports that its connections to peers have ended.
 
-Two nodes that do not reach each other accuse each other, and the report that is committed first
-decides. Rule: who reaches fewer peers speaks later. A node that lost more than half of its peers
-at once is rather cut off itself than the only one left, so it gives the others the time to say so.
-If they do not, they are lost indeed, and it is believed.
+In a network partition two live nodes report each other as lost, and the report that is committed
+first decides. Rule: the node that reaches fewer peers reports later. A node that lost more than
+half of its peers at once is more likely cut off itself than the only one left. So it gives the
+others time to report it. If they do not, they are lost indeed, and its report counts.
 """
 
 from collections.abc import Collection
@@ -12,13 +12,14 @@ from bamboo.core.state import State
 from bamboo.ids import NodeId
 
 CUT_OFF_S = 0.25
-"""Many times what a disconnect takes to be seen everywhere, and a report to be committed."""
+"""Many times longer than all nodes need to see a disconnect and to commit a report."""
 FEWEST = 3
-"""Peers of which losing more than half says something."""
+"""With fewer peers than this, losing more than half of them says nothing."""
 
 
 def patience_s(state: State, me: NodeId, unreached: Collection[NodeId]) -> float:
-    """What `me` waits before it reports peers, all its connections that ended being `unreached`."""
+    """How long the node `me` waits before it reports peers. `unreached` are all peers whose
+    connection to it has ended."""
     live = {node.id for node in state.live_nodes()}
     peers = (state.participants() & live) - {me}
     lost = peers & set(unreached)

@@ -1,7 +1,7 @@
-"""When waiting for nodes has been long enough: what whoever keeps the fleet then says to the run.
+"""Decides when waiting for nodes has been long enough, and which event the launcher then reports.
 
-Rule: it is only said that nobody came; what follows from it `transition` decides. What is
-remembered is a function of the states that were shown, and of their times.
+Rule: the event only says that no node came; what follows from it is for `transition` to decide. The
+memory of `Patience` is a function of the states that it was shown, and of their times.
 """
 
 from bamboo.core.answers import answers
@@ -11,18 +11,18 @@ from bamboo.core.state import Outcome, Phase, State
 
 _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
 AHEAD = 10
-"""Times the patience, which is about standing still: all train while state is sent ahead."""
+"""A prefetch is given so many times the patience, since all nodes train meanwhile."""
 READING = 10
-"""Times the time limit of a step: large state takes its time to be read, or to be sent to whoever
-lacks it."""
+"""State that is being read or sent is given so many times the time limit of a step, since large
+state takes its time."""
 
 
 class Patience:
-    """Told every state of a run, with the time.
+    """Is shown every state of a run, with the time.
 
-    `patience_s`: so long lost nodes are waited for before those who are left are laid out anew;
-    `park_s`: so long a run without enough nodes waits before it ends. For what is sent ahead of a
-    new layout AHEAD times the patience: all train on meanwhile.
+    `patience_s`: how long lost nodes are waited for before the others reconfigure without them;
+    `park_s`: how long a run without enough nodes waits before it ends. A prefetch is given AHEAD
+    times the patience, since all nodes train meanwhile.
     """
 
     def __init__(self, *, patience_s: float, park_s: float) -> None:
@@ -31,22 +31,23 @@ class Patience:
         self._parked_since_s: float | None = None
         self._prepares_since_s: float | None = None
         self._said_at: tuple[int, bool] | None = None
-        """The generation in which it was said last, and whether something was sent ahead then: of
-        what is begun on its word it may be said that it takes too long."""
+        """The generation in which Reconsider was reported last, and whether a prefetch was under
+        way then: one that begins because of the report may be reported as too slow again."""
 
     def due(self, state: State, *, now_s: float) -> Event | None:
-        """What is to be said now, if anything; again and again until `said`."""
+        """The event to report now, or None; the same again until `said` is called."""
         parked, prepares = self._parked(state, now_s), self._prepares(state, now_s)
         return parked or prepares or self._short(state, now_s)
 
     def said(self, event: Event, state: State) -> None:
-        """The run has heard it; to be told of every `event` that was due in `state`."""
+        """Note that `event`, which was due in `state`, was reported; call it for every such
+        event."""
         if isinstance(event, Reconsider):
             self._said_at = _moment(state)
 
     def due_at_s(self, state: State) -> float | None:
-        """When something will be due if `state`, which was shown last, stays as it is; None:
-        nothing will. What is due already and was not said has a time that has passed."""
+        """When an event will be due if `state`, which was shown last, stays as it is; None: never.
+        An event that is due already and was not reported has a time that has passed."""
         times_s = []
         if self._parked_since_s is not None:
             times_s.append(self._parked_since_s + self._park_s)
@@ -76,7 +77,7 @@ class Patience:
 
     def _prepares(self, state: State, now_s: float) -> Event | None:
         if state.preparing is None:
-            # What is dropped for a loss and prepared again at rest is one wait: the bytes are not.
+            # A prefetch that a loss ends and that begins again at rest is one wait.
             if state.reconfiguration is not None or at_rest(state):
                 self._prepares_since_s = None
             return None
@@ -106,7 +107,7 @@ class Patience:
 
 
 def _left_words(state: State) -> str:
-    """What a run that ends has to go on from."""
+    """Words for what a run that ends can go on from."""
     newest = max((made.step for made in state.checkpoints), default=0)
     again = f"`bamboo resume {state.run}`"
     return f"{again} goes on from step {newest}" if newest else f"{again} begins anew"
@@ -117,8 +118,8 @@ def _moment(state: State) -> tuple[int, bool]:
 
 
 def parked(state: State) -> bool:
-    """Whether a run waits for nodes: everybody who is left has said what he holds, and nobody
-    stores any of it."""
+    """Whether a run waits for nodes: all nodes that are left have reported what they hold, and none
+    is storing any of it."""
     reconfiguration = state.reconfiguration
     if (
         reconfiguration is None
@@ -130,10 +131,10 @@ def parked(state: State) -> bool:
 
 
 def stands_for_s(state: State, *, step_timeout_s: float) -> float:
-    """So long a run may show neither a step nor a decision before it counts as hung."""
+    """For how long a run may show neither a step nor a decision before it counts as hung."""
     reconfiguration = state.reconfiguration
     moves = reconfiguration is not None and (
         reconfiguration.base is not None or reconfiguration.keep is not None
     )
-    # Once more than who reads gives it: its own word, which names the cause, is to come first.
+    # One more than the reader gives itself: its own report, which names the cause, comes first.
     return (READING + 1) * step_timeout_s if moves else step_timeout_s

@@ -1,7 +1,7 @@
-"""The figures that decisions use, given by the job and stored with the run's first log entry.
+"""The figures that decisions use. They come from the job and are stored in the first log entry.
 
-Rule: every decision is a function of state, event, time and these figures alone, so a run's whole
-history can be recomputed from its log.
+Rule: every decision is a function of state, event, time and these figures alone. So the whole
+history of a run can be recomputed from its log.
 """
 
 import math
@@ -13,7 +13,7 @@ from bamboo.topology.strategy import SPREADS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridTime:
-    """What a calm step takes on a grid with a node for every slot, by the planner's figures."""
+    """The time of a calm step on a grid with one node for each slot, by the planner's figures."""
 
     pipelines: int
     stages: int
@@ -21,46 +21,47 @@ class GridTime:
 
     @property
     def size(self) -> int:
-        """Nodes that it takes."""
+        """The number of nodes of this grid."""
         return self.pipelines * self.stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long a node may stand still, in seconds of the store's time.
+    """The figures of one run. Times are seconds of the store's clock.
 
-    Raises CoreMisuse unless 0 < suspect_s <= gone_s and both are finite.
+    Raises CoreMisuse unless 0 < suspect_s <= gone_s and both are finite, and for an unknown
+    `spread`.
     """
 
     suspect_s: float = 1.0
-    """A progress counter that has not grown for so long makes its node suspected (evidence)."""
+    """A node whose progress counter has not grown for so long is suspected (evidence)."""
     gone_s: float = 3.0
-    """One that has not grown for so long makes the node gone (decision). Also the length of a
-    lease, and of the grace that all nodes get after the store was away."""
+    """A node whose progress counter has not grown for so long is gone (decision). This is also the
+    length of a lease, and of the time that all nodes are given after an outage of the store."""
     cuts: tuple[tuple[int, ...], ...] = ()
-    """For each number of stages that the model may be cut into: the first layer of each stage and
-    the layer count. Empty: the layout never changes."""
+    """One cut for each number of stages that the model may have: the first layer of each stage,
+    then the layer count. Empty: the layout never changes."""
     virtual_nodes: int = 1
     pipelines: int = 1
-    """The most that the run may have; there are fewer while there are fewer nodes."""
+    """The largest number of pipelines; with fewer nodes there are fewer."""
     stages: int = 2
-    """What each pipeline is to have while there are nodes enough."""
+    """The number of stages of each pipeline while there are enough nodes."""
     steps: int = 0
-    """Of the whole run; 0: nobody knows."""
+    """The steps of the whole run; 0: unknown."""
     checkpoint_every: int = 0
-    """Steps between checkpoints; 0: only what notices leave without a home is stored."""
+    """Steps between checkpoints; 0: state is stored in an emergency only."""
     layer_bytes: tuple[int, ...] = ()
-    """Of parameters and moments, by layer. Empty: no state is kept in an emergency."""
+    """Bytes of parameters and moments, by layer. Empty: nothing is stored in an emergency."""
     store_bytes_per_s: float = 0.0
-    """Between one node and the checkpoints; 0: sizes do not matter."""
+    """The rate between one node and the checkpoint store; 0: sizes do not matter."""
     notice_s: float = 120.0
-    """What is left of a notice when the members hear of it."""
+    """How much of a notice is left when the members read it."""
     grids: tuple[GridTime, ...] = ()
-    """Every grid that the run may have. Empty: nobody knows how long steps take, and the rule is as
-    many whole pipelines as there are nodes for."""
+    """Every grid that the run may have. Empty: step times are unknown, and the rule is as many
+    whole pipelines as there are nodes for."""
     spread: str = "one"
-    """How slots and replicas are laid over zones, one of SPREADS. Only `neighbours` places them
-    differently: the others keep a pipeline within a zone where they can."""
+    """How slots and replicas are spread over zones, one of SPREADS. Only `neighbours` puts
+    neighbours into different zones; the others keep a pipeline within one zone where they can."""
 
     def __post_init__(self) -> None:
         if not (0 < self.suspect_s <= self.gone_s and math.isfinite(self.gone_s)):
@@ -74,7 +75,7 @@ class Policy:
 
     @property
     def apart(self) -> bool:
-        """Whether neighbours of a ring are to lie in different zones."""
+        """Whether neighbours of a ring should lie in different zones."""
         return self.spread == "neighbours"
 
     @property
@@ -84,18 +85,18 @@ class Policy:
 
     @property
     def keeps(self) -> bool:
-        """Whether state that notices leave without a home may be stored."""
+        """Whether state may be stored in an emergency."""
         return self.elastic and bool(self.layer_bytes)
 
     def step_s(self, pipelines: int, stages: int) -> float | None:
-        """Of a calm step on a grid, where it is known."""
+        """The time of a calm step on this grid, or None where it is unknown."""
         for grid in self.grids:
             if (grid.pipelines, grid.stages) == (pipelines, stages):
                 return grid.step_s
         return None
 
     def cut_for(self, stages: int) -> tuple[int, ...]:
-        """The cut into so many stages. Raises CoreMisuse when the model was not cut so."""
+        """The cut into so many stages. Raises CoreMisuse when there is none."""
         for cut in self.cuts:
             if len(cut) == stages + 1:
                 return cut

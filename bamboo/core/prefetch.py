@@ -1,12 +1,13 @@
-"""What a new layout will need is sent ahead of it, while everybody trains on.
+"""Decides the prefetch: layers that the next layout needs are sent while all nodes train.
 
-    wanted  ->  each receiver is sent what it will hold and lacks, and then each reduced gradient of
-    that, so that it stands where its sources stand  ->  all say so  ->  all stop, and lack nothing
+    wanted  ->  each receiver is sent the layers that it will hold and lacks, then their part of
+    each reduced gradient, so that it stands where its sources stand  ->  all receivers report that
+    ->  all nodes stop, and lack nothing
 
-Rules. (1) A function of the state: who is to receive what from whom follows from who is there, and
-what was begun goes on while it is wanted. (2) It never holds anything up: a loss, a stop, or
-whatever else happens to slots puts an end to it, and it begins again when the run is at rest. (3)
-Nothing of it counts as held before all have stopped and said so.
+Rules. (1) It is a function of the state: which node is sent what follows from the nodes that are
+there, and what was begun goes on while it is wanted. (2) It never holds anything up. A loss, a stop
+or any other change of slots ends it, and it begins again when the run is at rest. (3) Prefetched
+layers count as held only once all nodes have stopped and their receiver has reported them.
 """
 
 from bisect import bisect_right
@@ -30,7 +31,7 @@ from bamboo.topology.slots import Slot
 _Layers = Mapping[NodeId, frozenset[int]]
 _NOTHING: frozenset[int] = frozenset()
 TRIES = 4
-"""So often a place is looked for that is the same once everything was sent for it."""
+"""How often an assignment is looked for that stays the same once its layers are sent."""
 
 
 def prepare(
@@ -42,8 +43,8 @@ def prepare(
     why: str,
     forced: bool,
 ) -> Preparing:
-    """What is to be sent ahead of `layout` for `nodes`; of what is being sent now that goes on
-    which is wanted still. Without feeds nobody lacks anything."""
+    """Decide what is prefetched for `layout` on `nodes`. Of the feeds under way, those that are
+    still wanted go on. Without feeds no node lacks anything."""
     known = state.preparing or Preparing(since=state.version + 1, why=why)
     feeds = _feeds(state, nodes, layout, policy, known.sent)
     feeds = known.sent if feeds == known.feeds else feeds
@@ -59,7 +60,7 @@ def prepare(
 
 
 def note_prepared(state: State, event: Prepared) -> Transition:
-    """A node has all that it is to hold next, and follows."""
+    """Note that a receiver has all of its feeds and follows them."""
     preparing = state.preparing
     mine = _of(preparing, event.node)
     if preparing is None or not mine or event.since != max(feed.since for feed in mine):
@@ -79,14 +80,15 @@ def note_prepared(state: State, event: Prepared) -> Transition:
 
 
 def whole_of(preparing: Preparing) -> Preparing | None:
-    """Without those who do not have all; None where nobody has."""
+    """Keep only the receivers that have all of their feeds; None if there is none."""
     has = answers(preparing.prepared).has
     feeds = tuple(feed for feed in preparing.feeds if has(feed.receiver))
     return replace(preparing, feeds=feeds) if feeds else None
 
 
 def feeds_under_way(state: State) -> Feeds:
-    """While a layout is prepared, and until all have stopped for it."""
+    """The feeds that are under way: while a layout is prepared, and until all have stopped for
+    it."""
     reconfiguration = state.reconfiguration
     if state.preparing is not None:
         return state.preparing.sent
@@ -101,12 +103,12 @@ def feeds_under_way(state: State) -> Feeds:
 
 
 def fed_layers(preparing: Preparing | None, node: NodeId) -> frozenset[int]:
-    """What was sent ahead to a node, which others hold too."""
+    """The layers that were prefetched to a node; other nodes hold them too."""
     return _layers_of(_of(preparing, node))
 
 
 def layers_by_node(assignment: Assignment, cut: Sequence[int]) -> dict[NodeId, frozenset[int]]:
-    """What each node is to hold, as owner or as shadow; in order of their ids."""
+    """The layers that each node should hold, as owner or as shadow, in order of node ids."""
     owned, shadowed = assignment.roles.owned, assignment.roles.shadowed
     none: tuple[int, ...] = ()
     stages, cut = assignment.grid.stages, tuple(cut)
@@ -119,7 +121,7 @@ def layers_by_node(assignment: Assignment, cut: Sequence[int]) -> dict[NodeId, f
 
 @lru_cache(maxsize=1024)
 def _layers_at(stages: frozenset[int], cut: tuple[int, ...]) -> frozenset[int]:
-    """Of these stages; many nodes hold the same ones."""
+    """The layers of these stages. Cached, since many nodes hold the same stages."""
     return frozenset(layer for stage in stages for layer in range(cut[stage], cut[stage + 1]))
 
 
@@ -138,7 +140,7 @@ def _feeds(
     policy: Policy,
     known: Feeds,
 ) -> Feeds:
-    """Who is to be sent what, in order of receivers and layers."""
+    """Decide all feeds, in order of receivers and layers."""
     assignment = state.assignment
     assert assignment is not None, "a layout is prepared by a run that trains"
     cut = state.cut or policy.cut_for(state.grid.stages)
@@ -182,8 +184,8 @@ def _feeds(
 
 
 def _both(held: _Layers, wanted: _Layers) -> _Layers:
-    """What each has, or is to have."""
-    sums: dict[tuple[frozenset[int], frozenset[int]], frozenset[int]] = {}  # many are alike
+    """For each node, the union of its layers in both mappings."""
+    sums: dict[tuple[frozenset[int], frozenset[int]], frozenset[int]] = {}  # many pairs are equal
     out = dict(held)
     for node, more in wanted.items():
         pair = (held.get(node, _NOTHING), more)
@@ -194,13 +196,13 @@ def _both(held: _Layers, wanted: _Layers) -> _Layers:
 
 
 def _slot_of(layer: int, grid: Grid, cut: Sequence[int], order: int) -> Slot:
-    """That has the layer, in one of the pipelines in turn."""
+    """A slot that has the layer; the pipelines take turns as sources."""
     stage = bisect_right(cut, layer) - 1
     return grid.column(stage)[(order + stage) % grid.pipelines]
 
 
 def _runs(layers: Iterable[int], cut: Sequence[int]) -> list[tuple[int, int]]:
-    """Consecutive layers of one stage, as [first, stop)."""
+    """Group consecutive layers of one stage as [first, stop)."""
     out: list[tuple[int, int]] = []
     for layer in sorted(layers):
         if out and out[-1][1] == layer and layer not in cut:

@@ -1,8 +1,9 @@
-"""From the assignment of now to the one aimed at, by transfers of replicas and moves of slots.
+"""Leads from the present assignment to the target assignment, by transfers of replicas and moves of
+slots.
 
-Rules. (1) Nothing waits for a plan: after every decision what is still missing is found again, and
-what was begun goes on while both its ends are there. (2) A slot is moved only to a node that has
-its replica already, at a step boundary, so a move sends nothing. (3) While a run ends nothing is
+Rules. (1) There is no stored plan. After every decision the core finds again what is missing, and
+whatever was begun goes on while both its ends are there. (2) A slot moves only to a node that has
+its replica already, at a step boundary, so a move sends nothing. (3) While a run ends, nothing is
 begun.
 """
 
@@ -37,9 +38,9 @@ _LOOKED_AT = attrgetter(
 
 
 def protect(before: State, decided: Transition, *, apart: bool = False) -> Transition:
-    """What `decided` leaves to be protected or moved, begun; its reason says so.
+    """Begin what `decided` leaves to be protected or moved, and add it to the reason.
 
-    `before` is the state that was decided on. `apart`: neighbours are to lie in different zones.
+    `before` is the state before the decision. `apart`: neighbours should lie in different zones.
     """
     state = decided.state
     if state is before or state.assignment is None or state.reconfiguration is not None:
@@ -63,12 +64,12 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
 
 
 def _is_settled(before: State, state: State) -> bool:
-    """Whether all that is looked at here is as it was, when it was looked at last."""
+    """Whether nothing that matters here has changed since `before`."""
     return all(map(is_, _LOOKED_AT(before), _LOOKED_AT(state)))
 
 
 def join_replica(state: State, event: ReplicaJoined) -> Transition:
-    """The receiver of a transfer is a shadow; whoever was it before is let go."""
+    """The receiver of a transfer becomes the shadow, in place of the former one."""
     node = acting_member(state, event.node, "ReplicaJoined")
     if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
@@ -94,7 +95,7 @@ def join_replica(state: State, event: ReplicaJoined) -> Transition:
 
 
 def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
-    """A slot changes hands at a step boundary."""
+    """Owner and shadow of a slot change roles at a step boundary."""
     node = acting_member(state, event.node, "Yielded")
     if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
@@ -124,7 +125,7 @@ def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
 
 
 def _without_void(state: State) -> State:
-    """Without the transfers and moves whose ends are not what they were."""
+    """Drop the transfers and moves whose ends have changed their roles."""
     if not state.transfers and not state.moves:
         return state
     transfers = tuple(t for t in state.transfers if _goes_on(state, t))
@@ -135,7 +136,7 @@ def _without_void(state: State) -> State:
 
 
 def _goes_on(state: State, transfer: Transfer) -> bool:
-    """Whether both ends of a transfer are still what they were."""
+    """Whether both ends of a transfer still have their roles."""
     assignment = assigned(state)
     return (
         assignment.owner(transfer.slot) == transfer.source
@@ -156,12 +157,12 @@ def _stands(state: State, move: Move) -> bool:
 
 
 def _with_roles(before: State, state: State) -> State:
-    """Standbys that got a replica are members; members that gave all away stand by again."""
+    """Make standbys with a replica members, and members without any slot standbys."""
     if state.assignment is before.assignment:
         return state
     roles, aside = assigned(state).roles, state.roll.aside
     called = [n for n in aside if n.status is NodeStatus.READY and roles.has(n.id)]
-    # Whoever has a role is live. So where as many have one as could, nobody need be looked for.
+    # A node with a role is live. If as many have a role as could have one, none must be freed.
     plain = len(state.roll.live) - len(aside)
     busy = len(roles) - sum(roles.has(n.id) for n in aside)
     among = state.nodes if busy < plain else aside
@@ -173,7 +174,7 @@ def _with_roles(before: State, state: State) -> State:
 
 
 def _begin(state: State, lacks: Lacks) -> tuple[State, list[str]]:
-    """Begin a transfer or a move for every slot that is not yet as aimed at."""
+    """Begin a transfer or a move for every slot that differs from the target assignment."""
     if not (lacks.owners or lacks.shadows):
         return state, []
     assignment = assigned(state)
@@ -187,7 +188,7 @@ def _begin(state: State, lacks: Lacks) -> tuple[State, list[str]]:
         owner, shadow = assignment.owner(slot), assignment.shadow(slot)
         to = lacks.owners.get(slot, lacks.shadows.get(slot))
         leaves = not _stays(state, owner) and _stays(state, shadow)
-        if to is None or leaves:  # who leaves hands over to his shadow, which goes on from there
+        if to is None or leaves:  # an owner that leaves hands over to its shadow instead
             continue
         if slot in lacks.owners and shadow == to:
             if slot not in hit:
@@ -204,7 +205,7 @@ def _begin(state: State, lacks: Lacks) -> tuple[State, list[str]]:
 
 
 def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
-    """Members under notice whose slots have all got a shadow that stays hand over after all."""
+    """Let members with a notice drain once each of their slots has a shadow that stays."""
     assignment = assigned(state)
     effects: list[Effect] = []
     words: list[str] = []

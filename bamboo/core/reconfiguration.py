@@ -1,17 +1,20 @@
-"""A reconfiguration: all stop, say what they hold, get what they lack, and go on in a new layout.
+"""A reconfiguration: all nodes stop, report what they hold, fetch what they lack, and go on in a
+new layout.
 
-    begun  ->  planned: a boundary is agreed, the step finished  ->  all have said what they hold
-    ->  base step, layout and places are decided  ->  all have what they are to hold  ->  go on
+    begun  ->  if planned: a boundary is agreed, its step finished  ->  all report what they hold
+    ->  base, layout and assignment are decided  ->  all have what they should hold  ->  all go on
 
-It serves all that a shadow cannot: more or fewer pipelines, fewer stages, a stage whose owner and
-shadow are both gone and which another pipeline still has, a restore from a checkpoint, waiting for
-nodes. Rules. (1) The state before a step is the same bits wherever it lies, so the base is the
-newest step for which every layer is found somewhere, alive or in a checkpoint. (2) A loss on the
-way begins another round, in which everything that is still there counts. (3) Nothing waits for a
-node that is gone.
+It serves everything that a shadow cannot: more or fewer pipelines, fewer stages, a stage that only
+another pipeline still has, a restore from a checkpoint, waiting for nodes.
 
-When one is wanted is found here too: nobody comes any more, more nodes have come, or nothing moves.
-Where nobody is in a hurry, what will be lacking is prefetched, so that nobody stands still for it.
+Rules. (1) The state before a step is the same bits wherever it lies. So the base is the newest step
+for which every layer is found somewhere, on a live node or in a checkpoint. (2) A loss on the way
+begins another round, in which everything that is still there counts. (3) Nothing waits for a node
+that is gone.
+
+This module also finds when a reconfiguration is wanted: no further node comes, more nodes have
+come, or a step stalls. Unless a node is about to go, what will be lacking is prefetched first,
+while all train.
 """
 
 from collections.abc import Collection
@@ -75,15 +78,19 @@ def begin_reconfiguration(
     ahead: Preparing | None = None,
     save: bool = False,
 ) -> tuple[State, tuple[Effect, ...]]:
-    """`state` with a new round begun. `intact`: nothing is lost that any node held, as in every
-    planned one. `ahead`: what was sent for it already. `save`: what nobody holds who stays is
-    stored first, as in every later round of one that was begun so."""
+    """Begin a round of a reconfiguration; returns the state and the effects.
+
+    `planned`: the step is finished first. `forced`: go on with however few nodes there are.
+    `intact`: no state is lost that any node held; true of every planned one. `ahead`: what was
+    prefetched for it. `save`: state that no staying node holds is stored first; this also holds for
+    later rounds.
+    """
     since = state.version + 1
     if planned and ahead is None and state.preparing is not None:
-        ahead = whole_of(state.preparing)  # another reason came first; what was sent counts
+        ahead = whole_of(state.preparing)  # another reason came first; what was prefetched counts
     asked = tuple(node.id for node in state.live_nodes())
     draining = [n.id for n in state.roll.aside if n.status is NodeStatus.DRAINING]
-    # After a loss nobody is given back: what they hold, and they, may be needed.
+    # After a loss no node is given back: it, and what it holds, may be needed.
     kept = () if planned else (replace(n, released=False) for n in state.roll.aside if n.released)
     after = replace(
         with_status(state.with_nodes(*kept), NodeStatus.MEMBER, *draining),
@@ -114,14 +121,14 @@ def begin_reconfiguration(
 
 
 def _owners(state: State) -> tuple[NodeId, ...]:
-    """Who trains; in a later round, who did before the first one."""
+    """The nodes that own a slot; in a later round, those that did before the first round."""
     if state.reconfiguration is not None:
         return state.reconfiguration.owners
     return () if state.assignment is None else tuple(sorted(set(state.assignment.owners)))
 
 
 def can_recover(state: State, policy: Policy) -> bool:
-    """Whether a slot without a live copy may be found elsewhere."""
+    """Whether the state of a slot without a live copy may be found elsewhere."""
     if not policy.elastic:
         return False
     peers = state.grid.pipelines > 1 and state.redundancy != "off"
@@ -131,7 +138,7 @@ def can_recover(state: State, policy: Policy) -> bool:
 def lose_while_reconfiguring(
     state: State, node: NodeId, effects: tuple[Effect, ...], words: str, policy: Policy
 ) -> Transition:
-    """`node` is gone (its status says so already) in the middle of a reconfiguration."""
+    """A node is lost during a reconfiguration; its status is changed already."""
     reconfiguration = _reconfiguration(state)
     needed = state.assignment is not None and state.assignment.roles.has(node)
     report = next((r for r in reconfiguration.reports if r.node == node), None)
@@ -151,7 +158,7 @@ def lose_while_reconfiguring(
         state = state.having(reconfiguration=reconfiguration)
         words += "; nobody else has what it was to store"
     if reconfiguration.base is None:
-        # Before a planned one who has no slot has only what was sent ahead, which others have too.
+        # If planned, a node without a slot holds prefetched layers only, which others hold too.
         held = (
             needed
             if report is None or reconfiguration.planned
@@ -167,7 +174,7 @@ def lose_while_reconfiguring(
             after, orders, more = _fix_boundary(state, replace(reconfiguration, asked=asked))
             return changed(after, (*effects, *orders), f"{words}; it held nothing{more}")
     else:
-        asked_of = report is not None and bool(report.holdings)  # else it came later, with nothing
+        asked_of = report is not None and bool(report.holdings)  # else it came later, empty
         if not asked_of and not needed:
             return changed(state, effects, f"{words}; it held nothing and gets nothing")
         held = report is not None and _held_alone(reconfiguration, report, state.roll.live)
@@ -186,7 +193,7 @@ def lose_while_reconfiguring(
 
 
 def agree_boundary(state: State, event: BoundaryReady) -> Transition:
-    """The last answer fixes the step that all finish before they stop."""
+    """Note a node's answer. The last answer fixes the step that all finish before they stop."""
     if (why := _void(state, event.node, event.since)) is not None:
         return stale(state, why)
     reconfiguration = _reconfiguration(state)
@@ -202,7 +209,7 @@ def agree_boundary(state: State, event: BoundaryReady) -> Transition:
 def _fix_boundary(
     state: State, reconfiguration: Reconfiguration
 ) -> tuple[State, tuple[Effect, ...], str]:
-    """`state` with it; its boundary is fixed when all who are asked have answered."""
+    """Store the reconfiguration, and fix its boundary if all nodes that are asked have answered."""
     after = state.having(reconfiguration=reconfiguration)
     if reconfiguration.boundary is not None:
         return after, (), ""
@@ -219,7 +226,7 @@ def _fix_boundary(
 
 
 def note_holdings(state: State, event: Quiesced) -> Transition:
-    """A node has stopped and says what it holds; `settle` decides when all have."""
+    """Note what a node holds that has stopped. Once all have stopped, `settle` decides."""
     if (why := _void(state, event.node, event.since)) is not None:
         return stale(state, why)
     reconfiguration = _reconfiguration(state)
@@ -232,12 +239,12 @@ def note_holdings(state: State, event: Quiesced) -> Transition:
 
 
 def report_of(event: Quiesced) -> Report:
-    """What a node that has stopped said, as it is noted."""
+    """The event of a node that has stopped, as the state keeps it."""
     return Report(node=event.node, holdings=event.holdings, norms=event.norms)
 
 
 def note_built(state: State, event: LayoutBuilt) -> Transition:
-    """A node has all that it is to hold; the last one sets everybody going."""
+    """Note that a node has all that it should hold. After the last one all go on."""
     reconfiguration, assignment = state.reconfiguration, state.assignment
     if (
         reconfiguration is None
@@ -270,7 +277,7 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
 
 
 def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
-    """Everybody has what he is to hold: the run is what it was before, in another layout."""
+    """All nodes have what they should hold: end the reconfiguration and let them train."""
     assignment = state.assignment
     assert assignment is not None
     roles = assignment.members()
@@ -290,12 +297,12 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
 
 
 def give_back(node: Node) -> TerminateInstance:
-    """The instance of a node that was released."""
+    """The effect that ends the instance of a released node."""
     return TerminateInstance(to=FLEET, instance=node.instance, reason="its node was released")
 
 
 def at_rest(state: State) -> bool:
-    """Whether the run trains, and nothing else is under way."""
+    """Whether the run trains and nothing else is under way."""
     busy = (state.reconfiguration, state.failovers, state.transfers, state.moves, state.finished)
     training = state.phase in (Phase.RUNNING, Phase.DEGRADED)
     return training and not any(busy) and state.stop_reason is None
@@ -304,8 +311,8 @@ def at_rest(state: State) -> bool:
 def _held_alone(
     reconfiguration: Reconfiguration, report: Report, live: Collection[NodeId] = ()
 ) -> bool:
-    """Whether a node held anything that was not sent to it ahead; once a base is decided, as it is
-    there, and nobody of `live` has it too."""
+    """Whether a node held layers that were not prefetched to it. Once a base is decided, only
+    layers at the base count, and only those that none of `live` holds too."""
     held = set(chain.from_iterable(range(h.first, h.stop) for h in report.holdings))
     if reconfiguration.base is not None:
         held &= held_at(report, reconfiguration.base, reconfiguration.total_square)
@@ -321,14 +328,14 @@ def _is_live(state: State, node: NodeId) -> bool:
 
 
 def _void(state: State, node: NodeId, since: int) -> str | None:
-    """Why a report about a reconfiguration does not count, or None."""
+    """Why a report about this reconfiguration does not count, or None if it does."""
     if state.reconfiguration is None or state.reconfiguration.since != since:
         return f"{node} speaks of a reconfiguration that is over"
     return void_member(state, node)
 
 
 def void_member(state: State, node: NodeId) -> str | None:
-    """Why a node's word does not count, or None."""
+    """Why a report of this node does not count, or None if it does."""
     return None if _is_live(state, node) else f"{node} is away: its report does not count"
 
 
@@ -338,11 +345,12 @@ def _reconfiguration(state: State) -> Reconfiguration:
 
 
 WORTH = 0.97
-"""Of the step time of now: a layout is changed for a better one only if its steps take no more."""
+"""The layout changes for a better one only if its steps take at most this share of the present
+time."""
 
 
 def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
-    """Somebody holds that the layout does not suit those who are there."""
+    """Reconfigure, or prefetch for it, if another layout suits the nodes that are there better."""
     if not policy.elastic or state.assignment is None:
         return stale(state, "there is no other layout to be had")
     reconfiguration = state.reconfiguration
@@ -369,8 +377,9 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
 
 
 def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
-    """What one waits for went with several nodes at once, and no copy of theirs can repeat it: all
-    stop and do the step again from what they hold. A second stall in one step ends the run."""
+    """A member waits for a message that was lost with several nodes at once and that no copy can
+    repeat: all stop and do the step again from what they hold. Another stall within one step of it
+    ends the run."""
     if (why := void_member(state, event.node)) is not None:
         return stale(state, why)
     if event.era != state.era or state.reconfiguration is not None:
@@ -385,8 +394,8 @@ def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
 
 def improve(before: State, decided: Transition, policy: Policy) -> Transition:
     """Begin a reconfiguration when there are nodes for another pipeline or for all stages, or when
-    nodes with a notice can go that have no shadows to hand over to. Who will hold more is sent it
-    first, unless somebody is about to go."""
+    nodes with a notice can go that have no shadows to hand over to. What nodes will lack is
+    prefetched first, unless a node is about to go."""
     state = decided.state
     if state is before or not policy.elastic:
         return decided
@@ -425,7 +434,7 @@ def _prepared_for(
 
 
 def _without_preparing(decided: Transition) -> Transition:
-    """Nothing is sent ahead any more."""
+    """End the prefetch."""
     if decided.state.preparing is None:
         return decided
     state = decided.state.having(preparing=None)
@@ -443,43 +452,44 @@ def _ahead_words(ahead: Preparing) -> str:
 
 
 def _differs(state: State, better: ModelLayout) -> bool:
-    """Whether another layout than the one of now is meant."""
+    """Whether `better` is another layout than the present one."""
     return (better.grid, better.cut) != (state.grid, state.cut or better.cut)
 
 
 def _is_forced(state: State, policy: Policy) -> bool:
-    """Whether the layout that is being prepared was asked for, and is another one still."""
+    """Whether the layout that is being prepared was asked for and still differs from the
+    present."""
     asked = state.preparing is not None and state.preparing.forced
     return asked and _differs(state, layout_for(usable_number(state), policy))
 
 
 def _leaving(state: State) -> list[Node]:
-    """Nodes with a part in the run that are about to go."""
+    """The nodes with a role in the run that are about to go."""
     return [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
 
 
 def _wanted(state: State, policy: Policy) -> str:
-    """Why another layout is wanted now, "" if none is."""
+    """Why another layout is wanted now; "" if none is."""
     better = grid_for(usable_number(state), policy)
     if _is_worth_it(state.grid, better, policy):
         return ENOUGH
     if state.redundancy not in BARE_MODES or len(state.roll.usable) < policy.stages:
         return ""
     if _is_merged(state) and usable_number(state) >= state.grid.size:
-        # No shadow of the newcomer's ever takes a slot over: without any, it would stay idle.
+        # Without shadows a newcomer cannot take a slot by a move, so it would stay idle.
         return f"there are nodes for every stage of {grid_words(state.grid)}"
     leaving = _leaving(state)
     return f"{len(leaving)} nodes with a notice can go" if leaving else ""
 
 
 def _is_merged(state: State) -> bool:
-    """Whether a node runs two slots."""
+    """Whether a node owns several slots."""
     assignment = state.assignment
     return assignment is not None and len(set(assignment.owners)) < state.grid.size
 
 
 def _is_worth_it(now: Grid, better: Grid, policy: Policy) -> bool:
-    """Whether a larger grid is to be had that is worth all stopping for it."""
+    """Whether `better` is a larger grid that is worth stopping all nodes."""
     if better.size <= now.size:
         return False
     now_s = policy.step_s(now.pipelines, now.stages)

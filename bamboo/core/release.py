@@ -1,7 +1,7 @@
-"""Fewer nodes on purpose: all stop at a boundary and go on without those that are given back.
+"""Gives nodes back on purpose: all stop at a boundary and go on without them.
 
-Rule: nothing is lost by it. Whoever holds anything carries it to those who stay, in a planned
-reconfiguration, before it leaves; and as many stay as one whole pipeline takes.
+Rule: nothing is lost. What a leaving node holds goes to the nodes that stay, in a planned
+reconfiguration, before it leaves. At least as many nodes stay as one whole pipeline needs.
 """
 
 from dataclasses import replace
@@ -15,8 +15,8 @@ from bamboo.core.transition import Transition, changed, stale, with_status
 
 
 def release(state: State, event: NodesReleased, policy: Policy) -> Transition:
-    """Whoever keeps the fleet gives nodes back. Standbys leave at once, all others with the layout
-    that is made without them."""
+    """Release the nodes that the launcher gives back. Standbys leave at once, all others with the
+    layout that is made without them."""
     if not policy.elastic or state.assignment is None:
         return stale(state, "there is no other layout to be had")
     if not at_rest(state):

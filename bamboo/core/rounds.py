@@ -1,7 +1,8 @@
-"""A reconfiguration as the state has it: what is prefetched for it, and how far it is.
+"""The part of the state that describes a reconfiguration: its prefetch, its progress, and what is
+stored for it.
 
-Rule: what is found of all feeds is found when it is first asked for, and kept with them: they stay
-the same from event to event while they are sent.
+Rule: facts about all feeds are computed when they are first asked for and kept with the feeds,
+which stay the same object from event to event while they are sent.
 """
 
 from collections.abc import Mapping
@@ -15,31 +16,32 @@ from bamboo.topology.slots import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Layers [first, stop) on their way to one that will hold them in the next layout: the source
-    sends them as they are at a step boundary, and then their part of every reduced gradient."""
+    """One prefetch: layers [first, stop) go to a node that will hold them in the next layout. The
+    source sends them as they are at a step boundary, and then their part of each reduced
+    gradient."""
 
     slot: Slot
-    """That the layers belong to now."""
+    """The slot that the layers belong to at present."""
     source: NodeId
-    """The owner of the slot."""
+    """The owner of `slot`."""
     receiver: NodeId
     first: int
     stop: int
     since: int
-    """Version of the state that decided it."""
+    """The version of the state that began it."""
 
     @property
     def layers(self) -> range:
-        """Which they are."""
+        """The layers of the feed."""
         return range(self.first, self.stop)
 
 
 class Feeds(tuple[Feed, ...]):
-    """In order of receivers and layers; equal to any tuple of the same."""
+    """Feeds in order of receivers and layers; equal to any tuple of the same feeds."""
 
     @cached_property
     def of(self) -> Mapping[NodeId, tuple[Feed, ...]]:
-        """What each receiver is sent."""
+        """The feeds of each receiver."""
         found: dict[NodeId, list[Feed]] = {}
         for feed in self:
             found.setdefault(feed.receiver, []).append(feed)
@@ -47,26 +49,27 @@ class Feeds(tuple[Feed, ...]):
 
     @cached_property
     def receivers(self) -> frozenset[NodeId]:
-        """Who is sent anything."""
+        """The nodes that are sent anything."""
         return frozenset(self.of)
 
     def has(self, feed: Feed) -> bool:
-        """Whether it is one of them."""
+        """Whether this feed is one of them."""
         return feed in self.of.get(feed.receiver, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparing:
-    """A reconfiguration that will be: it begins once every receiver has all and follows."""
+    """A reconfiguration that is being prepared: it begins once every receiver has all of its feeds
+    and follows them."""
 
     since: int
-    """Version of the state that decided on it."""
+    """The version of the state that decided on it."""
     why: str
     forced: bool = False
-    """As the reconfiguration will be."""
+    """`forced` of the reconfiguration to come."""
     feeds: tuple[Feed, ...] = ()
     prepared: tuple[tuple[NodeId, int], ...] = ()
-    """Receivers that have all of theirs, each with the bytes of it."""
+    """The receivers that have all of their feeds, each with the bytes that it was sent."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prepared", answers(self.prepared))
@@ -75,25 +78,25 @@ class Preparing:
 
     @property
     def sent(self) -> Feeds:
-        """`feeds`, with what is known of them."""
+        """The same as `feeds`, with the type that answers questions about all of them."""
         assert isinstance(self.feeds, Feeds), "any other tuple is made one at once"
         return self.feeds
 
     @property
     def receivers(self) -> frozenset[NodeId]:
-        """Who is sent anything."""
+        """The nodes that are sent anything."""
         return self.sent.receivers
 
     @property
     def prepared_bytes(self) -> int:
-        """Sent to those who have all."""
+        """The bytes that were sent to the receivers that have all of their feeds."""
         return sum(size for _, size in self.prepared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A node has the state of layers [first, stop) as it is before `step`. It could take the step
-    at once, and so stand at `reach`, if it knew the gradient norm of the whole model."""
+    """A node holds the state of layers [first, stop) as it is before `step`. If it knew the
+    gradient norm of the whole model it could take that step at once and so stand at `reach`."""
 
     first: int
     stop: int
@@ -111,7 +114,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a node holds that has stopped for a reconfiguration."""
+    """What a node holds after it has stopped for a reconfiguration."""
 
     node: NodeId
     holdings: tuple[Holding, ...]
@@ -120,7 +123,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A node that has all that it is to hold; `bytes` were sent to it."""
+    """A node that has everything that it should hold in the new layout; it was sent `bytes`."""
 
     node: NodeId
     bytes: int
@@ -128,7 +131,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Layers that one node stores in an emergency."""
+    """The layers that one node stores in an emergency."""
 
     node: NodeId
     layers: tuple[int, ...]
@@ -136,20 +139,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """The state before `step` is being stored while all stand still: each part by one node."""
+    """The state before `step` is being stored while all nodes stand still, each part by one
+    node."""
 
     step: int
     era: int
-    """The generation that began it: what was said in another does not count."""
+    """The generation that began it; reports of another one do not count."""
     total_square: float | None
-    """Of the step before `step`, for those who have yet to take it."""
+    """The squared norm of the step before `step`, for nodes that have yet to take that step."""
     parts: tuple[Part, ...]
     stored: tuple[int, ...] = ()
-    """Numbers of the parts that are stored."""
+    """The numbers of the parts that are stored."""
     committer: NodeId | None = None
-    """Who is to write the manifest."""
+    """The node that should write the manifest."""
     unable: tuple[NodeId, ...] = ()
-    """Who could not store a part, or write the manifest, and is asked for nothing again."""
+    """The nodes that could not store a part or write the manifest; they are not asked again."""
 
     @property
     def whole(self) -> bool:
@@ -159,58 +163,60 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emergency:
-    """All who hold some stage's state will be taken: it is to be stored before they are."""
+    """All nodes that hold some stage's state will be taken, so the state must be stored before."""
 
     since: int
-    """Version of the state that found it."""
+    """The version of the state that found it."""
     by_s: float
-    """Store time at which all must stand still, so that all is stored in time."""
+    """The store's time at which all nodes must stand still, so that everything is stored in
+    time."""
     stages: tuple[int, ...]
-    """Those that nobody holds who stays."""
+    """The stages that no staying node holds."""
     losses: tuple[tuple[float, float], ...] = ()
-    """Store times at which owners are taken, the last one first, each with that by which all must
-    stand still if it is to store all that it owns before."""
+    """The store's times at which owners are taken, the last one first. Each comes with the time by
+    which all must stand still, if that owner should store all that it owns before."""
     failed: bool = False
-    """It was tried, and could not be stored."""
+    """Whether storing it was tried and failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconfiguration:
-    """A reconfiguration under way: all stop, say what they hold, a new layout is decided, each gets
-    what it lacks, and all go on together from `base`."""
+    """A reconfiguration that is under way: all nodes stop and report what they hold, a new layout
+    is decided, each node fetches what it lacks, and all go on from `base`."""
 
     since: int
-    """Version of the state that began it; tells two rounds apart."""
+    """The version of the state that began this round; tells two rounds apart."""
     why: str
     planned: bool
-    """Nothing is lost: the step is finished first."""
+    """Whether nothing is lost, so that the step is finished first."""
     intact: bool
-    """Nothing is lost that any node held, so what live nodes hold counts without redundancy too."""
+    """Whether no state is lost that any node held. Then what live nodes hold counts without
+    redundancy too."""
     asked: tuple[NodeId, ...]
-    """Who is to say what it holds."""
+    """The nodes that are asked what they hold."""
     owners: tuple[NodeId, ...] = ()
-    """Who owned a slot when all stopped first; none: nobody has trained yet."""
+    """The nodes that owned a slot when the first round began; empty: nothing was trained yet."""
     ready: tuple[tuple[NodeId, int], ...] = ()
-    """While the boundary is being agreed: the last step that each has begun."""
+    """While the boundary is being agreed: the last step that each node has begun."""
     boundary: int | None = None
-    """All finish this step, if planned."""
+    """If planned: the step that all nodes finish before they stop."""
     reports: tuple[Report, ...] = ()
     shares: tuple[int, ...] = ()
-    """Virtual nodes of each pipeline, where the grid stays and only they are to change."""
+    """The new shares, where the grid stays and only they should change."""
     forced: bool = False
-    """Go on with however few nodes there are."""
+    """Whether to go on with however few nodes there are."""
     ahead: Preparing | None = None
-    """What was sent for it ahead."""
+    """What was prefetched for it."""
     save: bool = False
-    """What nobody holds who stays is stored before all go on."""
+    """Whether state that no staying node holds is stored before all go on."""
     keep: Keep | None = None
-    """What is being stored for that."""
+    """What is being stored for that at present."""
     base: int | None = None
-    """The step that all go on from; None until it is decided."""
+    """The step from which all go on; None until it is decided."""
     checkpoint: bool = False
-    """Whether what no live node holds is read from the checkpoint of step `base`."""
+    """Whether layers that no live node holds are read from the checkpoint of step `base`."""
     total_square: float | None = None
-    """Of the step before `base`, for those who have yet to take it."""
+    """The squared norm of the step before `base`, for nodes that have yet to take that step."""
     rebuilt: tuple[Rebuilt, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,8 +1,11 @@
-"""What comes of it once all have stopped and said what they hold: base, layout and places; before
-that, where notices leave state without a home, that it is stored; or waiting for nodes, or the end.
+"""Decides how a reconfiguration goes on once all nodes have stopped and reported what they hold.
 
-Rule: what has a home goes on at once. Who waits for nodes, or is to be taken, steps no further than
-what is stored; where no step is left, all write the final state for as long as they are there.
+It decides base, layout and assignment. Before that, state without a home may have to be stored; or
+the run waits for nodes, or ends.
+
+Rule: nodes whose state has a home go on at once. Nodes that wait for others, or that will be taken,
+take no step beyond what is stored. When no step is left to train, all write the final state while
+they are there.
 """
 
 from dataclasses import replace
@@ -29,7 +32,7 @@ from bamboo.core.transition import Transition, with_status
 
 
 def settle(before: State, decided: Transition, policy: Policy) -> Transition:
-    """Decide base, layout and places once everybody who is left has said what he holds."""
+    """Decide base, layout and assignment once all nodes that are left have reported."""
     state, reconfiguration = decided.state, decided.state.reconfiguration
     if state is before or reconfiguration is None or reconfiguration.base is not None:
         return decided
@@ -58,14 +61,14 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     nodes = usable_nodes(state)
     over = 0 < policy.steps <= base.step
     if kept and not state.roll.usable and not over:
-        nodes = ()  # what is to be taken trains no more: nothing of that would be stored
+        nodes = ()  # nodes that will be taken train no more: their steps would not be stored
     stored = base.checkpoint or kept
     short = stored and len(nodes) < policy.stages and not (reconfiguration.forced or over)
     if not nodes or short:
         if state.stop_reason is not None and state.stop_outcome is not None:
             words = f"stopped while it waits for nodes: {state.stop_reason}"
             return _end_here(decided, state, state.stop_outcome, words)
-        # Whoever lost patience did so with those who were there then.
+        # `forced` was meant for the nodes that were there then; now there are none.
         forced = reconfiguration.forced and bool(nodes)
         held = replace(_under_way(state), checkpoint=base.checkpoint, forced=forced)
         phase = Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING
@@ -76,18 +79,18 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
 
 
 def usable_nodes(state: State) -> tuple[Node, ...]:
-    """Who may be given something: live nodes without a notice, else all live ones."""
+    """The nodes that may be given slots: live nodes that are not leaving, else all live nodes."""
     usable = state.roll.usable
     return tuple(n for n in state.nodes if n.id in usable) or state.live_nodes()
 
 
 def usable_number(state: State) -> int:
-    """How many `usable_nodes` there are."""
+    """The number of `usable_nodes`."""
     return len(state.roll.usable) or len(state.roll.live)
 
 
 def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
-    """The state with a new layout, which begins with `generation`; words for it."""
+    """Make the state with a new layout, whose era is `generation`, and words for it."""
     reconfiguration, nodes = _under_way(state), usable_nodes(state)
     layout = layout_for(len(nodes), policy)
     if reconfiguration.shares and layout.grid == state.grid:
@@ -95,7 +98,7 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     held = {r.node: held_at(r, base.step, base.total_square) for r in reconfiguration.reports}
     assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
     roles = assignment.members()
-    # Only where nobody else is left is a node needed after all that was to be given back.
+    # A released node is needed after all only where no others are left.
     needed = (replace(n, released=False) for n in nodes if n.released and n.id in roles)
     after = replace(
         with_status(
@@ -129,7 +132,7 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
 
 
 def _begun_anew(state: State) -> State:
-    """Nobody has taken a step: what all begin with needs no storing."""
+    """Note that no step was taken: the initial state need not be stored."""
     if is_kept(state.checkpoints, 0):
         return state
     return state.having(checkpoints=(Checkpoint(step=0, era=0), *state.checkpoints))
@@ -142,7 +145,7 @@ def _keep_words(keep: Keep) -> str:
 
 
 def _end_here(decided: Transition, state: State, outcome: Outcome, words: str) -> Transition:
-    """The run is over instead of going on in a new layout."""
+    """End the run instead of going on in a new layout."""
     ended = end(replace(state, reconfiguration=None), outcome, f"{decided.reason}; {words}")
     orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
     assert ended.effects[-1] == TerminateAll(to=FLEET)

@@ -1,4 +1,4 @@
-"""The membership state: the one document all members agree on, changed only by `transition`."""
+"""The state of a run: the one document on which all members agree. Only `transition` changes it."""
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -54,7 +54,7 @@ _NOBODY: frozenset[NodeId] = frozenset()
 
 
 class Phase(StrEnum):
-    """Where the run stands."""
+    """The phase of a run; `machine` draws how one leads to another."""
 
     FORMING = "forming"
     RUNNING = "running"
@@ -66,14 +66,14 @@ class Phase(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a run ended; `exit_code` of the command line follows from it."""
+    """How a run ended. The exit code of the command line follows from it."""
 
     DONE = "done"
     STOPPED = "stopped"
     FAULT = "fault"
     UNRECOVERABLE = "unrecoverable"
     PARKED = "parked"
-    """No nodes came in time, and state is stored: a resume goes on from it."""
+    """No nodes came in time, and the state is stored, so a resume goes on from it."""
     BUDGET = "budget"
 
     @property
@@ -84,33 +84,34 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """A slot that moved to its shadow and has not caught up yet."""
+    """A slot that went to its shadow, which has not caught up yet."""
 
     slot: Slot
     victim: NodeId
     successor: NodeId
     decided_at_s: float
     planned: bool
-    """True for a hand-over at a step boundary (a notice, a move): nothing is recomputed."""
+    """True for a change at a step boundary (a hand-over or a move): nothing is recomputed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A new replica of `slot` in the making: the source copies its state at a step boundary and
-    sends it in the background, with every reduced gradient since, until the receiver is equal."""
+    """A new replica of `slot` that is being made. The source copies its state at a step boundary
+    and sends it in the background, with every reduced gradient since, until the receiver is
+    equal."""
 
     slot: Slot
     source: NodeId
     """The owner of the slot."""
     receiver: NodeId
     since: int
-    """Version of the state that decided it; tells two transfers of one pair apart."""
+    """The version of the state that began it; tells two transfers between the same nodes apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """`slot` changes hands at its next step boundary: the shadow becomes the owner, the owner its
-    shadow. Nothing but the roles changes, for both have the state."""
+    """Owner and shadow of `slot` change roles at its next step boundary. Nothing is sent, since
+    both have the state."""
 
     slot: Slot
     source: NodeId
@@ -120,7 +121,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A complete checkpoint: the state before `step`."""
+    """A complete checkpoint of the state before `step`."""
 
     step: int
     era: int
@@ -128,7 +129,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """A checkpoint in the making: the stages that are stored, and who is to complete it."""
+    """A checkpoint that is being written: the stages that are stored so far, and the node that was
+    told to complete it."""
 
     step: int
     stages: tuple[int, ...]
@@ -137,7 +139,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """A member that was slow in so many measurements, and fine in none since the first."""
+    """A member that was slow in `rounds` measurements, and fine in none since the first of them."""
 
     node: NodeId
     rounds: int
@@ -145,22 +147,24 @@ class Slow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Nodes that failed by themselves, one after the other: see `core.faults`."""
+    """Nodes that failed by themselves, one after the other; see `faults`."""
 
     tries: int
-    """So often in a row; nodes that were rented together are one try."""
+    """How many tries in a row failed; nodes that were rented together are one try."""
     nodes: int
     at_s: float
-    """Store time of the first fault of the last try."""
+    """The store's time of the first fault of the last try."""
     known: int
-    """Nodes that the run knew after the last fault: those behind them have joined since."""
+    """How many nodes the run knew after the last fault; later ones in `State.nodes` joined
+    since."""
     reason: str
-    """Of all those of the last try; "" when theirs differ."""
+    """The reason that all faults of the last try share; "" when they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """`version` counts transitions that changed anything; `generation` counts memberships."""
+    """The whole state of a run. `version` counts the transitions that changed anything,
+    `generation` the memberships."""
 
     run: RunId
     version: int
@@ -171,46 +175,47 @@ class State:
     nodes: tuple[Node, ...] = ()
     assignment: Assignment | None = None
     failovers: tuple[Failover, ...] = ()
-    """Failovers under way."""
+    """The failovers that are under way."""
     transfers: tuple[Transfer, ...] = ()
-    """Replicas in the making, at most one a slot."""
+    """The new replicas that are being made, at most one for each slot."""
     moves: tuple[Move, ...] = ()
-    """Slots that change hands at their next step boundary."""
+    """The slots that get another owner at their next step boundary."""
     cut: tuple[int, ...] = ()
-    """First layer of each stage and the layer count; empty: as the strategy has it."""
+    """The first layer of each stage, then the layer count; empty: as the strategy has it."""
     shares: tuple[int, ...] = ()
-    """Virtual nodes of each pipeline; empty: equal ones."""
+    """The number of virtual nodes of each pipeline; empty: equal shares."""
     era: int = 0
-    """Generation under which the layout of now began; what was said before it is void."""
+    """The generation in which the present layout began; reports from before it are void."""
     stalled_step: int | None = None
-    """The step in which a stall was broken last: a second one there would be broken in vain."""
+    """The step of the last stall; another stall within one step of it ends the run."""
     reconfiguration: Reconfiguration | None = None
     preparing: Preparing | None = None
-    """What is being sent ahead of a reconfiguration."""
+    """The prefetch for a coming reconfiguration."""
     checkpoints: tuple[Checkpoint, ...] = ()
-    """Complete ones, oldest first."""
+    """The complete checkpoints, oldest first."""
     saving: tuple[Saving, ...] = ()
     emergency: Emergency | None = None
-    """State that has no home after the notices of now."""
+    """State that no node will hold after the present notices."""
     slow: tuple[Slow, ...] = ()
     retiring: NodeId | None = None
-    """A slow member whose place a standby takes."""
+    """A slow member whose place a standby takes at present."""
     faults: Faults | None = None
     relieved: tuple[Slot, ...] = ()
-    """Slots whose owner was replaced for being slow; the new one has not been found fine yet."""
+    """The slots whose owner was replaced for being slow, until a measurement finds the new owner
+    fine."""
     stop_reason: str | None = None
     stop_outcome: Outcome | None = None
-    """Set from StopRequested on; the run then ends with this outcome."""
+    """Set with `stop_reason`: the outcome with which the run then ends."""
     stop_ready: tuple[tuple[NodeId, int], ...] = ()
     """While a stop is being agreed: the last step that each member has begun."""
     stop_at_step: int | None = None
-    """Members finish this step and end; None: train to the last step."""
+    """The step that all members finish before they end; None: they train to the last step."""
     finished: tuple[NodeId, ...] = ()
-    """Members that have written the final state of all that they own."""
+    """The members that have written the final state of all that they own."""
     outcome: Outcome | None = None
     sentence: str = ""
-    """Why the state is what it is: the reason of the last transition that changed it, and from
-    the end of the run on the reason of its end."""
+    """The reason of the last transition that changed the state; after the end of the run, the
+    reason of its end."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, Nodes):
@@ -218,22 +223,23 @@ class State:
 
     @property
     def roll(self) -> Nodes:
-        """`nodes`, with what is known of them."""
+        """The same as `nodes`, with the type that answers questions about all of them."""
         assert isinstance(self.nodes, Nodes), "any other tuple is made one at once"
         return self.nodes
 
     def node(self, node: NodeId) -> Node | None:
-        """The node of that id, or None."""
+        """The node with this id, or None."""
         place = self.roll.places.get(node)
         return None if place is None else self.nodes[place]
 
     def with_nodes(self, *nodes: Node) -> "State":
-        """The state with these in place of those of the same ids, or joined last."""
+        """Return the state with these nodes, each in place of the one with its id, or as the last
+        one."""
         return self.having(nodes=self.roll.having(*nodes)) if nodes else self
 
     def having(self, **changes: object) -> "State":
-        """What `replace` gives, in a fifth of its time: every event makes a few states, which for
-        that have no slots."""
+        """Return the state with some fields changed, as `dataclasses.replace` does, in a fifth of
+        its time. Every event makes a few states; for this speed they have no `__slots__`."""
         if unknown := changes.keys() - _NAMES:
             raise KeyError(f"no field of a state: {', '.join(sorted(unknown))}")
         after = object.__new__(State)
@@ -246,8 +252,8 @@ class State:
         return tuple(n for n in self.nodes if n.id in live)
 
     def participants(self) -> frozenset[NodeId]:
-        """Nodes between which messages go: owners, shadows, receivers of transfers; while all is
-        being laid out anew, everybody."""
+        """The nodes that exchange messages: owners, shadows, and receivers of transfers and
+        prefetch; during a reconfiguration, all live nodes."""
         if self.assignment is None:
             return frozenset()
         if self.reconfiguration is not None:
@@ -255,8 +261,8 @@ class State:
         return self.assignment.members() | self._receivers()
 
     def same_participants(self, before: "State") -> bool:
-        """Whether they are the same as those of `before`: where nobody's place is another, only
-        those who have none yet need be compared."""
+        """Whether the participants are those of `before`. While the assignment is the same object,
+        only the receivers need to be compared."""
         placed = self.assignment is before.assignment
         if placed and self.reconfiguration is None and before.reconfiguration is None:
             if self.transfers is before.transfers and self._fed() is before._fed():
@@ -267,7 +273,7 @@ class State:
         return self.participants() == before.participants()
 
     def _receivers(self) -> frozenset[NodeId]:
-        """Who is being sent state and has no place in the assignment."""
+        """The nodes that are being sent state and have no place in the assignment."""
         return frozenset(
             receiver
             for receiver in (*(transfer.receiver for transfer in self.transfers), *self._fed())
@@ -284,8 +290,8 @@ _NAMES = frozenset(field.name for field in fields(State))
 def initial_state(
     *, run: RunId, grid: Grid, redundancy: str, checkpoints: tuple[Checkpoint, ...] = ()
 ) -> State:
-    """The state that the launcher stores before any node exists: version 0, forming. With
-    `checkpoints` training goes on from the newest of them."""
+    """Make the state that the launcher stores before any node exists: version 0, forming. With
+    `checkpoints`, training goes on from the newest of them."""
     return State(
         run=run,
         version=0,

@@ -1,13 +1,13 @@
-"""A member that is slower than its peers is replaced, and its successor is there before it goes.
+"""Replaces a member that is slower than its peers, once its successor is there.
 
-Rules. (1) Slow is below SLOW of the median speed of the others, in ROUNDS measurements without one
-at FINE or above between them. (2) It is replaced by a standby only: nothing else takes its slot.
-The standby gets its state in the background and the slot at a step boundary; then the slow node
-gives its replicas away and leaves. (3) Until it has left the fleet keeps one node more, so that
-there is a standby for it; a node that is fine again leaves that one to the next loss, or to who
-chooses the run's size. (4) One at a time. A slot whose owner was replaced is judged
-again only once a measurement has found its new owner fine: where that one is as slow, it is the
-slot's work that is slow, and another node would be no faster.
+Rules. (1) A node is slow if its speed is below SLOW of the median speed of the others in ROUNDS
+measurements, with none at FINE or above in between. (2) It is replaced by a standby only. The
+standby gets the state in the background and the slot at a step boundary; then the slow node gives
+its replicas away and leaves. (3) Until it has left, the fleet keeps one more node, so that there is
+a standby for it. If the node is fine again, the extra node stays for the next loss, or for the
+autoscaler to give back. (4) One node is replaced at a time. A slot whose owner was replaced is
+judged again only once a measurement has found its new owner fine. If the new owner is as slow, the
+work of the slot is slow, and another node would be no faster.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,8 @@ ROUNDS = 3
 
 
 def judge_speeds(state: State, event: SpeedsMeasured) -> Transition:
-    """Note who is slow; the slowest one that was so for long enough is to be replaced."""
+    """Note which nodes are slow. The slowest one that was slow for long enough is to be
+    replaced."""
     assignment = state.assignment
     if assignment is None or event.era != state.era:
         return stale(state, "the layout is another one by now")
@@ -69,9 +70,9 @@ def judge_speeds(state: State, event: SpeedsMeasured) -> Transition:
 
 
 def kept_beyond(state: State) -> int:
-    """How many nodes the fleet keeps beyond those that the run is to have: one for each that the
-    cloud advises to leave, and one while a slow one is to be replaced."""
-    slow = [node for node, slots in _to_go(state) if slots == 1]  # more: for want of other nodes
+    """How many nodes the fleet keeps beyond those that the run should have: one for each node with
+    rebalance advice, and one while a slow node is to be replaced."""
+    slow = [node for node, slots in _to_go(state) if slots == 1]  # several: too few nodes
     going = slow if state.retiring is None else [state.retiring]
     found = (state.node(node) for node in going)
     more = any(node is not None and node.usable and not node.advised for node in found)
@@ -79,7 +80,7 @@ def kept_beyond(state: State) -> int:
 
 
 def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
-    """A retiring node that has given everything away leaves; one that is away is forgotten."""
+    """Let a retiring node leave that has given everything away; forget one that is lost."""
     if state.retiring is None:
         return state, (), []
     node = state.node(state.retiring)
@@ -97,7 +98,7 @@ def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
 
 
 def _shares_of_the_median(event: SpeedsMeasured, assignment: Assignment) -> Mapping[NodeId, float]:
-    """Each measured owner's speed as a share of the median speed of the others."""
+    """The speed of each measured owner as a share of the median speed of the others."""
     owners = set(assignment.owners)
     speeds = {s.node: s.speed for s in event.speeds if s.node in owners and s.speed > 0}
     if len(speeds) < 2:
@@ -107,7 +108,7 @@ def _shares_of_the_median(event: SpeedsMeasured, assignment: Assignment) -> Mapp
     first, last = (len(ascending) - 2) // 2, (len(ascending) - 1) // 2
 
     def of_others(speed: float) -> float:
-        """The median of all but one of this speed."""
+        """The median of all speeds without one of this speed."""
         mine = bisect_left(ascending, speed)
         low, high = (ascending[i if i < mine else i + 1] for i in (first, last))
         return median((low, high))
@@ -116,7 +117,7 @@ def _shares_of_the_median(event: SpeedsMeasured, assignment: Assignment) -> Mapp
 
 
 def _to_replace(state: State, shares: Mapping[NodeId, float]) -> NodeId | None:
-    """The slowest that was slow for long enough, if there are standbys for all that it owns."""
+    """The slowest node that was slow for long enough, if there are standbys for all its slots."""
     if state.retiring is not None:
         return None
     standbys = sum(n.status is NodeStatus.READY and n.usable for n in state.roll.aside)
@@ -125,8 +126,8 @@ def _to_replace(state: State, shares: Mapping[NodeId, float]) -> NodeId | None:
 
 
 def _to_go(state: State) -> Iterator[tuple[NodeId, int]]:
-    """Who was slow for long enough and would stay, each with how many slots it owns; not those who
-    are as slow as who was replaced there before."""
+    """The nodes that were slow for long enough and would stay, each with the number of its slots. A
+    node that is as slow as the one that it replaced is left out."""
     if state.assignment is None:
         return
     for slow in state.slow:

@@ -1,15 +1,16 @@
-"""Which assignment a running grid should come to, given who is there.
+"""Decides the target assignment: the owners and shadows that a running grid should have, given the
+nodes that are there.
 
-Rules. (1) A function of the state alone, so every member aims at the same. (2) Whoever owns a slot
-keeps one; only what one node must do for several is given away, first to standbys, then to members
-that own at least two less. (3) A slot's replica lies with the owner that comes before it in the
-ring and is another node: with a slot for each node that is the neighbour (Thorpe et al., Bamboo,
-NSDI 2023), and the loss of any single node leaves a copy of everything. (4) Where neighbours are to
-lie in different zones, an owner in another zone shadows before a nearer one in the same, and a
-standby from another zone than its neighbours takes over before others: a loss within one zone then
-leaves a copy of everything too. (5) It is asked at every event, so it looks only at what may differ
-from now: at whoever owns several slots or none, or is to own none, and at the slots for which rule
-3 or 4 does not hold.
+Rules. (1) It is a function of the state alone, so every member computes the same target. (2) A node
+that owns a slot keeps one. Only slots of a node that owns several are given away, first to
+standbys, then to members that own at least two fewer. (3) The replica of a slot lies with the
+nearest owner before it in the ring that is another node. With one slot for each node that is the
+neighbour (Thorpe et al., Bamboo, NSDI 2023), and the loss of any single node leaves a copy of
+everything. (4) Where neighbours should lie in different zones, an owner in another zone is
+preferred as shadow over a nearer one in the same zone, and a standby in another zone than its
+neighbours over other standbys. A loss within one zone then leaves a copy of everything too. (5) It
+is computed at every event, so it looks only at what may differ from the present: nodes that own
+several slots or none, nodes that should own none, and slots for which rule 3 or 4 does not hold.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -25,8 +26,8 @@ from bamboo.topology.strategy import BARE_MODES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacks:
-    """How the assignment of now differs from the one to come to: slots that should have another
-    owner, and slots that should have another shadow, or none."""
+    """How the present assignment differs from the target: slots that should have another owner, and
+    slots that should have another shadow, or none."""
 
     owners: Mapping[Slot, NodeId]
     shadows: Mapping[Slot, NodeId | None]
@@ -36,9 +37,12 @@ _NOTHING = Lacks(owners={}, shadows={})
 
 
 def aim(state: State, *, apart: bool = False) -> Assignment | None:
-    """The assignment to come to; the present one where nothing better can be had. None before the
-    first. What nodes under notice own is given away here, before they have handed it over.
-    `apart`: neighbours are to lie in different zones."""
+    """The target assignment; the present one if there is no better. None before the first
+    assignment.
+
+    The slots of nodes with a notice are given away here, before they are handed over. `apart`:
+    neighbours should lie in different zones.
+    """
     if state.assignment is None:
         return None
     lacks = lacking(state, state.assignment, apart=apart)
@@ -46,10 +50,10 @@ def aim(state: State, *, apart: bool = False) -> Assignment | None:
 
 
 def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
-    """Where the assignment of a state differs from `aim`."""
+    """Where the assignment of a state differs from the target assignment (`aim`)."""
     roll, roles = state.roll, assignment.roles
     if not (roles.several or roles.astray or roll.leaving or apart or state.retiring):
-        return _NOTHING  # as most of the time: one slot each, shadowed by the neighbour
+        return _NOTHING  # the usual case: one slot each, shadowed by the neighbour
     idle = _idle(state, assignment)
     going = _going(state, assignment, idle)
     usable = roll.usable - going if going else roll.usable
@@ -69,7 +73,7 @@ def shadowed(
     usable: Collection[NodeId],
     zones: Mapping[NodeId, str] | None = None,
 ) -> Assignment:
-    """A new assignment with these owners, all usable, and shadows as rules 3 and 4 have them."""
+    """Make an assignment with these owners, all usable, and with shadows by rules 3 and 4."""
     ahead = tuple(owners[grid.before(number)] for number in range(grid.size))
     aimed = Assignment(grid=grid, owners=owners, shadows=ahead)
     return aimed.replace(owners={}, shadows=new_shadows(aimed, usable, zones))
@@ -82,8 +86,8 @@ def new_shadows(
     *,
     barred: Collection[NodeId] = (),
 ) -> Mapping[Slot, NodeId | None]:
-    """The slots that should have another shadow, and which. `barred`: owners that are not usable;
-    `zones`: as in `shadow_of`."""
+    """The slots that should have another shadow, with that shadow. `barred`: owners that are not
+    usable; `zones`: as in `shadow_of`."""
     found = {
         slot: shadow_of(aimed, slot, usable, zones) for slot in _in_doubt(aimed, barred, zones)
     }
@@ -91,15 +95,15 @@ def new_shadows(
 
 
 def soon_taken(state: State, giver: NodeId) -> frozenset[Slot]:
-    """Slots that are to be taken from a node that owns several, by one that owns nothing and has
-    the replica or is being sent it. None while the run ends, for nothing moves then."""
+    """The slots of a node with several that a node without any will take, which has the replica or
+    is being sent it. Empty while the run ends, since nothing moves then."""
     assignment = state.assignment
     if assignment is None or giver not in assignment.roles.several:
         return frozenset()
     if state.stop_reason is not None or state.finished:
         return frozenset()
     coming = {t.slot: t.receiver for t in state.transfers if t.source == giver}
-    # Which slots are given does not depend on where the zones of those who take them lie.
+    # Which slots are given away does not depend on the zones of the nodes that take them.
     given = lacking(state, assignment, apart=False).owners
     takers = {
         slot: coming.get(slot, assignment.shadow(slot))
@@ -111,14 +115,14 @@ def soon_taken(state: State, giver: NodeId) -> frozenset[Slot]:
 
 
 def _idle(state: State, assignment: Assignment) -> frozenset[NodeId]:
-    """Usable nodes that own nothing: standbys, and members that have replicas only."""
+    """The usable nodes that own nothing: standbys, and members with replicas only."""
     roles = assignment.roles
     waiting = (n.id for n in state.roll.aside if n.usable and n.id not in roles.owned)
     return (roles.landless & state.roll.usable).union(waiting)
 
 
 def _going(state: State, assignment: Assignment, idle: Collection[NodeId]) -> frozenset[NodeId]:
-    """The slow node that is given nothing any more: from when there is another for its place."""
+    """The slow node that should own nothing any more, once there is another node for its place."""
     node = state.retiring
     if node is None:
         return frozenset()
@@ -127,7 +131,8 @@ def _going(state: State, assignment: Assignment, idle: Collection[NodeId]) -> fr
 
 
 class _Hands:
-    """Who owns what while slots are given away; of most nodes nobody asks."""
+    """The slots of each node while slots are given away. Only the nodes that matter are looked
+    up."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -145,7 +150,7 @@ class _Hands:
         self.of(taker).append(slot)
 
     def fullest(self) -> NodeId | None:
-        """Who owns the most slots, if that is more than one; of equals the first."""
+        """The node with the most slots, if it has more than one; of equals the first."""
         rich = (node for node, slots in self._slots.items() if len(slots) > 1)
         return min(rich, key=lambda node: (-len(self._slots[node]), node), default=None)
 
@@ -159,7 +164,7 @@ def _owners(
     *,
     apart: bool,
 ) -> Mapping[Slot, NodeId]:
-    """Slots that should change hands, each with its new owner."""
+    """The slots that should change their owner, each with its new owner."""
     hands = _Hands(assignment)
     zones = state.roll.zones
     standbys = set(idle)
@@ -188,7 +193,7 @@ def _owners(
         if standbys:
             taker = nearest(slot)
         elif len(hands.of(giver)) == 2:
-            return out  # all others own one at least
+            return out  # all others own at least one
         else:
             taker = min(usable, key=lambda node: (len(hands.of(node)), node), default=giver)
             if len(hands.of(giver)) - len(hands.of(taker)) < 2:
@@ -199,8 +204,8 @@ def _owners(
 
 
 def _spare(assignment: Assignment, slots: list[Slot]) -> Slot:
-    """Which of several slots of one node to give away: the last whose protector it keeps, so that
-    it stays that slot's shadow and nothing but the roles changes."""
+    """Which of several slots of one node to give away: the last one whose protector the node keeps.
+    It then stays that slot's shadow, and only the roles change."""
     beside = [slot for slot in slots if assignment.grid.protector(slot) in slots]
     return (beside or slots)[-1]
 
@@ -217,8 +222,8 @@ def _zones_beside(
 def _in_doubt(
     aimed: Assignment, barred: Collection[NodeId], zones: Mapping[NodeId, str] | None
 ) -> list[Slot]:
-    """Slots that may need another shadow. The others are shadowed by their neighbour in the ring,
-    which may go on doing so, and lies in another zone if `zones` matter."""
+    """The slots that may need another shadow. All others are shadowed by their neighbour in the
+    ring, which can go on with that, and which lies in another zone if `zones` matter."""
     roles, grid = aimed.roles, aimed.grid
     numbers = set(roles.astray)
     for node in barred:
@@ -240,9 +245,10 @@ def shadow_of(
     usable: Collection[NodeId],
     zones: Mapping[NodeId, str] | None = None,
 ) -> NodeId | None:
-    """The first usable owner before `slot` in its ring, else of another pipeline, else whoever
-    else is usable, else the shadow of now. With `zones`, before all of these the usable owners in
-    another zone, in the same order: one of them may get several replicas."""
+    """Choose the shadow of a slot: the first usable owner before it in its ring, else one of
+    another pipeline, else any other usable node, else the present shadow. With `zones`, usable
+    owners in another zone come before all of these, in the same order; one of them may get several
+    replicas."""
     owner, now = aimed.owner(slot), aimed.shadow(slot)
     if zones is not None:
         home = zones.get(owner)
@@ -257,7 +263,7 @@ def shadow_of(
 
 
 def _owners_before(aimed: Assignment, slot: Slot) -> Iterator[NodeId]:
-    """All owners, in the order in which they come into question for the replica of `slot`."""
+    """All owners, in the order in which they are considered for the replica of `slot`."""
     grid = aimed.grid
     number = grid.number(slot)
     for _ in range(grid.stages - 1):

@@ -1,8 +1,8 @@
-"""Answers of many nodes at one time: the same as one after the other, with less work.
+"""Decides the answers of many nodes at one time, with less work than one after the other.
 
-In a reconfiguration everybody answers three times, and all answers but the last of a kind decide
-nothing. Rule: only those are noted together, and never the last of them: it is decided like any
-event, so state, effects and reason are to the message what they are one after the other.
+In a reconfiguration every node answers three times, and only the last answer of a kind decides
+anything. Rule: the others are noted together, and the last one is decided like any event. So state,
+effects and reason are exactly those of deciding one answer after the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +24,11 @@ from bamboo.ids import NodeId
 def transitions(
     state: State, events: Sequence[Event], *, now_s: float, policy: Policy
 ) -> Transition:
-    """Where `events`, said at one time in this order, lead; all their effects, and the reason of
-    the last one that changed anything, or of the last one if none did. Raises CoreMisuse as
-    `transition` does."""
+    """Decide `events`, which were reported at one time in this order.
+
+    Returns all their effects, and the reason of the last event that changed anything, or of the
+    last one if none did. Raises CoreMisuse as `transition` does.
+    """
     before, done, reason = state, 0, ""
     effects: list[Effect] = []
     while done < len(events):
@@ -42,17 +44,18 @@ def transitions(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """What everybody is asked now."""
+    """The question that all nodes are asked now."""
 
     field: str
     given: Answers[Any]
     silent: frozenset[NodeId]
-    """Who has yet to answer: while it is more than one, an answer decides nothing."""
+    """The nodes that have yet to answer. While there is more than one, an answer decides
+    nothing."""
     answer: Callable[[Any], Any]
 
 
 def _note(state: State, events: Sequence[Event], first: int) -> tuple[State, int]:
-    """`state` with some of the events from `first` on noted; how many of them."""
+    """Note some of the events from `first` on; returns the state and how many were noted."""
     reconfiguration, kind = state.reconfiguration, type(events[first])
     if reconfiguration is None or (asked := _question(state, reconfiguration, kind)) is None:
         return state, 0
@@ -79,8 +82,8 @@ def _note(state: State, events: Sequence[Event], first: int) -> tuple[State, int
 def _question(
     state: State, reconfiguration: Reconfiguration, kind: type[Event]
 ) -> _Question | None:
-    """The one that an event of this kind answers, if nobody's answer but the last one's decides
-    anything now."""
+    """The question that an event of this kind answers, if only the last answer to it decides
+    anything now; else None."""
     if kind is LayoutBuilt and reconfiguration.base is not None and state.assignment is not None:
         rebuilt = answers(reconfiguration.rebuilt)
         return _Question(

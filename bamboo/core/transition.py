@@ -1,8 +1,8 @@
-"""What one event did to the state, and the few ways to say it.
+"""The result of one event, and the functions that make one.
 
-Rule: a change is another state object; an event that changes nothing returns the very same one,
-with a reason why not. While a change is decided, version and sentence are those before it. When all
-is decided, `numbered` raises the version by one and makes the reason the sentence.
+Rule: a change is another state object. An event that changes nothing returns the very same object,
+with the reason why not. While a change is being decided, version and sentence are still those from
+before it. At the end `numbered` raises the version by one and makes the reason the sentence.
 """
 
 from collections.abc import Iterable
@@ -19,28 +19,30 @@ _WORKING = (NodeStatus.MEMBER, NodeStatus.DRAINING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """`state` is the state given when nothing changed (`effects` is empty then)."""
+    """When nothing changed, `state` is the very state that was given, and `effects` is empty."""
 
     state: State
     effects: tuple[Effect, ...]
     reason: str
-    """A sentence for people: what was decided and why, or why nothing was."""
+    """A sentence for people: what was decided and why, or why nothing changed."""
 
 
 def stale(state: State, reason: str) -> Transition:
-    """The event came too late, twice, or concerns nobody: nothing changes."""
+    """Nothing changes: the event came too late, came twice, or concerns no node."""
     return Transition(state=state, effects=(), reason=reason)
 
 
 def changed(after: State, effects: Iterable[Effect], reason: str) -> Transition:
-    """The event leads to `after`."""
+    """The event leads to the state `after`."""
     return Transition(state=after, effects=tuple(effects), reason=reason)
 
 
 def numbered(before: State, decided: Transition) -> Transition:
-    """What was decided, as the next version of `before`, and under the next generation where others
-    take part than before and nobody has raised it. What happens after the end of a run does not
-    hide why it ended."""
+    """Return the decision as the next version of `before`.
+
+    The generation rises by one if other nodes take part than before, unless the decision has raised
+    it already. After the end of a run the sentence stays the reason of the end.
+    """
     state = decided.state
     if state is before:
         return decided
@@ -55,7 +57,7 @@ def numbered(before: State, decided: Transition) -> Transition:
 
 
 def with_status(state: State, status: NodeStatus, *nodes: NodeId) -> State:
-    """The state with the status of some nodes changed."""
+    """Return the state with `status` set for these nodes."""
     found = (state.node(node) for node in nodes)
     return state.with_nodes(
         *(replace(n, status=status) for n in found if n is not None and n.status is not status)
@@ -63,15 +65,15 @@ def with_status(state: State, status: NodeStatus, *nodes: NodeId) -> State:
 
 
 def live_members(state: State) -> list[Node]:
-    """The live nodes that own something: members, draining ones included, without standbys."""
+    """The live members, including draining ones and without standbys."""
     return [node for node in state.nodes if node.status in _WORKING]
 
 
 def acting_member(state: State, node: NodeId, event: str) -> Node:
-    """The node that speaks of its own slots, which only a node that joined can do. Whether its word
-    counts `acts` says: it may have gone since, or have given all that it had away.
+    """Return the node that reports something about its own slots.
 
-    Raises CoreMisuse when the node never joined.
+    Whether its report counts is for `acts` to say: the node may be gone by now, or may have given
+    away all its slots. Raises CoreMisuse when the node never joined.
     """
     found = state.node(node)
     if found is None:
@@ -80,12 +82,12 @@ def acting_member(state: State, node: NodeId, event: str) -> Node:
 
 
 def acts(node: Node) -> bool:
-    """Whether the node owns or shadows anything, so that what it says of slots counts."""
+    """Whether the node owns or shadows anything, so that its reports about slots count."""
     return node.status in _WORKING
 
 
 def describe(state: State, node: NodeId) -> str:
-    """`node i-0a.1 (stage 2)`, as the assignment of `state` has it."""
+    """Name a node with its slots in `state`: `node i-0a.1 (stage 2)`."""
     slots = () if state.assignment is None else state.assignment.owned_by(node)
     if not slots:
         return f"node {node}"
@@ -93,29 +95,30 @@ def describe(state: State, node: NodeId) -> str:
 
 
 def begun_words(step: int, holds: str) -> str:
-    """A node's answer: the last step that it has begun, -1 for none, and what becomes of it."""
+    """Words for a node's answer: the last step that it has begun (-1: none), and what follows."""
     return f"has begun {'no step' if step < 0 else f'step {step}'} and holds{holds}"
 
 
 def boundary_words(step: int) -> str:
-    """The step after which all stop, once it is agreed; -1: none was begun."""
+    """Words for the step after which all stop (-1: no step was begun)."""
     return "; all stop before the first step" if step < 0 else f"; all stop after step {step}"
 
 
 def away(node: Node) -> str:
-    """Why a node's word does not count: it `is gone`, `has left`, or `has no slot`."""
+    """Why a report of this node does not count: it `is gone`, `has left`, or `has no slot`."""
     if node.status is NodeStatus.READY:
         return "has no slot"
     return "has left" if node.status is NodeStatus.LEFT else f"is {node.status}"
 
 
 def name_slots(state: State, slots: Iterable[Slot]) -> str:
-    """`stage 2`, `stage 1 and stage 2`; with several pipelines `stage 2 of pipeline 0`."""
+    """Name slots: `stage 2`, `stage 1 and stage 2`; in a grid of several pipelines also `stage 2 of
+    pipeline 0`."""
     several = state.grid.pipelines > 1
     end = " of pipeline {}" if several else ""
     return listed([f"stage {slot.stage}{end.format(slot.pipeline)}" for slot in slots])
 
 
 def listed(names: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join names: `a`, `a and b`, `a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
