@@ -26,7 +26,7 @@ from bamboo.errors import CoreMisuse
 
 
 def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()) -> Transition:
-    """End the run `after` with `outcome`. The effects are `first`, then those of every end."""
+    """End the run in the state `after`. The effects are `first`, then those of every end."""
     over = replace(
         after,
         phase=Phase.FINISHED,

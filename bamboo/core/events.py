@@ -293,8 +293,8 @@ class SpeedsMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveDue:
-    """A member finds that another step would end too late: state that no other node holds could not
-    be stored any more before its nodes are taken."""
+    """A member finds that another step would end too late: state without a home could not be stored
+    any more before the nodes that hold it are taken."""
 
     node: NodeId
     since: int

@@ -2,7 +2,7 @@
 the run ends because no live node holds a copy.
 
 The neighbour that keeps the replica of a stage takes the stage over (Thorpe et al., Bamboo, NSDI
-2023). Rule: nothing here rolls back, and a slot always has an owner.
+2023). Rule: nothing here rolls back, and no slot waits without an owner.
 """
 
 from dataclasses import replace
