@@ -1,6 +1,6 @@
 """What a calm step sends between nodes, by kind of message, and links that are slow as in GPT-2 XL.
 
-Rule: pure. The formula follows from the protocol (DESIGN, the data plane), not from the code that
+Rule: pure. The formula follows from the protocol (bamboo/runtime/README.md), not from the code that
 sends: `redundancy_overhead` holds the bytes that were counted against it.
 """
 

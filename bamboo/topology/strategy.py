@@ -112,7 +112,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """What is stored, hashed and compared; see DESIGN section 2."""
+    """Semantics and placement as one document, which is stored, hashed and compared."""
 
     semantics: Semantics
     placement: Placement
