@@ -280,4 +280,4 @@ def _caught_up(node: NodeId, slot: Slot) -> CaughtUp:
 
 
 TestRunHistory = pytest.mark.timeout(300)(RunHistory.TestCase)
-TestRunHistory.settings = settings(max_examples=180, stateful_step_count=40)
+TestRunHistory.settings = settings(max_examples=120, stateful_step_count=40)

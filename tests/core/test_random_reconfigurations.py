@@ -301,4 +301,4 @@ class World(Honest, RuleBasedStateMachine):
 
 
 TestWorld = pytest.mark.timeout(300)(World.TestCase)
-TestWorld.settings = settings(max_examples=150, stateful_step_count=40)
+TestWorld.settings = settings(max_examples=100, stateful_step_count=40)
