@@ -16,9 +16,9 @@ from bamboo.config.tree import ClusterConfig
 
 T = TypeVar("T")
 COMPUTING = frozenset({"F", "B", "FR", "BR"})
-"""Operations that change no state: what is held may be sent while a device is at them."""
+"""Operations that change no state: the device may send what it holds while it runs them."""
 _PR_SET_TIMERSLACK = 29
-"""Of prctl(2), Linux."""
+"""From prctl(2) of Linux."""
 
 
 class Device(Protocol):
@@ -27,19 +27,19 @@ class Device(Protocol):
     overruns: int
     busy_s: dict[str, float]
     meanwhile: Callable[[float], bool] | None
-    """Called where an operation of COMPUTING leaves the host nothing to do until that time, by
-    time.perf_counter(). The operation lasts until it is back; true where it has waited until then
-    itself."""
+    """Called with a time by time.perf_counter() when an operation of COMPUTING leaves the host with
+    nothing to do until then. The operation lasts until the call returns. The call returns true when
+    it has itself waited until that time."""
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
 
     def lay_out(self, cut: Sequence[int]) -> None:
-        """From now on stage p has the layers from cut[p] to cut[p + 1]."""
+        """Set the stages: from now on stage p has the layers cut[p] to cut[p + 1]."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Cpu:
-    """Operations take what they take, and the host is what they run on."""
+    """Runs operations on the host, which take as long as they take."""
 
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
@@ -53,12 +53,13 @@ class Cpu:
         return out
 
     def lay_out(self, cut: Sequence[int]) -> None:
-        """Nothing is slowed here."""
+        """Does nothing: no duration here depends on the cut."""
 
 
 @dataclass(slots=True, kw_only=True)
 class VirtualDevice:
-    """Sleeps each operation to its figure in seconds: `layers_s` has it by kind, for each layer."""
+    """Makes each operation last as long as its figure in seconds: `layers_s` has one by kind and
+    layer."""
 
     layers_s: Mapping[str, Sequence[float]]
     figures_s: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -94,13 +95,13 @@ class VirtualDevice:
 
 
 def per_stage(figures: tuple[float, ...], stages: int) -> tuple[float, ...]:
-    """One figure for each stage from one for all or one for each."""
+    """One figure for each stage, from one figure for all stages or one for each."""
     return figures * stages if len(figures) == 1 else figures
 
 
 def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) -> Device:
-    """The device that `[cluster] device` names, for stages of `cut`, for which its figures are: a
-    layer takes an equal part of its stage's. A virtual one takes 1 / `speed` of the figures."""
+    """The device that `[cluster] device` names. Its figures are for stages of `cut`: each layer
+    takes an equal part of its stage's figure. A virtual device takes 1 / `speed` of the figures."""
     if cluster.device == "cpu":
         return Cpu()
     forward = _per_layer(per_stage(cluster.virtual_forward_ms, cluster.stages), cut)
@@ -115,8 +116,8 @@ def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) ->
 
 
 def _sleep_exactly() -> None:
-    """Let this thread's sleeps end when they should: the kernel may add 50 us to each otherwise, to
-    save power. Nothing where it is another system than Linux."""
+    """Let this thread's sleeps end on time: the kernel may otherwise add 50 us to each to save
+    power. Does nothing on systems other than Linux."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(1))

@@ -1,8 +1,8 @@
 """Torch's settings that hold for a whole process, and whether the user's code changes them.
 
-Rule: a layer must compute the same whichever layers share its process, so none may change what
-holds for all. What the file sets as it is loaded holds in every process of the run; but not what
-the run itself sets and attests.
+Rule: a layer must compute the same whichever layers share its process, so no layer may change a
+setting that holds for all of them. What the user's file sets while it is loaded holds in every
+process of the run and is allowed, except for the settings that the run itself sets and attests.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,13 +42,14 @@ _FREE_AT_LOAD = frozenset({"torch's matrix kernels"})
 
 
 def settings() -> Settings:
-    """What holds in this process now, by what it is called."""
+    """The settings that hold in this process now, each by the name that an error gives it."""
     return {name: look() for name, (look, _) in _SETTINGS.items()}
 
 
 def changed(before: Settings, *, at_load: bool = False) -> tuple[str, str] | None:
-    """(problem, remedy) of the first setting that is not as it was; None: all are. `at_load`: since
-    the user's file was loaded, as it is in every process."""
+    """(problem, remedy) of the first setting that is not as it was, or None when all are.
+    `at_load`: the comparison is with the time before the user's file was loaded, which every
+    process does."""
     for name, now in settings().items():
         if now != before[name] and not (at_load and name in _FREE_AT_LOAD):
             said = f"changes {name} for the whole process, from {before[name]} to {now}"

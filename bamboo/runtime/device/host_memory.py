@@ -1,7 +1,7 @@
-"""The host's memory, which costs most when it is touched for the first time.
+"""Keeps and touches the host's memory, which costs most when it is touched for the first time.
 
-Rule: what a process has touched it keeps, and a node touches what it will need before it joins,
-when nobody waits for it.
+Rule: a process keeps the memory that it has touched, and a node touches what it will need before it
+joins, when nobody waits for it.
 """
 
 import ctypes
@@ -10,28 +10,29 @@ from pathlib import Path
 import torch
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
-"""Of mallopt(3), glibc."""
+"""Options of mallopt(3) in glibc."""
 _NEVER = -1
 SHARE = 8
-"""A process touches at most this part of what is free: others may begin at the same time."""
+"""A process touches at most one part in SHARE of the free memory: others may start at the same
+time."""
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what a step frees for the next one, which asks for the same again:
-    given back, every page of it is faulted in and cleared once more. Nothing where it is another
-    library than glibc."""
+    """Let the C library keep what a step frees for the next step, which asks for the same again.
+    Memory that is given back is faulted in and cleared once more, page by page. Does nothing where
+    the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # A mapping of its own goes back when it is freed, and so does the heap of another arena.
+        # A separate mapping goes back when it is freed, and so does the heap of another arena.
         mallopt(_MMAP_MAX, 0)
         mallopt(_ARENA_MAX, 1)
         mallopt(_TRIM_THRESHOLD, _NEVER)
 
 
 def touch(size_bytes: int) -> int:
-    """Have so many bytes faulted in, of which the first that are asked for are given out later, or
-    a part of what is free, if that is less. How many; 0 where the system does not say what is free.
-    Needs `keep_freed_memory`."""
+    """Have `size_bytes` faulted in, or a part of what is free if that is less; the pages serve the
+    next allocations. Returns how many bytes were touched, 0 where the system does not say what is
+    free. Needs `keep_freed_memory`."""
     try:
         size_bytes = min(size_bytes, free_bytes() // SHARE)
     except OSError:
@@ -41,8 +42,8 @@ def touch(size_bytes: int) -> int:
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """What processes can still have, of the machine's memory and of what the control group of this
-    one allows. Raises OSError on another system than Linux."""
+    """How many bytes processes can still take, by the machine's memory and by the limit of this
+    process's control group. Raises OSError on systems other than Linux."""
     lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
     free = int(lines["MemAvailable"].split()[0]) * 1024
     own = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
@@ -50,5 +51,5 @@ def free_bytes(root: Path = Path("/")) -> int:
     try:
         most, taken = (group / "memory.max").read_text(), (group / "memory.current").read_text()
     except OSError:
-        return free  # the root group, or no version 2: none that is known
+        return free  # the root group, or not version 2: no limit is known
     return free if most.strip() == "max" else max(0, min(free, int(most) - int(taken)))

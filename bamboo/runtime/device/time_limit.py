@@ -1,7 +1,8 @@
-"""A limit for the user's code while it is looked at: what does not end raises where it stands.
+"""A time limit for the checks of the user's code: code that does not end is interrupted by an
+error.
 
-Rule: the limit holds for a process and, once they arm it, for its forks, whose end is earlier, so
-that they can still say which layer it was. What works below Python is not interrupted.
+Rule: the limit holds for a process and, once they arm it, for its forks. A fork's limit ends
+earlier, so that it can still say which layer it was. Code below Python is not interrupted.
 """
 
 import signal
@@ -13,11 +14,11 @@ _limit_s = 0.0
 
 
 class TookTooLong(Exception):
-    """Raised in the main thread when the time is over, once."""
+    """Raised in the main thread, once, when the time is over."""
 
 
 def limit(seconds: float) -> None:
-    """From now on this process, and its forks, have so long."""
+    """Give this process and its forks so many seconds from now on."""
     global _end_s, _limit_s
     _end_s, _limit_s = _now_s() + seconds, seconds
     signal.signal(signal.SIGALRM, _raise)
@@ -25,21 +26,21 @@ def limit(seconds: float) -> None:
 
 
 def arm(*, early_s: float = 0.0) -> None:
-    """In a fork, which inherits the limit but no timer: raise so much earlier. Does nothing where
-    there is no limit."""
+    """Start the timer in a fork, which inherits the limit but no timer, to raise `early_s` before
+    the limit. Does nothing where there is no limit."""
     if _end_s is not None:
         signal.setitimer(signal.ITIMER_REAL, max(_end_s - early_s - _now_s(), 0.01))
 
 
 def lift() -> None:
-    """No limit any more."""
+    """Remove the limit."""
     global _end_s
     _end_s = None
     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def _now_s() -> float:
-    """Of a clock that a look at other times does not move."""
+    """The time by a clock that `other_times` does not move."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 

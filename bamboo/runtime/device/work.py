@@ -1,7 +1,7 @@
-"""Counts what an operation has the device do: flops of its products, bytes and kernels of all.
+"""Counts the work of an operation on the device: flops of its products, bytes and kernels of all.
 
-Rule: it counts what torch issues, kernel by kernel, as without a compiler; what a kernel keeps in a
-cache is none of its business. Views and memory that is only allocated cost nothing.
+Rule: it counts the kernels that torch issues without a compiler, one by one, and ignores what a
+kernel keeps in a cache. Views and memory that is only allocated cost nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ from bamboo.planner.profiled import Work
 ALLOCATING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 NO_KERNEL = frozenset({"_unsafe_view", "_reshape_alias"})
 GATHERING = frozenset({"index", "embedding", "index_select", "gather", "nll_loss_forward"})
-"""They read of their first tensor no more than they give."""
+"""Operators that read no more of their first tensor than they return."""
 CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 """The one attention kernel that torch's own table of flops leaves out."""
 
 
 class WorkCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, adds up what is issued."""
+    """Adds up the work that is issued while it is entered."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -34,7 +34,7 @@ class WorkCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def work(self) -> Work:
-        """All of it so far."""
+        """All the work so far."""
         return Work(
             product_flops=self._product_flops,
             product_bytes=self._product_bytes,
@@ -54,7 +54,8 @@ class WorkCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._overloadpacket._qualified_op_name.rpartition("::")[2]
-        # `run_back` begins a stage's backward with a number of its own, whatever layers that has.
+        # `run_back` starts a stage's backward with a scalar of its own, whatever layers the stage
+        # has.
         own_root = (self._before, name) == ("new_empty", "ones_like")
         self._before = name
         if not (name in ALLOCATING or name in NO_KERNEL or _is_view(func) or own_root):
@@ -80,7 +81,8 @@ def _is_view(func: Any) -> bool:
 def _read_and_written(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
 ) -> Iterator[Tensor]:
-    """Every tensor that the operator takes or makes; twice what it changes in place."""
+    """Every tensor that the operator takes or makes; a tensor that it changes in place comes
+    twice."""
     named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
     for argument in func._schema.arguments:
         tensors = _tensors(named.get(argument.name))

@@ -1,11 +1,12 @@
-"""The reduction of one slot's gradient in one step, from virtual nodes to what the optimizer takes.
+"""The reduction of one slot's gradient in one step, from virtual nodes to the optimizer's input.
 
     leaves of the virtual nodes -> partial sums -> shards to their owners -> shard sums in tree
     order -> whole gradient -> tied uses added in layer order -> squares to the whole pipeline
 
-Rule: every addition follows the canonical tree or the layer order, so that the sum does not depend
-on who held which virtual node. No collective: each arrow is a message between slots, and a slot
-whose owner changed can repeat it all from the messages that the others keep. `advance` never waits.
+Rule: every addition follows the canonical tree or the layer order, so the sum does not depend on
+which node held which virtual node. There is no collective: each arrow is a message between slots,
+and a slot with a new owner can repeat all of it from the messages that the others keep. `advance`
+never waits.
 """
 
 import math
@@ -26,11 +27,11 @@ from bamboo.topology.reduction import TreeSum
 from bamboo.topology.slots import Slot
 
 TOTAL = 1023
-"""In the place of a use's position: the message carries the sum of all uses."""
+"""Takes the place of a use's position when the message carries the sum of all uses."""
 
 
 class Stand(IntEnum):
-    """How far an exchange is."""
+    """How far an exchange has come."""
 
     FILLING = 0
     SUMMING = 1
@@ -41,7 +42,7 @@ class Stand(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """One tied parameter: all its uses as (global layer, name), the owner's first."""
+    """One tied parameter: all its uses as (global layer, name), in layer order."""
 
     number: int
     uses: tuple[tuple[int, str], ...]
@@ -51,7 +52,7 @@ class Tie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangePlan:
-    """What an exchange needs to know of its slot, the same in every step."""
+    """What an exchange needs to know of its slot; it is the same in every step."""
 
     slot: Slot
     grid: Grid
@@ -78,12 +79,12 @@ def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
 
 
 def _apart(piece: Tensor) -> Tensor:
-    """A piece that is to be kept without the tensor that it was cut out of."""
+    """A copy of a piece that is kept for longer than the tensor that it was cut out of."""
     return piece if piece.nbytes == piece.untyped_storage().nbytes() else piece.clone()
 
 
 def _sums(left: Sequence[Tensor], right: Sequence[Tensor]) -> Sequence[Tensor]:
-    """New ones: what is added may be kept for a new owner, or lie in a frame."""
+    """Sums in new tensors: the summands may be kept for a new owner, or lie in a frame."""
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
@@ -96,7 +97,7 @@ class Exchange:
         self._sum: TreeSum[list[Tensor]] = TreeSum(plan.leaves, _add)
         self._filled = 0
         self._mine: dict[tuple[int, int], Sequence[Tensor]] = {}
-        """The own shard of this pipeline's partial sums, in pieces."""
+        """This slot's own shard of this pipeline's partial sums, in pieces."""
         self._shard_sum: Sequence[Tensor] = ()
         self.losses: dict[int, float] = {}
         """Loss sums by global microbatch; complete on pipeline 0's last stage when DONE."""
@@ -104,7 +105,7 @@ class Exchange:
         self.squares: list[float] = []
 
     def add_leaf(self, virtual_node: int, gradients: list[Tensor]) -> None:
-        """Give the gradient of one virtual node of this pipeline's block, in any order."""
+        """Add the gradient of one virtual node of this pipeline's block, in any order."""
         self._sum.push(virtual_node, virtual_node + 1, gradients)
         self._filled += 1
 
@@ -125,7 +126,7 @@ class Exchange:
         return False
 
     def advance(self, mailbox: Mailbox) -> None:
-        """Go on as far as the messages that are here allow."""
+        """Go on as far as the messages that have come allow."""
         while self.can_advance(mailbox):
             if self.stand is Stand.FILLING:
                 self._send_partials(mailbox)
@@ -164,7 +165,8 @@ class Exchange:
             "leaves": [list(leaves) for leaves in partials],
             "losses": [[m, loss] for m, loss in self.losses.items()],
         }
-        # Sums are only replaced from here on, never changed: they are sent, and kept, as they lie.
+        # From here on sums are replaced and never changed, so they can be sent and kept without a
+        # copy.
         for e in self._others():
             shard = self.plan.shard(e)
             pieces = chain(*(pieces_of(x, shard.start, shard.stop) for x in partials.values()))
@@ -206,13 +208,14 @@ class Exchange:
             else mailbox.take(slot, "shard", self.step, e).tensors
             for e in range(self.plan.grid.pipelines)
         ]
-        # What follows takes each element by itself or adds them in a fixed order: nothing of it
-        # asks how a gradient is aligned, so it may stay where it lies.
+        # What follows takes each element by itself or adds elements in a fixed order. None of it
+        # depends on how a gradient is aligned, so the gradient may stay where it lies.
         self.gradient = put_together(chain(*shards), self.plan.shapes)
         self._send_tied(mailbox)
 
     def _copy_reduced(self, mailbox: Mailbox) -> None:
-        """Take the whole gradient from a slot that has it, and pass it on: others may lack it."""
+        """Take the whole gradient from a slot that has it, and pass it on, since others may lack
+        it."""
         message = mailbox.take(self.plan.slot, "reduced", self.step)
         self.gradient = list(message.tensors)
         self.losses |= {int(m): float(loss) for m, loss in message.meta["losses"]}
@@ -228,12 +231,13 @@ class Exchange:
         return [tie for tie in self.plan.ties if self.plan.slot.stage in tie.stages]
 
     def _own_use(self, tie: Tie) -> int:
-        """Where this stage's first use of a tied parameter is among its parameters."""
+        """The position of this stage's first use of a tied parameter among its parameters."""
         layer, name = tie.uses[tie.stages.index(self.plan.slot.stage)]
         return self.plan.names.index(f"{layer}.{name}")
 
     def _tie_known(self, mailbox: Mailbox, tie: Tie) -> bool:
-        """Whether the gradients of all uses on other stages are here, or the sum of all uses."""
+        """Whether the gradients of all uses on other stages have come, or the sum of all uses
+        has."""
         own = self.plan.slot.stage
         foreign = (p for p, other in enumerate(tie.stages) if other != own)
         return self._has(mailbox, "tie", tie_index(tie, TOTAL)) or all(
@@ -250,13 +254,13 @@ class Exchange:
         self.stand = Stand.TYING
 
     def _send_totals(self, mailbox: Mailbox) -> None:
-        """A whole gradient has the sum of all uses in the place of each: the other stages of this
-        pipeline, which may wait for this stage's own use, take that."""
+        """Send the other stages of this pipeline the sum of all uses, which a whole gradient has in
+        the place of each use: they may be waiting for the use of this stage."""
         for tie in self._own_ties():
             self._post_tied(mailbox, tie, TOTAL, self.gradient[self._own_use(tie)])
 
     def tied_totals(self) -> dict[int, Tensor]:
-        """By number, the sum of all uses of each tied parameter, once the gradient is whole."""
+        """The sum of all uses of each tied parameter, by its number, once the gradient is whole."""
         return {tie.number: self.gradient[self._own_use(tie)] for tie in self._own_ties()}
 
     def _post_tied(self, mailbox: Mailbox, tie: Tie, position: int, gradient: Tensor) -> None:
@@ -298,7 +302,7 @@ class Exchange:
         ]
         self.squares = squares(counted)
         if not all(map(math.isfinite, self.losses.values())):
-            # Its gradients may be finite all the same: the norm tells everybody.
+            # Its gradients may still be finite, so an infinite or NaN norm tells every slot.
             self.squares = [math.nan]
         place = _place(plan.grid, plan.slot)
         for to in plan.grid.slots():
@@ -307,8 +311,9 @@ class Exchange:
         self.stand = Stand.DONE
 
     def total_square_known(self, mailbox: Mailbox) -> bool:
-        """Whether every slot has said its squares: a step is only taken once each slot of each
-        pipeline has its whole gradient, so that all who are left can follow who has taken it."""
+        """Whether every slot has sent its squares. A step is only taken once each slot of each
+        pipeline has its whole gradient, so that all nodes that remain can follow a node that has
+        taken it."""
         if self.stand is not Stand.DONE:
             return False
         grid, own = self.plan.grid, self.plan.slot
@@ -341,5 +346,5 @@ def _squares_of(mailbox: Mailbox, slot: Slot, step: int, place: int) -> list[flo
 
 
 def tie_index(tie: Tie, position: int) -> int:
-    """The number of the message that carries one use's gradient."""
+    """The index of the message that carries one use's gradient."""
     return tie.number * 1024 + position

@@ -1,8 +1,8 @@
 """The hot loop of a node: pick a ready operation, run it, send what it made.
 
-Rules: no logging, no store, no waiting but for the mailbox. Every slot that this node owns or
-shadows is a `SlotRun`; a failover adds ready operations and changes nothing here. What goes wrong
-is a value (`Interrupted`), and the loop can be entered again at any time.
+Rules: no logging, no store, and no waiting except for the mailbox. Every slot that this node owns
+or shadows is a `SlotRun`; a failover adds ready operations and changes nothing here. What goes
+wrong is a value (`Interrupted`), and the loop can be entered again at any time.
 """
 
 import time
@@ -21,14 +21,14 @@ from bamboo.topology.strategy import stage_modes
 
 POLL_S = 0.05
 CALM_POLL_S = 0.2
-"""Where only a message or a decision can change anything, and each of them ends the wait."""
+"""Used where only a message or a decision can change anything; each of them ends the wait."""
 PLAIN_MODES = ("off", "peer", "stash")
-"""Modes in which a shadow computes nothing ahead."""
+"""Modes in which a shadow computes nothing ahead of need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """Every owned slot has taken its last step, and there is one."""
+    """Every owned slot has taken its last step, and at least one slot is owned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +63,26 @@ class Executor:
         self.shadowed: dict[Slot, SlotRun] = {}
         self.hold = False
         self.frozen = False
-        """Only what is computed already goes on: exchanges and steps, no forward or backward."""
+        """Only exchanges and steps run, of what is computed already; no forward or backward."""
         self.boundary: int | None = None
-        """No step after this one is begun."""
+        """The last step that may be begun; None: any."""
         self.yielding: set[Slot] = set()
-        """Owned slots that begin no step, for they are, or may be, about to change hands."""
+        """Owned slots that begin no step because they change hands, or may do so."""
         self.gap_budget: dict[int, int] = {}
-        """Of a shadowed stage in mode `gap`: redundant forwards that fit the wait at a cursor of
-        the owned slot."""
+        """For the shadowed stage in mode `gap`: how many redundant forwards fit the wait at each
+        cursor of the owned slot."""
         self._gap_used: dict[int, int] = {}
         self.attention: Callable[[], bool] = lambda: False
         self.background: Callable[[], bool] = lambda: False
-        """What else is served between two operations; must not block. Whether there is more."""
+        """Serves other work between operations without blocking; returns whether there is more."""
         self.settled: Callable[[], bool] = lambda: True
-        """Whether what must follow the last step has come too."""
+        """Whether all that must follow the last step has come."""
         self._moved_s, self._stood = 0.0, ""
 
     def run(self, *, linger: bool = False) -> Result:
-        """Go on until the last step is taken, somebody needs attention, or nothing moves. `linger`:
+        """Run until the last step is taken, somebody needs attention, or nothing moves. `linger`:
         the last step is taken already; serve the shadows until somebody needs attention."""
-        if self.cursor != self._stood:  # else it was left and entered again, and nothing moved
+        if self.cursor != self._stood:  # else the loop was entered again and nothing has moved
             self._moved_s = time.monotonic()
         wait_s = 0.0
         while True:
@@ -124,7 +124,7 @@ class Executor:
 
     @property
     def cursor(self) -> str:
-        """Where each owned slot stands, for people: `0.2 step 31 at 2B5`."""
+        """Where each owned slot stands, for a person: `0.2 step 31 at 2B5`."""
         return ", ".join(f"{s} step {r.step} at {r.head}" for s, r in self.owned.items())
 
     # ------------------------------------------------------------------ what is ready
@@ -157,9 +157,9 @@ class Executor:
         return run.stage.is_last or local in run.backed or self._has(run, "grad", local)
 
     def may_begin(self, run: SlotRun) -> bool:
-        """Whether the run may begin its step: nobody is more than one step beyond what is safe."""
-        # A step that one slot here has begun is begun by all of them: what was taken over comes to
-        # where the others are, and a later stage may wait for what an earlier one has yet to send.
+        """Whether the run may begin its step, at most one step beyond the step that is safe."""
+        # Once one slot here has begun a step, all do: a slot that was taken over catches up with
+        # the others, and a later stage may wait for what an earlier one has yet to send.
         held = (self.hold and run.step > self.begun_step) or run.slot in self.yielding
         last = self.last_step if self.boundary is None else min(self.last_step, self.boundary)
         return not held and run.step <= last and run.step - 1 <= self.mailbox.safe_step

@@ -1,8 +1,8 @@
-"""Stages in mode `gap`: how many redundant forwards fit which wait, predicted by a dry run.
+"""How many redundant forwards fit which wait of a stage in mode `gap`, predicted by a dry run.
 
-On the virtual device the durations are its figures. On a CPU nobody knows the stages' durations
-before the first step; there equal stages with a backward of twice a forward are assumed, in which
-case the answer depends on the ratio alone.
+On the virtual device the durations are its figures. On a CPU the stages' durations are not known
+before the first step; there the dry run assumes equal stages and a backward of twice a forward, in
+which case the answer depends on this ratio alone.
 """
 
 from bamboo.config.resolve import batch_shape

@@ -1,4 +1,5 @@
-"""The facts of a machine that decide bits: same facts, same bits; other facts, no promise.
+"""The facts of a machine that decide bits: the same facts give the same bits, others promise
+nothing.
 
 Rule: a process that computes anything of a run calls `prepare` first.
 """
@@ -13,11 +14,12 @@ from bamboo.runtime.step.optimizer import KERNEL
 
 
 def prepare(cluster: ClusterConfig) -> None:
-    """Fix this process's thread count and let torch refuse operations with free order of sums."""
+    """Fix this process's thread count and let torch refuse operations whose sums have no fixed
+    order."""
     torch.set_num_threads(cluster.threads)
-    # The other name of this switch imports the compiler first: a second or more in every worker.
+    # The other name of this switch imports the compiler, which costs every worker a second or more.
     torch.set_deterministic_debug_mode("error")
-    # Filling every empty tensor would cost time and change nothing: all memory is written.
+    # Filling every empty tensor would cost time and change nothing, because all memory is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
 

@@ -1,7 +1,7 @@
-"""What each kind of operation does: compute on the device, move the cursor, send what was made.
+"""What each kind of operation does: compute on the device, move the cursor, send the results.
 
-Rule: an operation only runs when the executor found its inputs, and never waits. It returns False
-when it met a gradient that is not finite, and has changed nothing then.
+Rule: an operation runs only when the executor has found its inputs, and never waits. It returns
+False when it meets a gradient that is not finite, and has then changed nothing.
 """
 
 import math
@@ -21,7 +21,7 @@ from bamboo.topology.strategy import stage_modes
 
 
 class Listener(Protocol):
-    """What the trainer hears from the loop; it must not block."""
+    """What the loop reports to the trainer; no method may block."""
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
         """`run` has taken a step (its `step` is the next one by now)."""
@@ -30,7 +30,7 @@ class Listener(Protocol):
         """A promoted slot is about to run its first operation."""
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
-        """`run` reaches a phase in which a preemption may be listed."""
+        """`run` reaches a phase in which a job may list a preemption."""
 
     def more_to_ship(self, run: SlotRun) -> bool:
         """Whether another slot of this node and pipeline is still in the step of `run`."""
@@ -40,7 +40,7 @@ class Listener(Protocol):
 
 
 def act_key(run: SlotRun, local: int) -> MessageKey:
-    """The message that carries the input of a local microbatch to the run's slot."""
+    """The key of the message that carries the input of a local microbatch to the run's slot."""
     before = run.plan.grid.protector(run.slot)
     return MessageKey(kind="act", to=run.slot, source=before, step=run.step, index=local)
 
@@ -73,7 +73,7 @@ class Operations:
         }
 
     def perform(self, run: SlotRun, instruction: Instruction) -> bool:
-        """Run one ready operation of `run`; False: a gradient is not finite."""
+        """Run one ready operation of `run`; False when a gradient is not finite."""
         recovery = run.recovery
         if recovery is not None and not recovery.first_operation_s:
             self._listener.first_operation(run)
@@ -88,7 +88,8 @@ class Operations:
 
     @staticmethod
     def _adopted(run: SlotRun, instruction: Instruction) -> bool:
-        """Whether the operation was computed ahead, by the shadow that this owner was, or begun."""
+        """Whether the operation was begun before, or was computed ahead when this owner was the
+        shadow."""
         local = instruction.microbatch
         if instruction.kind == "S":
             return run.shipped
@@ -158,7 +159,7 @@ class Operations:
             run.shipped = True
             self._listener.at("ship", run, 0)
             if self.shadows_first.waits(run):
-                return True  # the executor asks again
+                return True  # the executor tries again
         done = run.history[run.step]
         factor = clip_factor([done.total_square], self._clip_norm)
         self._device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
@@ -182,7 +183,7 @@ class Operations:
         step: int,
         total_square: float,
     ) -> None:
-        """Take the step of layers that this node follows, of a slot of this stage."""
+        """Take a step of layers that this node follows; they belong to a slot of this stage."""
         factor = clip_factor([total_square], self._clip_norm)
         self._device.run(
             "R",

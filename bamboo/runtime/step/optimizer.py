@@ -1,9 +1,9 @@
 """AdamW with one named kernel everywhere: fused, one tensor at a time, never a flattened buffer.
 
-Rule: what happens to a parameter depends on that parameter, its gradient and its moments alone, so
-it does not depend on which stage holds it. A flattened buffer would: a vector loop treats its tail
-otherwise, and the tail's place follows from the cut. (Loshchilov and Hutter, 2019.)
-Steps count from 0.
+Rule: the update of a parameter depends on that parameter, its gradient and its moments alone, so it
+does not depend on which stage holds it. In a flattened buffer it would, because a vector loop
+treats the tail of a buffer differently, and where the tail lies depends on the cut. (Loshchilov and
+Hutter, 2019.) Steps count from 0.
 """
 
 import math
@@ -17,28 +17,28 @@ from torch.optim.adamw import adamw
 from bamboo.config.tree import Segment, TrainConfig
 
 CLIP_FACTOR = 0.9
-"""As in a step that is clipped, where one is measured."""
+"""A factor as in a clipped step, for a step that is only measured."""
 GROUP_ELEMENTS = 1 << 18
-"""A MiB of float32, and as much of each moment."""
+"""Elements: a MiB of float32, and as much of each moment."""
 KERNEL = "adamw-fused, squares by row"
-"""The kernels' names in the numerics; others give other bits."""
+"""The kernels' names in the numerics; other kernels give other bits."""
 LEAST_SQUARE = 1e-30
-"""On average: of smaller ones those that are lost would count."""
+"""On average: below it, squares that underflow would matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """First and second moments, one tensor a parameter, in the parameters' order."""
+    """First and second moments, one tensor for each parameter, in the parameters' order."""
 
     exp_avg: list[Tensor]
     exp_avg_sq: list[Tensor]
 
 
 class AdamW:
-    """The optimizer of a run; it holds no state but the configuration."""
+    """The optimizer of a run; it holds the configuration and no state."""
 
     def __init__(self, train: TrainConfig, segments: Sequence[Segment] = ()) -> None:
-        """`segments`: those of the run that are done before the one that `train` is of."""
+        """`segments`: the finished segments of the run before the one that `train` describes."""
         self._train, self._segments = train, segments
 
     def new_state(self, params: Sequence[Tensor]) -> Moments:
@@ -49,8 +49,9 @@ class AdamW:
         )
 
     def learning_rate(self, step: int) -> float:
-        """That of the step's segment: linear warm-up, then a cosine that ends at
-        `final_learning_rate` at its last step, both counted from its first step."""
+        """The learning rate of a step: linear warm-up, then a cosine that ends at
+        `final_learning_rate` at the last step of the step's segment. Both count from the segment's
+        first step."""
         begin = 0
         for segment in self._segments:
             if step < segment.to_step:
@@ -68,9 +69,9 @@ class AdamW:
         step: int,
         clip_factor: float,
     ) -> None:
-        """Update `params` and `moments` in place; `grads` are left untouched.
+        """Update `params` and `moments` in place; `grads` are not changed.
 
-        Only parameters with two or more dimensions decay.
+        Only parameters with two or more dimensions have weight decay.
         """
         train = self._train
         for decays, chosen in _groups(params):
@@ -80,7 +81,7 @@ class AdamW:
                 [moments.exp_avg[i] for i in chosen],
                 [moments.exp_avg_sq[i] for i in chosen],
                 [],
-                # The kernel counts these up by one before it uses them.
+                # The kernel adds one to these before it uses them.
                 list(torch.full((len(chosen),), float(step), device=params[0].device).unbind()),
                 fused=True,
                 amsgrad=False,
@@ -94,7 +95,8 @@ class AdamW:
 
 
 def _scheduled(own: TrainConfig | Segment, step: int, *, steps: int) -> float:
-    """The learning rate of a step of a segment of so many; both count from its first step."""
+    """The learning rate of a step of a segment of `steps` steps; `step` counts from the segment's
+    first."""
     if step < own.warmup_steps:
         return own.learning_rate * (step + 1) / own.warmup_steps
     span = max(steps - 1 - own.warmup_steps, 1)
@@ -105,8 +107,8 @@ def _scheduled(own: TrainConfig | Segment, step: int, *, steps: int) -> float:
 
 
 def _groups(params: Sequence[Tensor]) -> Iterator[tuple[bool, list[int]]]:
-    """The parameters that decay and those that do not, some at a time: their clipped gradients are
-    still in a core's cache when the kernel reads them."""
+    """The parameters with weight decay and those without, in groups small enough that their clipped
+    gradients are still in a core's cache when the kernel reads them."""
     for decays in (True, False):
         group, elements = [], 0
         for i in (i for i, p in enumerate(params) if (p.dim() >= 2) is decays):
@@ -127,16 +129,17 @@ def end_step(
     *,
     clip_factor: float,
 ) -> None:
-    """What the end of a step has an owner do, for whoever measures it: the squares for the norm,
-    the clipping, and AdamW."""
+    """The work of an owner at the end of a step, for measurements: the squares for the norm, the
+    clipping, and AdamW."""
     squares(grads)
     optimizer.step(params, grads, moments, step=0, clip_factor=clip_factor)
 
 
 def squares(grads: Iterable[Tensor]) -> list[float]:
-    """The sum of squares of each gradient: within a row in the gradient's own type, beyond it in
-    float64, so that a matrix is read once and not written anew (benchmarks/NOTES.md). To 1e-7 of
-    itself with rows of thousands, whatever its size."""
+    """The sum of squares of each gradient, added in the gradient's own type within a row and in
+    float64 beyond it, so that a matrix is read once and not written again (benchmarks/NOTES.md).
+    Its relative error is within 1e-7 for rows of thousands of elements, whatever the gradient's
+    size."""
     return [_sum_of_squares(grad.detach()) for grad in grads]
 
 
@@ -146,7 +149,7 @@ def _sum_of_squares(grad: Tensor) -> float:
     total = _wide_sum_of_squares(torch.linalg.vector_norm(grad.flatten(1), dim=1))
     if grad.numel() * LEAST_SQUARE < total < math.inf:
         return total
-    # A float32 holds no square of less than 1e-38 or of more than 3e38.
+    # A float32 cannot hold a square below 1e-38 or above 3e38.
     return _wide_sum_of_squares(grad)
 
 
@@ -156,20 +159,21 @@ def _wide_sum_of_squares(tensor: Tensor) -> float:
 
 
 def gradient_norm(squares_in_global_order: Iterable[float]) -> float:
-    """The global norm: added one by one in global parameter order; tied gradients count once."""
+    """The global norm, added one by one in global parameter order; a tied gradient counts once."""
     return math.sqrt(_add_in_order(squares_in_global_order))
 
 
 def mean_loss(loss_sums_in_global_order: Iterable[float], tokens: int) -> float:
-    """A step's reported loss: the microbatches' sums added in global order, over all tokens."""
+    """The reported loss of a step: the microbatches' sums added in global order, over all
+    tokens."""
     return _add_in_order(loss_sums_in_global_order) / tokens
 
 
 def clip_factor(squares_in_global_order: Iterable[float], clip_norm: float) -> float:
-    """What every gradient is multiplied with so that the global norm is at most `clip_norm`.
+    """The factor for every gradient that makes the global norm at most `clip_norm`.
 
-    1.0 when it is already, or when `clip_norm` is 0 (off). Not finite when a gradient is not: the
-    caller stops the run on that before it steps.
+    It is 1.0 when the norm is small enough already, or when `clip_norm` is 0 (off). It is not
+    finite when a gradient is not: the caller then stops the run before the step.
     """
     norm = gradient_norm(squares_in_global_order)
     if clip_norm == 0.0 or norm <= clip_norm:
@@ -178,7 +182,7 @@ def clip_factor(squares_in_global_order: Iterable[float], clip_norm: float) -> f
 
 
 def _add_in_order(values: Iterable[float]) -> float:
-    # Not `sum`: since Python 3.12 it compensates rounding, so it would depend on the release.
+    # `sum` compensates rounding since Python 3.12, so its result would depend on the release.
     total = 0.0
     for value in values:
         total += value

@@ -1,13 +1,14 @@
-"""From the moment that all are to stop for a new layout, owners take a step when every shadow has.
+"""Once all nodes are to stop for a new layout, an owner takes a step only after every shadow has.
 
-Rule: whoever is lost in a step so taken, a step is left that every slot has. After a loss all stop
-where they are and nobody computes. Did owners take the step as they can, a slot that only its owner
-has left could be a step ahead of one that only its shadow has: what its owner sent was lost with
-it. So gradients are shipped first, and who owns a slot that has a shadow waits. Until all shadows
-have stepped every owner stands before the step, and so does, or has its gradient, whoever shadows
-the slot of the one who is lost; from then on every shadow is beyond it, and an owner that is not
-has its gradient and the norm. A slot without a shadow is safe only when its owner has stepped: it
-does not wait. What was taken before the question is not so (README, How all stop).
+Rule: whichever node is lost in such a step, there is a step that every slot still has. After a loss
+all nodes stop where they are and nobody computes. If owners took the step as soon as they can, a
+slot that only its owner still has could be a step ahead of a slot that only its shadow has, because
+what the lost owner sent was lost with it. So owners ship their gradients first, and the owner of a
+slot with a shadow then waits. Until all shadows have stepped, every owner stands before the step,
+and the shadow of the lost node's slot stands there too or has its gradient. From then on every
+shadow is beyond the step, and an owner that is not has its gradient and the norm. A slot without a
+shadow does not wait: it is safe only when its owner has stepped. The rule does not hold for a step
+that was taken before the question (README, How all stop).
 """
 
 from bamboo.runtime.step.slot_run import SlotRun
@@ -15,15 +16,15 @@ from bamboo.runtime.wire.messages import Mailbox
 
 
 class ShadowsFirst:
-    """Whether a node's owners wait so."""
+    """Whether the owners of a node wait in this way."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
         self.wanted = False
-        """From the question which step is begun on: the last one may be in hand already."""
+        """Set from the question which step is begun: that step may be the last one already."""
 
     def waits(self, run: SlotRun) -> bool:
-        """Whether the owner may ship its gradient, and not take the step yet."""
+        """Whether the owner may ship its gradient but not take the step yet."""
         if not self.wanted or self._mailbox.assignment.shadow(run.slot) is None:
             return False
         return self._mailbox.safe_step <= run.step

@@ -1,8 +1,8 @@
 """The state of one slot's stage on this node, as its owner or as its shadow.
 
-Rule: owner and shadow are the same thing in two roles. A shadow's run holds the replica and what
-it has computed ahead; promoting it changes its role and nothing else: it walks the same program
-from the start of its step, and what is computed already is only sent.
+Rule: owner and shadow are the same thing in two roles. A shadow's run holds the replica and what it
+has computed ahead. Promoting it changes its role and nothing else: it walks the same program from
+the start of its step, and results that are computed already are only sent.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from bamboo.topology.virtual_nodes import BatchShape
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """A failover as its successor sees it; times are of the host's monotonic clock."""
+    """A failover as its successor sees it; times are by the host's monotonic clock."""
 
     victim: str
     planned: bool
     seen_s: float
-    """When the end of the victim's connection was seen here, or the decision was read."""
+    """When this node saw the victim's connection end, or read the decision."""
     decided_s: float
     promoted_s: float
     version: int
-    """The step that the replica stood at when it was promoted."""
+    """The step at which the replica stood when it was promoted."""
     first_operation_s: float = 0.0
     hit_step: int = 0
     already_computed: int = 0
@@ -40,7 +40,7 @@ class Recovery:
 
 @dataclass(slots=True, kw_only=True)
 class Reduced:
-    """What a stepped step leaves behind, for a slot of another owner that may still lack it."""
+    """The results of a step that was taken, for slots of other owners that may still lack them."""
 
     total_square: float
     losses: dict[int, float]
@@ -51,12 +51,12 @@ class Reduced:
 
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")
-"""What belongs to a parameter; its name in a file is `<kind>/<layer>.<name>`."""
+"""The tensors of a parameter; their names in a file are `<kind>/<layer>.<name>`."""
 
 
 class SlotRun:
-    """One slot, from the version of its parameters on: `step` is the step it is in, which is also
-    how many steps its parameters have taken."""
+    """One slot and its state. `step` is the step that it is in, which is also the number of steps
+    that its parameters have taken."""
 
     def __init__(
         self,
@@ -91,10 +91,11 @@ class SlotRun:
         self.replica_step = Instruction(stage=stage_number, kind="R")
         self.recovery: Recovery | None = None
         self.joining = False
-        """A replica that follows its owner and is not its shadow yet."""
+        """Whether it is a replica that follows its owner and is not its shadow yet."""
         self.history: dict[int, Reduced] = {}
         self.graph_bytes = 0
-        """What one microbatch keeps between forward and backward, measured on the first one."""
+        """Bytes that one microbatch keeps between forward and backward, measured on the first
+        one."""
         self.peak_graphs = 0
         self.step = step - 1
         self.next_step()
@@ -108,7 +109,8 @@ class SlotRun:
         """Input gradients of the redundant backwards that the shadow has run."""
         self.exchange = Exchange(self.plan, self.step)
         self.shipped = False
-        """Whether the gradient went to the shadow, of this step that has yet to be taken."""
+        """Whether the gradient of this step went to the shadow although the step is not taken
+        yet."""
         self._losses: dict[int, Tensor] = {}
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
@@ -131,7 +133,7 @@ class SlotRun:
         return self.recovery is not None
 
     def forward(self, local: int, x: Tensor) -> Pending:
-        """Compute the forward of a local microbatch, unless it is there already."""
+        """Compute the forward of a local microbatch, unless it was computed already."""
         microbatch = self.microbatches[local]
         if self.graph_bytes == 0:
             pending, self.graph_bytes = self.stage.measured_forward(x, self.step, microbatch)
@@ -142,8 +144,8 @@ class SlotRun:
         return pending
 
     def backward(self, local: int, gradient: Tensor | None) -> Tensor | None:
-        """Compute the backward of a local microbatch; backwards come in order. A virtual node
-        that is complete goes to the exchange."""
+        """Compute the backward of a local microbatch; backwards come in order. A virtual node whose
+        last backward this is goes to the exchange."""
         pending = self.pending[local]
         out = self.stage.backward(pending, gradient)
         microbatch = self.microbatches[local]
@@ -156,17 +158,18 @@ class SlotRun:
         return out
 
     def reduced(self, total_square: float, losses: dict[int, float], keep: bool) -> Reduced:
-        """Record what this step came to; `keep` holds on to the gradient."""
+        """Record the results of this step; `keep`: keep the gradient too."""
         gradient = self.exchange.gradient if keep else []
         tied = self.exchange.tied_totals()
-        if not keep:  # one that came lies in a frame with others, which must not stay
+        if not keep:  # a tensor that was received lies in a frame with others, which must not stay
             tied = {number: total.clone() for number, total in tied.items()}
         found = Reduced(total_square=total_square, losses=losses, gradient=gradient, tied=tied)
         self.history[self.step] = found
         return found
 
     def forget(self, step: int) -> None:
-        """Nobody will ask for what the steps before this one came to, but for the one it is in."""
+        """Drop the results of steps before `step` and before the run's own step: nobody will ask
+        for them."""
         for old in [s for s in self.history if s < min(step, self.step)]:
             del self.history[old]
 
@@ -185,5 +188,5 @@ class SlotRun:
 
     @property
     def exchanged(self) -> bool:
-        """Whether the exchange of this step is done and the squares are out."""
+        """Whether the exchange of this step is done and its squares are sent."""
         return self.exchange.stand is Stand.DONE

@@ -1,4 +1,4 @@
-"""Builds the runs of slots: the exchange plan of a slot, and its stage with fresh state."""
+"""Builds the run of any slot: its exchange plan, and its stage with fresh or given state."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,11 +22,11 @@ from bamboo.topology.strategy import Strategy
 from bamboo.topology.virtual_nodes import blocks_of
 
 Initial: TypeAlias = Callable[[Iterable[int]], Mapping[str, Tensor]]
-"""Layers -> their parameters at step 0, by global name, as tensors of the caller's own."""
+"""Layers -> their parameters at step 0, by global name, as tensors that the caller may keep."""
 
 
 class SlotBuilder:
-    """Everything that a node needs to build any slot at step 0, the same on every node."""
+    """Has all that a node needs to build any slot at step 0; it is the same on every node."""
 
     def __init__(
         self,
@@ -38,7 +38,8 @@ class SlotBuilder:
         shares: tuple[int, ...] = (),
         initial: Initial | None = None,
     ) -> None:
-        """`initial` gives the parameters that the run begins with; None: the layers draw them."""
+        """`initial` gives the parameters that the run begins with; None: the layers draw their
+        own."""
         self._initial = initial
         self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
         self.optimizer = AdamW(job.train, job.segments)
@@ -49,8 +50,8 @@ class SlotBuilder:
         self.shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
 
     def laid_out(self, grid: Grid, cut: tuple[int, ...], shares: tuple[int, ...]) -> "SlotBuilder":
-        """The same for another layout, itself for its own. An empty `cut` is as it is here, empty
-        `shares` are equal ones."""
+        """The builder of another layout, or this one when nothing differs. An empty `cut` means the
+        present cut, empty `shares` mean equal ones."""
         held = self.strategy.placement
         cut = cut or held.cut
         shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
@@ -68,26 +69,26 @@ class SlotBuilder:
 
     def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
         """Memory for these layers' parameters and moments, by name, in the order in which they are
-        sent; what is in it is nothing yet."""
+        sent. It is not initialised."""
         built = self._named(layers)
         return {f"{kind}/{name}": torch.empty(p.shape) for kind in KINDS for name, p in built}
 
     def parameter_bytes(self, layers: Iterable[int]) -> int:
-        """What these layers' parameters take; of a plain model no memory is taken for it, not even
-        for a moment."""
+        """Bytes of these layers' parameters. For a plain model no memory is allocated to find
+        out."""
         return sum(p.nbytes for _, p in self._named(layers))
 
     def _named(self, layers: Iterable[int]) -> Sequence[tuple[str, Tensor]]:
-        """The parameters by name: of a plain model their shapes only."""
+        """The parameters by name; those of a plain model have a shape and no memory."""
         seed = self.strategy.semantics.seed
         return named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)
 
     def build(
         self, slot: Slot, *, owner: bool, held: Mapping[str, Tensor] | None = None, step: int = 0
     ) -> SlotRun:
-        """A run of `slot` with its initial parameters and zero moments; or with those that it has
-        before `step`, by name: they are taken, not copied. Raises ValueError when one of these has
-        another shape."""
+        """A run of `slot` with its initial parameters and zero moments, or with the parameters and
+        moments `held`, by name, as they are before `step`: these are taken, not copied. Raises
+        ValueError when one of them has another shape."""
         values: Mapping[str, Tensor] | None = None if held is None else of_kind(held, KINDS[0])
         if held is None and self._initial is not None:
             values = self._initial(self.strategy.placement.layers_of(slot.stage))

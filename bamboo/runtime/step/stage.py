@@ -1,8 +1,8 @@
 """One stage of the model on this node: its layers, and forward and backward of one microbatch.
 
 Rule: a stage knows nothing of nodes, messages or redundancy. The owner and the shadow of a stage
-run this same code on the same inputs, which is why their bits are the same.
-Shapes: inputs and outputs are whatever the layers say; stage 0 takes tokens_BT, int64.
+run this same code on the same inputs, which is why their bits are the same. Shapes: inputs and
+outputs are whatever the layers say; stage 0 takes tokens_BT, int64.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ class Pending:
     """A microbatch between its forward and its backward: the graph hangs on `output`."""
 
     input: Tensor | None
-    """Leaf that collects the gradient for the stage before; None on the first stage."""
+    """The leaf that collects the gradient for the stage before; None on the first stage."""
     output: Tensor
-    """What the next stage takes; on the last stage the loss, divided by the global tokens."""
+    """The input of the next stage; on the last stage the loss, divided by the global tokens."""
     loss: Tensor | None
     """Sum of the loss over the microbatch's tokens, on the last stage only."""
 
@@ -41,8 +41,8 @@ class Stage:
     """The layers of one stage with their parameters, in global order.
 
     `tokens`: tokens in a whole step, by which every loss is divided. `values`: its parameters by
-    global name, if they are not those that a run begins with; they are taken, not copied. Raises
-    ValueError when one has another shape.
+    global name where they are not the layers' own initial values; they are taken, not copied.
+    Raises ValueError when one has another shape.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Stage:
         self.params = [parameter for _, parameter in named]
         users = tied_names(spec)
         self.counts_in_norm = [name not in users for name in self.names]
-        """False for the copies of tied parameters: their owner counts."""
+        """False for the copies of tied parameters: only their owner counts."""
 
     def input_of(self, step: int, microbatch: int) -> Tensor:
-        """The first stage's input: tokens_BT of the global microbatch index."""
+        """The first stage's input: tokens_BT of the microbatch with this global index."""
         return self._data.microbatch(step, microbatch)[0]
 
     def forward(self, x: Tensor, step: int, microbatch: int) -> Pending:
@@ -96,7 +96,8 @@ class Stage:
         return Pending(input=leaf, output=y, loss=loss)
 
     def measured_forward(self, x: Tensor, step: int, microbatch: int) -> tuple[Pending, int]:
-        """The same as `forward`, and the bytes of what autograd saved beside the parameters."""
+        """The same as `forward`, and the bytes that autograd saved in addition to the
+        parameters."""
         own = {p.untyped_storage().data_ptr() for p in self.params}
         saved: dict[int, int] = {}
 
@@ -115,15 +116,16 @@ class Stage:
         return self._spec.loss(output, self._data.microbatch(step, microbatch)[1])
 
     def backward(self, pending: Pending, gradient: Tensor | None) -> Tensor | None:
-        """Add to the parameters' gradients; the gradient of the input, or None on stage 0.
+        """Add to the parameters' gradients; returns the gradient of the input, or None on stage 0.
 
-        `gradient` is that of the output, None on the last stage.
+        `gradient` is the gradient of the output, None on the last stage.
         """
         run_back(pending.output, gradient)
         return None if pending.input is None else pending.input.grad
 
     def take_gradients(self) -> list[Tensor]:
-        """The gradients accumulated since the last call, in parameter order; zeros where none."""
+        """The gradients accumulated since the last call, in parameter order; zeros where there are
+        none."""
         out = []
         for parameter in self.params:
             grad = parameter.grad

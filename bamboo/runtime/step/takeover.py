@@ -1,8 +1,9 @@
-"""What slots tell each other when one of them got a new owner.
+"""What slots send each other when one of them has a new owner.
 
-Rule: a victim may have died with messages unsent. What it would still have been asked for is either
-in the others' stashes, or follows from the last whole step that its shadow has seen: the gradient
-norm and the sums of tied parameters for its pipeline, the whole reduced gradient for its column.
+Rule: a victim may have been lost before it sent its messages. Whatever it would still have been
+asked for is in the others' stashes, or follows from the last whole step that its shadow has seen:
+the gradient norm and the sums of tied parameters for its pipeline, the whole reduced gradient for
+the same stage of other pipelines.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ def resend(mailbox: Mailbox, owned: Mapping[Slot, SlotRun], slot: Slot) -> None:
 
 
 def tell_what_was_reduced(mailbox: Mailbox, run: SlotRun) -> None:
-    """By the new owner: give the others what the victim may have died without sending."""
+    """Send the others, as the new owner, what the victim may have left unsent."""
     grid = run.plan.grid
     for step, done in run.history.items():
         for slot in grid.slots():
@@ -47,7 +48,7 @@ def tell_what_was_reduced(mailbox: Mailbox, run: SlotRun) -> None:
 def declare_safe(
     mailbox: Mailbox, me: NodeId, owned: Mapping[Slot, SlotRun], shadowed: Mapping[Slot, SlotRun]
 ) -> None:
-    """Say again what is safe by this node's word: somebody may be new."""
+    """Repeat what is safe by this node's word, because a participant may be new."""
     for slot, run in owned.items():
         if mailbox.assignment.shadow(slot) is None and not mailbox.guarded(slot):
             mailbox.declare_safe(slot, run.step)
@@ -63,7 +64,8 @@ def _send_norm(mailbox: Mailbox, source: Slot, to: Slot, step: int, done: Reduce
 
 
 def _send_totals(mailbox: Mailbox, run: SlotRun, to: Slot, step: int, done: Reduced) -> None:
-    """A stage that shares a tied parameter may wait for a use that nobody computes any more."""
+    """A stage that shares a tied parameter may wait for a use that no node will compute any
+    more."""
     for tie in run.plan.ties:
         if tie.number in done.tied and to.stage in tie.stages:
             index = tie_index(tie, TOTAL)

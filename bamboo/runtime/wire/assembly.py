@@ -1,5 +1,5 @@
-"""Messages put together of their frames, and tensors of their pieces: delivered whole, or not at
-all. A tensor that came in pieces is copied once, into memory of its own."""
+"""Puts messages together from their frames, and tensors from their pieces: a message is delivered
+whole or not at all. A tensor that came in pieces is copied once, into memory of its own."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,23 +12,23 @@ from bamboo.ports import YIELDING, Buffer, Delivered
 from bamboo.runtime.wire.frames import Frame, Malformed, size_of
 
 CONNECTIONS = 2
-"""Of a sender and a lane, that are read at once: one that it had, and the one that it has."""
+"""Connections of one sender and lane that are read at once: its earlier one and its present one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Unfinished:
-    """What has come of one message."""
+    """The part of one message that has arrived."""
 
     first: Frame
     frames: int = 0
     buffers: list[Buffer] = field(default_factory=list)
-    """The last of them may lack pieces."""
+    """The last of them may still lack pieces."""
     size_bytes: int = 0
     filled: int | None = None
-    """How many bytes of the last one have come; None: it is whole."""
+    """How many bytes of the last buffer have arrived; None: it is complete."""
 
     def add(self, frame: Frame, limit_bytes: int) -> None:
-        """Take the next frame. Raises Malformed."""
+        """Add the next frame. Raises Malformed."""
         self.frames += 1
         self.size_bytes += frame.size_bytes
         if self.size_bytes > limit_bytes:
@@ -49,7 +49,7 @@ class _Unfinished:
         self.filled = stop if stop < whole.data.nbytes else None
 
     def _begin(self, piece: Buffer, limit_bytes: int) -> None:
-        """Take memory for a tensor of which this is the first piece."""
+        """Allocate memory for a tensor whose first piece this is."""
         size = size_of(piece.dtype, piece.shape)
         if size > limit_bytes:
             raise Malformed(f"a tensor of {size} bytes is beyond the limit")
@@ -58,19 +58,19 @@ class _Unfinished:
 
 
 class Assembly:
-    """What has come of messages that are not whole yet, none larger than `limit_bytes`: of each
-    sender one on a connection, where its frames come one after the other. It has two, each of which
-    another one follows when it was dropped and is a member again, in a later generation."""
+    """The messages that are not complete yet, none larger than `limit_bytes`. A sender has one on
+    each connection, where its frames come one after the other. It has two connections, and a second
+    two when it was dropped and is a member again in a later generation."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._unfinished: dict[tuple[NodeId, bool], dict[int, _Unfinished]] = defaultdict(dict)
-        """By generation."""
+        """Per sender and lane, by generation."""
 
     def take(self, frame: Frame) -> Delivered | None:
-        """The message that is whole with this frame. The first frame of one begins anew. Raises
-        Malformed for any other than the next one, or one beyond the limit, and forgets what it
-        would have belonged to."""
+        """Add a frame; returns the message that it completes, if any. The first frame of a message
+        starts it anew. Raises Malformed for a frame that is not the next one or exceeds the limit;
+        the unfinished message that the frame belongs to is then forgotten."""
         came = frame.message
         of_sender = self._unfinished[came.sender, came.key.kind in YIELDING]
         begun = of_sender.pop(came.generation, None)
@@ -91,7 +91,7 @@ class Assembly:
         return replace(begun.first.message, buffers=tuple(begun.buffers))
 
     def keep(self, hears: Callable[[Delivered], bool]) -> None:
-        """Forget what is not whole of those who are not heard any more."""
+        """Forget the unfinished messages of senders that `hears` does not accept any more."""
         for of_sender in self._unfinished.values():
             for generation, begun in list(of_sender.items()):
                 if not hears(begun.first.message):
@@ -99,6 +99,6 @@ class Assembly:
 
 
 def _belong(frame: Frame, first: Frame) -> bool:
-    """Whether both are of one message."""
+    """Whether both frames belong to one message."""
     one, other = frame.message.key, first.message.key
     return (one, frame.due, frame.count) == (other, first.due, first.count)

@@ -1,4 +1,4 @@
-"""What waits for a thread of its own, in order."""
+"""An ordered queue of work for a thread of its own."""
 
 import queue
 import threading
@@ -12,8 +12,8 @@ POLL_S = 0.5
 
 
 class Backlog(Generic[T]):
-    """A queue that knows what is not done: an item leaves it when it is done, not when it is
-    begun. Any thread puts; one works."""
+    """A queue that knows what is not done yet: an item leaves it when it is done, not when it is
+    begun. Any thread may put items; one thread works."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
@@ -24,11 +24,11 @@ class Backlog(Generic[T]):
         self._queue.put(item)
 
     def undone(self) -> tuple[T, ...]:
-        """What waits or is being done, in order."""
+        """The items that wait or are being done, in order."""
         return tuple(self._undone.copy())
 
     def work(self, do: Callable[[T], None], stop: threading.Event) -> None:
-        """The thread's body: do what comes until `stop` is set and nothing is left."""
+        """The thread's body: do each item until `stop` is set and nothing is left."""
         while True:
             try:
                 item = self._queue.get(timeout=POLL_S)
@@ -40,7 +40,7 @@ class Backlog(Generic[T]):
             self._undone.popleft()
 
     def drained(self, timeout_s: float) -> bool:
-        """Wait until all is done; False when it was not in time."""
+        """Wait until all items are done; False when the time is up first."""
         give_up_s = time.monotonic() + timeout_s
         while self._undone:
             if time.monotonic() > give_up_s:

@@ -1,8 +1,8 @@
-"""State in chunks: who wants it asks for them, `window` chunks ahead of what has come; who sends
-answers one at a time.
+"""State in chunks: the receiver asks for `window` chunks more than have come; the sender answers
+one request at a time.
 
-Rule: nothing is copied on the way that need not be. A chunk is cut out of the tensors as they lie
-at its sender, and its bytes go straight to where they belong at its receiver.
+Rule: a chunk is not copied on the way unless it must be. The sender cuts it out of the tensors
+where they lie, and the receiver puts its bytes directly where they belong.
 """
 
 from bisect import bisect_right
@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 SMALL_CHUNK = 1 << 18
-"""Elements, 1 MiB of float32: between nodes whose messages of the training wait behind it."""
+"""Elements, 1 MiB of float32: used between nodes whose training messages wait behind a chunk."""
 LARGE_CHUNK = 1 << 20
-"""Where nobody trains, or over a connection that carries little else: half as many bytes again in
-the same time as with small ones (benchmarks/NOTES.md)."""
+"""Used where nobody trains, or on a connection that carries little else: it moves half as many
+bytes again in the same time as small chunks do (benchmarks/NOTES.md)."""
 
 
 def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
-    """The elements [start, stop) of a chunk, of `size` each; None when there is no such chunk. The
-    first one is there also when there are no elements: it says so."""
+    """The elements [start, stop) of a chunk, with `size` elements in each chunk; None when there is
+    no such chunk. The first chunk exists even when there are no elements: it tells the receiver
+    so."""
     start = chunk * size
     if chunk and start >= elements:
         return None
@@ -29,19 +30,19 @@ def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
 
 
 def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
-    """Elements [start, stop) of tensors that count as one after the other; a copy only where they
-    are of several."""
+    """Elements [start, stop) of tensors that are numbered one after the other. It is a copy only
+    when the elements belong to several tensors."""
     return _joined(pieces_of(tensors, start, stop))
 
 
 def copy_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
-    """The same in memory of its own, copied once."""
+    """The same elements, copied once into memory of their own."""
     return torch.cat(pieces_of(tensors, start, stop) or [torch.empty(0)])
 
 
 def pieces_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
-    """Elements [start, stop) of tensors that count as one after the other, where they lie: a flat
-    piece of each tensor that has any of them."""
+    """Elements [start, stop) of tensors that are numbered one after the other, without a copy: a
+    flat piece of each tensor that has any of them."""
     parts, before = [], 0
     for tensor in tensors:
         low, high = max(start - before, 0), min(stop - before, tensor.numel())
@@ -52,8 +53,8 @@ def pieces_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
 
 
 def put_together(pieces: Iterable[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
-    """Tensors of these shapes out of the pieces that they were cut into, none of which is of two;
-    a copy only where one was cut."""
+    """Build tensors of these shapes from the pieces that they were cut into. No piece belongs to
+    two tensors. A tensor is copied only when it was cut."""
     rest, out = iter(pieces), []
     for shape in shapes:
         parts, missing = [], shape.numel()
@@ -69,43 +70,43 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 class Copying:
-    """State as it is at a step boundary, given out in chunks while its owner goes on: its tensors
+    """State at a step boundary, sent in chunks while its owner trains on. It holds the tensors
     themselves until they are about to change, then a flat copy of what is still to be sent."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        """Of a chunk, in elements."""
+        """Elements in a chunk."""
         self._state: Sequence[Tensor] = ()
         self.elements = 0
         self._before = 0
-        """Elements that come before `_state`: they have been sent."""
+        """Elements before `_state`; they have been sent."""
         self._asked = 0
-        """Chunks sent; they are asked for in order."""
+        """Chunks that were sent; they are asked for in order."""
         self.step = 0
-        """That the state is as it is before."""
+        """The step that the state is before."""
         self.begun = False
         self._early: list[int] = []
 
     def begin(self, tensors: Sequence[Tensor], step: int) -> list[int]:
-        """This is the state; the chunks that were asked for before it was there."""
+        """Set the state; returns the chunks that were asked for before it was there."""
         self._state, self.step, self.begun = tensors, step, True
         self.elements = sum(tensor.numel() for tensor in tensors)
         early, self._early = self._early, []
         return early
 
     def freeze(self) -> None:
-        """The tensors are about to change: what has not been sent of them is kept."""
+        """Copy what is still to be sent: the tensors are about to change."""
         if len(self._state) > 1:
             self._before = min(self._asked * self._size, self.elements)
             self._state = [copy_of(self._state, self._before, self.elements)]
 
     @property
     def all_sent(self) -> bool:
-        """Whether the last chunk was given out."""
+        """Whether the last chunk was sent."""
         return self.begun and not self._state
 
     def chunk(self, number: int) -> Tensor | None:
-        """One that is asked for, uncopied; None where there is none, or none yet."""
+        """The elements of a chunk, uncopied; None where there is no such chunk, or no state yet."""
         if not self.begun:
             self._early.append(number)
             return None
@@ -120,8 +121,8 @@ class Copying:
 
 
 class Gathering:
-    """Tensors, one after the other, of which the first `window` chunks of `size` elements have been
-    asked for; what comes goes into `into`, contiguous and all of one type."""
+    """Tensors, one after the other, whose first `window` chunks of `size` elements have been asked
+    for. The chunks are written into `into`, whose tensors are contiguous and all of one type."""
 
     def __init__(self, window: int, into: Sequence[Tensor], size: int) -> None:
         self._asked, self._size = window, size
@@ -132,8 +133,9 @@ class Gathering:
         self._missing = set(range(self._chunks))
 
     def take(self, chunk: int, part: Tensor, *, elements: int) -> bool:
-        """A chunk of so many elements in all has come, as they are or as bytes; False when it is
-        not wanted (twice). Raises ValueError when it is of something of another size."""
+        """Store a chunk, as elements or as their bytes, of a state of `elements` elements in all;
+        False when the chunk is not wanted because it came before. Raises ValueError when the state
+        has another size."""
         if chunk not in self._missing:
             return False
         bounds = bounds_of(chunk, self._elements, self._size)
@@ -158,7 +160,7 @@ class Gathering:
             number += 1
 
     def next_chunk(self) -> int | None:
-        """The next one to ask for; None when all are asked for."""
+        """The next chunk to ask for; None when all have been asked for."""
         if self._asked >= self._chunks:
             return None
         self._asked += 1
@@ -166,10 +168,10 @@ class Gathering:
 
     @property
     def missing(self) -> int:
-        """Chunks that have not come."""
+        """How many chunks have not come yet."""
         return len(self._missing)
 
     @property
     def whole(self) -> bool:
-        """Whether all of it has come."""
+        """Whether all chunks have come."""
         return not self._missing

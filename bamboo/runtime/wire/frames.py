@@ -1,14 +1,14 @@
-"""How a message looks on the wire: frames of header length, JSON header, raw bytes of tensors.
+"""The format of a message on the wire: frames of header length, JSON header, raw bytes of tensors.
 
-Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the size of what is
-behind it; anything else is `Malformed` and the receiver drops it.
+Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the size of what
+follows it; anything else is `Malformed`, and the receiver drops it.
 
 A large message is cut between its tensors, and a large tensor into pieces, so that no frame is
-larger than `MOST_FRAME_BYTES`: a receiver takes memory for a frame before it knows its sender, and
-where the pieces in which freed memory lies hold none of 100 MB, a frame of that size takes new
-memory each time. The frames are no multipart message, although a header in front of the bytes costs
-a copy: libzmq ends the whole process (an assertion in session_base.cpp) when a socket is closed
-while it has sent a part of one.
+larger than `MOST_FRAME_BYTES`. The reason is that a receiver allocates memory for a frame before it
+knows its sender, and where the freed memory is in pieces of less than 100 MB, a frame of that size
+takes new memory each time. The frames are not a ZeroMQ multipart message, although a header in
+front of the bytes costs a copy: libzmq aborts the whole process (an assertion in session_base.cpp)
+when a socket is closed after it has sent only a part of one.
 """
 
 import json
@@ -27,13 +27,14 @@ from bamboo.runtime.wire.link import AT_ONCE, Due
 from bamboo.topology.slots import Slot
 
 FRAME_BYTES = 4 << 20
-"""Of tensors in a frame, at most; one that is larger has frames of its own, each with a piece."""
+"""The most bytes of tensors in a frame; a larger tensor has frames of its own, each with a
+piece."""
 FRAME_TENSORS = 1 << 12
-"""The most of them: their shapes are in the header."""
+"""The most tensors in a frame: their shapes are in its header."""
 MOST_FRAMES = 1 << 16
 HEADER_LIMIT_BYTES = 1 << 20
 MOST_DIMENSIONS = 64
-"""Which torch has."""
+"""The limit of torch."""
 MOST_ELEMENTS = 1 << 48
 ALIGNMENT_BYTES = 8
 MOST_FRAME_BYTES = FRAME_BYTES + HEADER_LIMIT_BYTES + 2 * ALIGNMENT_BYTES
@@ -45,34 +46,35 @@ _DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
 }
 SENDABLE = tuple(_DTYPES.values())
-"""What a tensor that is sent may be made of."""
+"""The types that a tensor may have to be sent."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _KINDS = frozenset(get_args(MessageKind))
 
 
 class Malformed(ValueError):
-    """Frames that no member of ours would send, or that do not go on from what came before."""
+    """Frames that no member would send, or that do not continue what came before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One of the frames of a message, each of which says all but `meta`, which is in the first."""
+    """One frame of a message. Each says all that the message says, but only the first has its
+    `meta`."""
 
     message: Delivered
-    """With the tensors of this frame, or with one of which it has a piece (`piece_at`)."""
+    """With the tensors of this frame, or with the one of which it carries a piece (`piece_at`)."""
     due: Due
     number: int
-    """From 0, of `count`."""
+    """The frame's number, from 0, of `count`."""
     count: int
     size_bytes: int
-    """All of it, which stays as long as one of its tensors does."""
+    """Size of the whole frame, which stays in memory as long as one of its tensors does."""
     piece_at: int | None = None
-    """Where in its tensor the bytes lie that the frame has, whose only tensor it then is."""
+    """Where in its only tensor the frame's bytes begin, if the frame carries a piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Bytes of a tensor that is larger than a frame, from `at` on."""
+    """The bytes of a tensor that is larger than a frame, from `at` on."""
 
     of: Buffer
     at: int
@@ -86,14 +88,15 @@ class _Piece:
 def to_buffer(tensor: torch.Tensor) -> Buffer:
     """The bytes of a tensor, without a copy when it is contiguous and on the CPU."""
     own = tensor.detach().contiguous().cpu()
-    if own.dtype is torch.bfloat16:  # which NumPy does not have
+    if own.dtype is torch.bfloat16:  # NumPy does not have bfloat16
         own = own.view(-1).view(torch.uint8)
     return Buffer(dtype=_NAMES[tensor.dtype], shape=tuple(tensor.shape), data=own.numpy().data)
 
 
 def to_gradient(buffer: Buffer) -> torch.Tensor:
-    """A tensor for what takes each element by itself, so that no bit depends on where it lies: the
-    buffer's own bytes, which it keeps, or a copy where they are not aligned to its elements."""
+    """A tensor for operations that take each element by itself, so that no bit depends on where it
+    lies. It is made of the buffer's own bytes, which it keeps alive, or of a copy where they are
+    not aligned to its elements."""
     dtype = _DTYPES[buffer.dtype]
     if buffer.data.nbytes:
         lying = torch.frombuffer(buffer.data, dtype=dtype)
@@ -103,15 +106,16 @@ def to_gradient(buffer: Buffer) -> torch.Tensor:
 
 
 def to_bytes(buffer: Buffer) -> torch.Tensor:
-    """The bytes of a buffer, uint8, where they lie: to be copied, never to be computed with."""
+    """The bytes of a buffer, uint8, where they lie: only to be copied, never to be computed
+    with."""
     if not buffer.data.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(buffer.data, dtype=torch.uint8)
 
 
 def to_tensor(buffer: Buffer) -> torch.Tensor:
-    """A fresh tensor of the buffer's bytes: torch's own memory, so that its alignment, and with
-    it the bits of what is computed from it, do not depend on how it came here."""
+    """A new tensor of the buffer's bytes in torch's own memory, so that its alignment, and with it
+    the bits of what is computed from it, do not depend on how it was received."""
     out = torch.empty(buffer.shape, dtype=_DTYPES[buffer.dtype])
     if out.numel():
         out.view(-1).view(torch.uint8).copy_(to_bytes(buffer))
@@ -127,8 +131,8 @@ def encode(
     buffers: Sequence[Buffer],
     due: Due = AT_ONCE,
 ) -> Iterator[bytes]:
-    """The frames of a message, each made when it is asked for; `due`: until when a virtual link
-    holds it."""
+    """The frames of a message, each made when it is asked for. `due`: when the virtual link
+    delivers it."""
     cut = _cut(buffers)
     for number, inside in enumerate(cut):
         header = [
@@ -145,21 +149,21 @@ def encode(
             [_entry(one) for one in inside],
         ]
         text = json.dumps(header).encode()
-        # Behind blanks the tensors are as well aligned as the frame is (see `to_gradient`).
+        # The blanks align the tensors as well as the frame itself is aligned (see `to_gradient`).
         text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT_BYTES)
-        # One pass over the tensors: memory that is zeroed first would be written twice.
+        # One pass over the tensors: zeroing memory first would write it twice.
         yield b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in inside)))
 
 
 def _entry(one: Buffer | _Piece) -> list[Any]:
-    """What the header says of a tensor in a frame, or of a piece of one."""
+    """The header's entry for a tensor in a frame, or for a piece of one."""
     if isinstance(one, _Piece):
         return [one.of.dtype, one.of.shape, one.at]
     return [one.dtype, one.shape]
 
 
 def _cut(buffers: Sequence[Buffer]) -> list[list[Buffer | _Piece]]:
-    """What goes into each frame: one at least, though it be empty."""
+    """What goes into each frame; there is at least one frame, which may be empty."""
     out: list[list[Buffer | _Piece]] = [[]]
     room = FRAME_BYTES
     for buffer in buffers:
@@ -169,7 +173,7 @@ def _cut(buffers: Sequence[Buffer]) -> list[list[Buffer | _Piece]]:
             room = FRAME_BYTES
         if size > FRAME_BYTES:
             out[-1:] = [[_Piece(buffer, at)] for at in range(0, size, FRAME_BYTES)]
-            room = -1  # not even an empty one goes along
+            room = -1  # no other tensor goes along, not even an empty one
             continue
         out[-1].append(buffer)
         room -= size
@@ -177,7 +181,7 @@ def _cut(buffers: Sequence[Buffer]) -> list[list[Buffer | _Piece]]:
 
 
 def decode(frame: memoryview) -> Frame:
-    """What `frame` says. Raises Malformed."""
+    """Decode a frame. Raises Malformed."""
     length = _LENGTH.unpack_from(frame)[0] if frame.nbytes >= _LENGTH.size else 0
     if not 0 < length <= min(HEADER_LIMIT_BYTES, frame.nbytes - _LENGTH.size):
         raise Malformed("no header, or one beyond its limit")
@@ -232,7 +236,8 @@ def _shape(said: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
-    """Whether a tensor may have it: one of no elements has strides all the same, which count."""
+    """Whether a tensor may have this shape; one without elements has strides too, and they are
+    bounded."""
     return (
         len(shape) <= MOST_DIMENSIONS
         and min(shape, default=0) >= 0
@@ -248,7 +253,7 @@ def size_of(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def _buffers(shapes: Sequence[tuple[str, tuple[int, ...]]], body: memoryview) -> tuple[Buffer, ...]:
-    """The tensors that `body` is, one after the other and to the last byte."""
+    """The tensors that `body` consists of, one after the other and to the last byte."""
     out, at = [], 0
     for dtype, shape in shapes:
         size = size_of(dtype, shape)
@@ -262,8 +267,8 @@ def _buffers(shapes: Sequence[tuple[str, tuple[int, ...]]], body: memoryview) ->
 
 
 def _piece(dtype: str, shape: tuple[int, ...], at: int, body: memoryview) -> Buffer:
-    """The bytes of a tensor of this shape that `body` is, from `at` on: a whole frame's, or what is
-    left of the tensor."""
+    """The piece of a tensor of this shape that `body` is, from `at` on: as much as fills a frame,
+    or the rest of the tensor."""
     size = size_of(dtype, shape)
     if at < 0 or at % FRAME_BYTES or body.nbytes != min(FRAME_BYTES, size - at):
         raise Malformed(f"{body.nbytes} bytes at {at} are no piece of {dtype} of shape {shape}")

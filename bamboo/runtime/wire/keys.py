@@ -1,5 +1,5 @@
-"""What proves to a worker that who connects is of its run: by CURVE, which also encrypts, or as a
-password in the clear."""
+"""How a worker knows that a connecting process belongs to its run: by CURVE, which also encrypts,
+or by a password in the clear."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _USER = "worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKeys:
-    """The run's CURVE keys (Z85 text): what every worker listens with and connects with."""
+    """The run's CURVE keys (Z85 text), with which every worker listens and connects."""
 
     server_public: bytes
     server_secret: bytes
@@ -40,26 +40,27 @@ class RunKeys:
 
 
 class _CurveServer:
-    """Who may connect to a worker: holders of the run's client key."""
+    """Lets the holders of the run's client key connect to a worker."""
 
     def __init__(self, client_public: bytes) -> None:
         self._allowed = client_public
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Asked by the authenticator thread for each handshake."""
+        """Called by the authenticator thread at each handshake."""
         del domain
         return key == self._allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """How the run's keys are asked for and shown, `encrypt`ed or not."""
+    """How a socket asks for the run's keys and shows them, with or without encryption
+    (`encrypt`)."""
 
     keys: RunKeys
     encrypt: bool
 
     def admit(self, auth: ThreadAuthenticator) -> None:
-        """Tell the authenticator who may come in."""
+        """Tell the authenticator whom it may admit."""
         domain = _DOMAIN.decode()
         if self.encrypt:
             server = _CurveServer(self.keys.client_public)

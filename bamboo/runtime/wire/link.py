@@ -1,8 +1,9 @@
 """The virtual link: a message arrives when a link of the given speed would have delivered it.
 
 The sender stamps each message with its due time on the host's monotonic clock; the receiver holds
-it until then. One link per ordered pair of nodes. It has two lanes, in each of which the bytes go
-one after the other; while both have some, each has half of the link, as two connections would.
+it until then. There is one link for each ordered pair of nodes. It has two lanes, and in each lane
+the bytes go one after the other; while both have some, each gets half of the link's bandwidth, as
+two connections would.
 """
 
 from dataclasses import dataclass, field
@@ -12,12 +13,12 @@ from bamboo.ids import NodeId
 
 
 class Due(NamedTuple):
-    """When a message has arrived, in monotonic seconds of the host."""
+    """When a message arrives, in monotonic seconds of the host."""
 
     at_s: float = 0.0
     shared_s: float = 0.0
-    """How long the link's yielding lane has been held up by the other one since the link was
-    made: a later stamp tells who holds a message of that lane how much later it is due."""
+    """How long the other lane has held up the link's yielding lane since the link was made. The
+    receiver learns from a later stamp how much later a held message of that lane is due."""
 
 
 AT_ONCE = Due()
@@ -25,7 +26,7 @@ AT_ONCE = Due()
 
 @dataclass(slots=True)
 class _Lanes:
-    """Until when each lane of one link is taken."""
+    """Until when each lane of one link is busy."""
 
     free_s: float = 0.0
     yielding_free_s: float = 0.0
@@ -41,10 +42,12 @@ class VirtualLink:
     _lanes: dict[NodeId, _Lanes] = field(default_factory=dict)
 
     def due(self, to: NodeId, size_bytes: int, now_s: float, *, yields: bool = False) -> Due:
-        """When a message that is handed over at `now_s` is there; books the link until it left.
+        """When a message that is handed over at `now_s` arrives; the link is booked until it has
+        left.
 
-        A yielding one begins when all that was handed over before has left. Another one shares the
-        link with what is left of them, so both take longer by the time for which they share it.
+        A yielding message starts when all that was handed over before it has left. Any other
+        message shares the link with what is left of those, so both take longer by the time that
+        they share it.
         """
         lanes = self._lanes.setdefault(to, _Lanes())
         duration_s = size_bytes * 8 / (self.gbps * 1e9) if self.gbps else 0.0

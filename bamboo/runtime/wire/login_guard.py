@@ -1,14 +1,15 @@
-"""Connections that have not logged in: few of them, and none that takes what members need.
+"""Limits connections that have not logged in, so that they never take what members need.
 
-libzmq accepts whoever connects, and knows no limit but the deadline of a handshake. So a thread
-hears of each connection that a listening socket accepts, and asks the kernel how many bytes went
-over it. A listening socket says its greeting to everybody, and nothing more before it has heard
-what only a holder of the run's keys can say: a connection on which it said more has logged in. Of
-all others, those are closed that sent more than a login has, and the oldest beyond `MOST_WAITING`.
+libzmq accepts every connection and limits it only by the deadline of a handshake. So a thread is
+told of each connection that a listening socket accepts, and asks the kernel how many bytes went
+over it. A listening socket sends its greeting to everybody, and sends more only after it has
+received what only a holder of the run's keys can send: a connection on which it sent more has
+logged in. Of all other connections, the thread closes those that sent more than a login has, and
+the oldest beyond `MOST_WAITING`.
 
-Rule: a connection is known by its inode, and is closed by a descriptor of this thread's own: the
-number that libzmq had for it may belong to another one by now. That descriptor is made at the
-start, as this thread is needed most where there is none left.
+Rule: a connection is known by its inode, and the thread closes it through a descriptor of its own:
+the number that libzmq had for it may belong to another connection by now. That descriptor is made
+at the start, because the thread is needed most when no descriptor is left.
 """
 
 import os
@@ -26,35 +27,35 @@ from typing import TypeVar
 import zmq
 
 MOST_WAITING = 512
-"""Connections that may be about to log in at once; a member needs some milliseconds for it."""
+"""Connections that may be about to log in at once; a member logs in within some milliseconds."""
 FEW_WAITING = 64
-"""Where descriptors are short: the youngest, of which one may be a member's."""
+"""The limit where descriptors are short: the youngest stay, since one may be a member's."""
 LOGIN_BYTES = 4096
-"""More than a login sends: all of CURVE's, greeting included, has about 600."""
+"""More than a login sends: a whole CURVE login, greeting included, has about 600."""
 GREETING_BYTES = 64
-"""What a listening socket says to everybody (ZMTP 3.1)."""
+"""The greeting that a listening socket sends to everybody (ZMTP 3.1)."""
 RESERVE = 256
-"""Descriptors that nobody takes who has not logged in: recovery needs three for each peer."""
+"""Descriptors that connections without a login cannot take: recovery needs three for each peer."""
 MOST_FILES = 1 << 16
-"""Descriptors that a worker asks for: of an endless number, who walks over all takes too long."""
+"""Descriptors that a worker asks for: with an unlimited number, walking over all takes too long."""
 LOOK_S, MOST_S = 0.02, 0.25
-"""From look to look while anybody waits to log in: a look that took long is followed by `DUTY`
-times its length without one, within these bounds."""
+"""Bounds of the time between two looks while any connection waits to log in. Within them, the
+thread pauses for `DUTY` times as long as the last look took."""
 DUTY = 10
 IDLE_S = 0.5
-"""How long the thread waits to hear of somebody, or of its end."""
+"""How long the thread waits for a new connection or for its end."""
 _ACKED_AND_RECEIVED = struct.Struct("=120xQQ")
-"""Of `struct tcp_info` (linux/tcp.h): bytes_acked and bytes_received, since Linux 4.1."""
+"""Fields of `struct tcp_info` (linux/tcp.h): bytes_acked and bytes_received, since Linux 4.1."""
 _TRIAL_S = 1.0
 _EVENT = struct.Struct("=Hi")
-"""What a monitor says first (zmq_socket_monitor(3)): which event, and here the descriptor."""
+"""The start of a monitor's message (zmq_socket_monitor(3)): the event, and here the descriptor."""
 
 
 T = TypeVar("T")
 
 
 def raise_file_limit() -> None:
-    """Let this process have as many descriptors as the system gives it, up to MOST_FILES."""
+    """Let this process have as many descriptors as the system allows, up to MOST_FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -63,7 +64,7 @@ def raise_file_limit() -> None:
 
 class LoginGuard:
     """The thread that watches the connections which `listener`, a bound TCP socket, accepts. It
-    is for a kernel that counts their bytes (`counts_bytes`)."""
+    needs a kernel that counts their bytes (`counts_bytes`)."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", listener: zmq.Socket[bytes]
@@ -78,7 +79,7 @@ class LoginGuard:
         self._events.connect(address)
         self._own = OwnDescriptor()
         self._waiting: dict[int, int] = {}
-        """Descriptor by inode, in the order in which they came."""
+        """Descriptor by inode, in the order in which the connections came."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="logins", daemon=True)
         self._thread.start()
@@ -86,7 +87,7 @@ class LoginGuard:
     def close(self) -> None:
         """End the thread."""
         self._stop.set()
-        self._listener.disable_monitor()  # which the thread hears
+        self._listener.disable_monitor()  # the thread hears of it
         self._thread.join()
 
     def _work(self) -> None:
@@ -114,7 +115,8 @@ class LoginGuard:
                             self._waiting[os.fstat(own).st_ino] = descriptor
 
     def _look(self) -> None:
-        """Forget who has logged in or ended, and close who may not wait any longer."""
+        """Forget the connections that have logged in or ended, and close those that may wait no
+        longer."""
         for inode, descriptor in list(self._waiting.items()):
             went = _asked(self._own, descriptor, inode, _bytes_of)
             if went is None or went[0] > GREETING_BYTES:
@@ -127,20 +129,20 @@ class LoginGuard:
             self._end(inode)
 
     def _end(self, inode: int) -> None:
-        """libzmq finds the connection at its end, and closes it."""
+        """Shut the connection down; libzmq finds that it has ended, and closes it."""
         descriptor = self._waiting.pop(inode)
         _asked(self._own, descriptor, inode, lambda one: one.shutdown(socket.SHUT_RDWR))
 
 
 def _reserve_from() -> int:
-    """The descriptor with which the reserve begins. The lowest free number is given first, so one
-    that is in use says how many are."""
+    """The descriptor at which the reserve begins. The kernel gives the lowest free number first, so
+    a number that is in use tells how many are."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (MOST_FILES if soft == resource.RLIM_INFINITY else soft) - RESERVE
 
 
 class OwnDescriptor:
-    """A descriptor that leads to nothing, and for a while to what another one leads to."""
+    """A descriptor that refers to nothing, or for a while to what another descriptor refers to."""
 
     def __init__(self) -> None:
         self._nothing = os.open(os.devnull, os.O_RDONLY)
@@ -148,7 +150,7 @@ class OwnDescriptor:
 
     @contextmanager
     def of(self, descriptor: int) -> Iterator[int]:
-        """It leads to the same thing, whatever becomes of `descriptor`. Raises OSError."""
+        """Make it refer to the same thing, whatever happens to `descriptor`. Raises OSError."""
         os.dup2(descriptor, self._own, inheritable=False)
         try:
             yield self._own
@@ -156,14 +158,14 @@ class OwnDescriptor:
             os.dup2(self._nothing, self._own, inheritable=False)
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the descriptor."""
         os.close(self._own)
         os.close(self._nothing)
 
 
 def _is_of_port(own: int, port: int) -> bool:
-    """Whether it is a connection that came to this port over TCP: one that has ended meanwhile may
-    have left its number to anything. Raises OSError."""
+    """Whether it is a connection that came to this port over TCP. A connection that has ended
+    meanwhile may have left its number to anything. Raises OSError."""
     if not stat.S_ISSOCK(os.fstat(own).st_mode):
         return False
     found = socket.socket(fileno=own)
@@ -177,8 +179,8 @@ def _is_of_port(own: int, port: int) -> bool:
 def _asked(
     own_descriptor: OwnDescriptor, descriptor: int, inode: int, ask: Callable[[socket.socket], T]
 ) -> T | None:
-    """What a connection says; None if it has ended. A socket's inode is no other's, but what is no
-    socket may share it."""
+    """The answer of a connection to a question; None if it has ended. No two sockets share an
+    inode, but something that is not a socket may have the same one."""
     try:
         with own_descriptor.of(descriptor) as own:
             found = os.fstat(own)
@@ -194,7 +196,7 @@ def _asked(
 
 
 def _bytes_of(connection: socket.socket) -> tuple[int, int]:
-    """How many bytes of this side's the other side has, and how many of its this side has."""
+    """(bytes that the other side has acknowledged, bytes that this side has received)."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AND_RECEIVED.size)
     acked, received = _ACKED_AND_RECEIVED.unpack(info)
     return int(acked), int(received)
@@ -202,7 +204,8 @@ def _bytes_of(connection: socket.socket) -> tuple[int, int]:
 
 @cache
 def counts_bytes() -> bool:
-    """Whether this kernel counts the bytes of a connection as Linux does: it is tried on one."""
+    """Whether this kernel counts a connection's bytes as Linux does; it is tried on one
+    connection."""
     try:
         with ExitStack() as stack:
             server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -210,7 +213,7 @@ def counts_bytes() -> bool:
             server.settimeout(_TRIAL_S)
             here = stack.enter_context(server.accept()[0])
             here.settimeout(_TRIAL_S)
-            # What comes back says that the first bytes are there.
+            # The answer proves that the first bytes have arrived.
             for sender, receiver, size in ((here, there, 7), (there, here, 9)):
                 sender.sendall(bytes(size))
                 receiver.recv(size)

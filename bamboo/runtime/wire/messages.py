@@ -1,9 +1,9 @@
 """Messages between slots: routing by slot, the inbox, and the stash of what was sent.
 
-Rules. A message is addressed to a slot, and goes to whoever owns that slot now. What was sent in a
-step stays in the stash until every slot is safe beyond that step; when a slot gets a new owner, all
-that is kept for it is sent again. Messages of one key are bitwise equal, so the first one wins and
-later ones are dropped. Nothing here waits.
+Rules. A message is addressed to a slot, and goes to the node that owns the slot now. A message that
+was sent in a step stays in the stash until every slot is safe beyond that step; when a slot gets a
+new owner, all messages that are kept for it are sent again. Messages of one key are bitwise equal,
+so the first one wins and later ones are dropped. Nothing here waits.
 """
 
 from collections import defaultdict, deque
@@ -28,12 +28,13 @@ Address: TypeAlias = tuple[MessageKind, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a message says once it is here."""
+    """The contents of a message that has arrived."""
 
     tensors: tuple[Tensor, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
     generation: int = 0
-    """That its sender knew of when he sent it, where it came from another node."""
+    """The generation that its sender knew of when it sent the message, if it came from another
+    node."""
 
     def size_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors)
@@ -41,17 +42,18 @@ class Message:
 
 @dataclass(slots=True, kw_only=True)
 class Joining:
-    """A receiver that follows an owned slot, as a shadow does, and is none yet."""
+    """A receiver that follows an owned slot as a shadow does, and is not its shadow yet."""
 
     receiver: NodeId
     guarded: bool = False
-    """Reported: what is safe is the receiver's word, and the shadow of now gets nothing first."""
+    """Set once the receiver was reported: what is safe is then what the receiver acknowledges, and
+    the present shadow gets nothing before the receiver has it."""
     stands: int = -1
     withheld: list[tuple[MessageKey, Message]] = field(default_factory=list)
 
 
 class Mailbox:
-    """The post office of one node."""
+    """Sends, keeps and takes in the messages of one node."""
 
     def __init__(self, transport: Transport, me: NodeId) -> None:
         self._transport, self._me = transport, me
@@ -60,36 +62,38 @@ class Mailbox:
         self._inbox: dict[Slot, dict[Address, Message | Delivered]] = defaultdict(dict)
         self._taken: dict[Slot, set[Address]] = defaultdict(set)
         self.safe: dict[Slot, int] = {}
-        """Per slot, the step before which nothing will ever be asked for again: its shadow's
-        version, or its owner's where there is no shadow."""
+        """Per slot, the step before which nothing will ever be asked for again: the version of its
+        shadow, or of its owner where there is no shadow."""
         self.peak_stash_bytes = 0
         self.stash_bytes = 0
         self.turns = 0
         """How often messages were taken in: at least once in each turn of the trainer's loop, which
-        goes round some times a second also where it waits."""
+        turns several times a second even while it waits."""
         self.replica_hashes: dict[tuple[Slot, int], str] = {}
         self.joining: dict[Slot, Joining] = {}
         self.of_transfers: deque[tuple[MessageKey, Message]] = deque()
-        """Messages about the state of slots: they belong to no step and are taken by who waits."""
+        """Messages about the state of slots: they belong to no step, and those that wait for them
+        take them."""
         self.of_layers: deque[tuple[MessageKey, Message]] = deque()
         """Messages of reconfigurations."""
         self.of_feeds: deque[tuple[MessageKey, Message]] = deque()
-        """Messages about what is sent ahead of them."""
+        """Messages about layers that are prefetched."""
         self._era, self._connected = 0, -1
         self._participants: frozenset[NodeId] = frozenset()
         self._bundle: list[tuple[MessageKey, Message]] = []
 
     def assign(self, assignment: Assignment, participants: Collection[NodeId] = ()) -> None:
-        """Route by this assignment from now on; `participants` are all who hear what is safe."""
+        """Route by this assignment from now on; every node of it, and of `participants`, is sent
+        the acknowledgements."""
         self._assignment = assignment
         self._participants = assignment.members().union(participants)
         for slot in assignment.grid.slots():
             self.safe.setdefault(slot, 0)
 
     def connect(self, state: State) -> None:
-        """Messages go between those whom the state names. One that is older than the newest by now
-        changes nothing: a connection that it does not know would end, and what waits in it be lost,
-        which nobody would ask for again."""
+        """Connect to the nodes that the state names. A state that is older than the newest one so
+        far changes nothing: it would end a connection that it does not know, and the messages that
+        wait in that connection would be lost without anybody asking for them again."""
         if state.version < self._connected:
             return
         self._connected, members = state.version, state.participants()
@@ -97,9 +101,9 @@ class Mailbox:
         self._transport.reconfigure(generation=state.generation, members=endpoints)
 
     def begin_era(self, era: int, assignment: Assignment, step: int) -> None:
-        """Slots mean something else from generation `era` on: forget all messages of before, and
-        hear none of them any more. Everybody is to stand before `step`. Messages that are of this
-        era already stay: they are for who reads the log later than others."""
+        """Slots mean something else from generation `era` on: forget all messages of earlier eras,
+        and drop those that still come. Every node starts before `step`. Messages that already
+        belong to this era stay: they came before this node read the log."""
         self._era, self._assignment = era, assignment
         self._stash.clear()
         for slot, messages in self._inbox.items():
@@ -127,9 +131,9 @@ class Mailbox:
         *,
         also_shadow: bool = False,
     ) -> None:
-        """Send to the owner of `key.to` (and its shadow) and keep it in the stash."""
+        """Send to the owner of `key.to`, or to owner and shadow, and keep it in the stash."""
         message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
-        # Sent before it is kept: the other side waits for it.
+        # It is sent before it is kept, because the other side waits for it.
         self._route(self.assignment.owner(key.to), key, message)
         if also_shadow:
             shadow = self.assignment.shadow(key.to)
@@ -151,7 +155,7 @@ class Mailbox:
         self._route(node, key, message)
 
     def declare_safe(self, slot: Slot, step: int, meta: Mapping[str, Any] | None = None) -> None:
-        """Tell everybody that `slot` will ask for nothing before `step`."""
+        """Tell all participants that `slot` will ask for nothing before `step`."""
         key = MessageKey(kind="ack", to=slot, source=slot, step=step)
         for node in self._participants:
             self.post_to(node, key, (), meta)
@@ -165,11 +169,13 @@ class Mailbox:
         *,
         more: bool = False,
     ) -> None:
-        """Send an owned slot's reduced gradient to its shadow and to who is to be its shadow.
+        """Send an owned slot's reduced gradient to its shadow and to the receiver that joins, if
+        any.
 
-        `more`: another slot of the pipeline is to follow in this step. Whoever is to have several
-        gets them in one message: when this node is lost, replicas of neighbouring slots stand at
-        one step, for what they told each other in the step before was told by this node alone.
+        `more`: another slot of the pipeline follows in this step. A node that gets several of these
+        gradients gets them in one message. So when this node is lost, replicas of neighbouring
+        slots stand at one step; what these slots sent each other in the step before was sent by
+        this node alone.
         """
         key = MessageKey(kind="ship", to=slot, source=slot, step=step)
         message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta)
@@ -190,33 +196,34 @@ class Mailbox:
             self._route(node, *_parcelled(parcel))
 
     def begin_joining(self, slot: Slot, receiver: NodeId) -> None:
-        """From now on `receiver` is sent what the shadow of `slot` is sent."""
+        """From now on send `receiver` whatever the shadow of `slot` is sent."""
         self.joining[slot] = Joining(receiver=receiver)
 
     def guard(self, slot: Slot) -> None:
-        """From now on nothing of `slot` is safe, and nothing goes to its shadow, that the receiver
-        does not have."""
+        """From now on nothing of `slot` counts as safe, and nothing goes to its shadow, before the
+        receiver has it."""
         self.joining[slot].guarded = True
 
     def guarded(self, slot: Slot) -> bool:
-        """Whether what is safe of `slot` is a receiver's word."""
+        """Whether the receiver's acknowledgements decide what is safe of `slot`."""
         return slot in self.joining and self.joining[slot].guarded
 
     def joining_stands(self, slot: Slot, step: int) -> None:
-        """The receiver has followed up to `step`."""
+        """Note that the receiver has followed up to `step`."""
         joining = self.joining[slot]
         joining.stands = max(joining.stands, step)
         self._release(joining, self.assignment.shadow(slot))
 
     def end_joining(self, slot: Slot, *, released: NodeId | None) -> None:
-        """The receiver is the shadow, or never will be: `released` gets what it was not sent."""
+        """The receiver has become the shadow, or never will: send `released` what was withheld from
+        it."""
         joining = self.joining.pop(slot, None)
         if joining is not None and released != joining.receiver:
             joining.stands = max((key.step for key, _ in joining.withheld), default=0) + 1
             self._release(joining, released)
 
     def _release(self, joining: Joining, shadow: NodeId | None) -> None:
-        """Send the shadow of now what its successor has by now."""
+        """Send the present shadow the gradients that the receiver has by now."""
         ready = [item for item in joining.withheld if item[0].step < joining.stands]
         joining.withheld = [item for item in joining.withheld if item[0].step >= joining.stands]
         if shadow is not None:
@@ -224,7 +231,8 @@ class Mailbox:
                 self._route(shadow, key, message)
 
     def resend(self, slot: Slot) -> int:
-        """Send again all that is kept for `slot`, to its owner of now; how many messages."""
+        """Send again all that is kept for `slot`, to its present owner; returns how many
+        messages."""
         count = 0
         for messages in self._stash.values():
             for key, message in messages.items():
@@ -242,13 +250,14 @@ class Mailbox:
 
     @property
     def sent_bytes(self) -> Mapping[str, int]:
-        """What went to other nodes, headers too, by kind of message."""
+        """Bytes sent to other nodes, headers included, by kind of message."""
         return self._transport.sent_bytes
 
     # ------------------------------------------------------------------ receiving
 
     def collect(self, timeout_s: float) -> int:
-        """Take in all that came, waiting up to `timeout_s` for the first; how many messages."""
+        """Take in all messages that came, waiting up to `timeout_s` for the first; returns how
+        many."""
         self.turns += 1
         messages = self._transport.poll(timeout_s)
         for message in messages:
@@ -284,29 +293,29 @@ class Mailbox:
             self._inbox[key.to].setdefault(address, message)
 
     def has(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> bool:
-        """Whether that message for `slot` is here and not taken yet."""
+        """Whether that message for `slot` has come and was not taken yet."""
         return (kind, step, index) in self._inbox[slot]
 
     def take(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> Message:
-        """Take a message that `has` saw."""
+        """Take a message that `has` has found."""
         address = (kind, step, index)
         self._taken[slot].add(address)
         return _opened(self._inbox[slot].pop(address), kind)
 
     def kept(self, key: MessageKey) -> Message | None:
-        """A message that this node sent and still keeps."""
+        """A message that this node sent and still keeps, or None."""
         return self._stash.get(key.step, {}).get(key)
 
     # ------------------------------------------------------------------ forgetting
 
     @property
     def safe_step(self) -> int:
-        """Every slot is safe before this step."""
+        """The step before which every slot is safe."""
         return min(self.safe.values())
 
     def prune(self, replicas_from: Mapping[Slot, int]) -> None:
-        """Forget all messages of steps before `safe_step`, but not the gradients that a replica
-        here has yet to follow, from the step in `replicas_from` on."""
+        """Forget all messages of steps before `safe_step`, except the gradients that a replica of
+        this node has yet to follow, from its step in `replicas_from` on."""
         bound = self.safe_step
         for step in [s for s in self._stash if s < bound]:
             self.stash_bytes -= sum(x.size_bytes() for x in self._stash.pop(step).values())
@@ -320,7 +329,7 @@ class Mailbox:
 
 
 def _as_it_lies(message: Message | Delivered) -> Message:
-    """State on its way: its bytes where they came, for who takes it copies them to their place."""
+    """A message with state: its bytes stay where they came, because the receiver copies them."""
     if isinstance(message, Delivered):
         tensors = tuple(map(to_bytes, message.buffers))
         return Message(tensors=tensors, meta=message.meta, generation=message.generation)

@@ -1,4 +1,4 @@
-"""Where a trainer says things: events for the log, records for the streams."""
+"""Where a trainer reports: events for the log, records for the streams."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,8 @@ class Outbox(Protocol):
 
 
 def urgent_first(records: Iterable[T]) -> list[T]:
-    """Records that are to be said again: the newest, which are the ones that nobody may have heard,
-    before the older ones, each part in its own order. Who says them may not live long."""
+    """Order records that are written again: first the newest, which the store may never have
+    received, then the older ones, each part in its own order. The node that writes them may not
+    live long."""
     everything = list(records)
     return everything[-URGENT:] + everything[:-URGENT]

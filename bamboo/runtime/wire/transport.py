@@ -1,13 +1,14 @@
-"""The ZeroMQ transport: one bound PULL for all that comes, two PUSH to each peer, one life each.
+"""The ZeroMQ transport: one bound PULL for all that arrives, and up to two PUSH to each peer.
 
 Rules: a connection that ended is evidence that its peer is gone, and is never tried again (a node
-that comes back is a new node). What yields (`ports.YIELDING`) has a connection of its own, made
-when there is something for it: in one stream a boundary tensor of a millisecond would stand behind
-a gradient of a second. Nothing lingers. A frame beyond the largest that is ever sent closes the
-connection that carries it, unread; a message beyond `message_limit_bytes` is dropped. Between hosts
-the run's keys let nobody else in: by CURVE, which also encrypts, or as a password in the clear
-where the job says so (a private network); `login_guard` watches those who have not shown them yet.
-On one host the sockets lie in a directory that only the user can enter.
+that comes back is a new node). Messages that yield (`ports.YIELDING`) have a connection of their
+own, made with the first of them: in a single stream, a boundary tensor of a millisecond would wait
+behind a gradient of a second. Sockets close without lingering. A frame beyond the largest that is
+ever sent closes the connection that carries it, unread; a message beyond `message_limit_bytes` is
+dropped. Between hosts only holders of the run's keys are let in: by CURVE, which also encrypts, or
+by a password in the clear where the job says so (a private network); `login_guard` watches the
+connections that have not shown them yet. On one host the sockets lie in a directory that only the
+user can enter.
 """
 
 import errno
@@ -37,26 +38,27 @@ from bamboo.runtime.wire.login_guard import LoginGuard, counts_bytes
 
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
-"""Plain numbers, for the hot loop: the enumerations' own operators cost it four times as much."""
+"""Plain numbers, because the enumerations' own operators cost the hot loop four times as much."""
 WAITING_CONNECTIONS = 4096
-"""All members connect to each other at once at the start; one that is refused looks dead."""
+"""All members connect to each other at once at the start; a connection that is refused looks
+dead."""
 SOCKETS = 32768
-"""A peer takes three for each connection: to send, and a pair to be told of its end."""
+"""A peer takes three for each connection: one to send, and a pair to report its end."""
 HANDSHAKE_S = 10.0
-"""A connection is closed that has not logged in by then. A member needs milliseconds; one whose
-machine stands still for so long is gone by its heartbeat."""
+"""A connection that has not logged in by then is closed. A member needs milliseconds; a member
+whose machine stands still for so long is gone by its heartbeat."""
 DESCRIPTORS_WAIT_S = 1.0
-"""Where there are none left, those that strangers hold are freed within milliseconds."""
+"""Where no descriptor is left, those that strangers hold are freed within milliseconds."""
 RETRY_S = 0.02
 _WAKES = 4096
 LEAST_WAIT_S = 1e-3
-"""The poller knows no shorter one."""
+"""The poller cannot wait for less."""
 KERNEL_BUFFER_BYTES = 4 << 20
-"""Asked of the kernel, which may give less: a boundary tensor then goes over in one piece."""
+"""Asked of the kernel, which may give less; with it a boundary tensor goes over in one piece."""
 
 
 def _check_private(folder: Path) -> None:
-    """On one host the folder of the sockets is what keeps strangers out. Raises InputError."""
+    """On one host only the folder of the sockets keeps strangers out. Raises InputError."""
     try:
         found = folder.stat()
     except OSError as error:
@@ -119,20 +121,22 @@ class ZmqTransport:
         self._poller.register(self._wake_out.fileno(), zmq.POLLIN)
         self._peers: dict[NodeId, zmq.Socket[bytes]] = {}
         self._yielding: dict[NodeId, zmq.Socket[bytes]] = {}
-        """To the same peers, those to whom something that yields was sent."""
+        """To the same peers, for those that were sent a message that yields."""
         self._members: Mapping[NodeId, str] = {}
         self._generation = 0
         self._assembly = Assembly(message_limit_bytes)
         self._early: list[Delivered] = []
         self._held: list[tuple[float, int, Delivered, float]] = []
-        """What the virtual link still holds, with the `shared_s` that its due time knows of."""
+        """What the virtual link still holds, each with the `shared_s` that its due time accounts
+        for."""
         self._shared_s: dict[NodeId, float] = {}
         self._sequence = 0
         self._new_monitors: deque[tuple[NodeId, zmq.Socket[bytes]]] = deque()
         self._monitors: dict[zmq.Socket[bytes], NodeId] = {}
         self._told: set[NodeId] = set()
         self._closed = False
-        # pyzmq makes what it sends uncopied frames with at the first one: now, while it can.
+        # pyzmq creates what it needs to send frames uncopied at the first such frame: do it now,
+        # while it can be done.
         zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)
         self.malformed = 0
         self.sent_bytes: Counter[str] = Counter()
@@ -195,7 +199,7 @@ class ZmqTransport:
         return peer
 
     def _watched_push(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """A socket that is not connected yet, and the one that hears of its end."""
+        """A socket that is not connected yet, and the one that reports its end."""
         peer = self._socket(zmq.PUSH)
         try:
             peer.setsockopt(zmq.RECONNECT_IVL, -1)
@@ -239,19 +243,21 @@ class ZmqTransport:
         until_s = time.monotonic() + timeout_s
         out, woken = self._take_due(), False
         while True:
-            # Asked between any two operations: the poller and a refusal cost more than a look.
+            # It is checked between any two operations: the poller, or a refused receive, costs more
+            # than a look.
             if not out and timeout_s > 0 and not self._heard_early() and not self._waits():
                 woken = self._wait(until_s - time.monotonic())
             self._receive(out)
             out += self._take_due()
             heard = [m for m in self._release_early() + out if self._accept(m)]
-            # What nobody hears, or is a part of a message only, is waited beyond.
+            # Messages that are not accepted, and frames that complete none, do not end the wait.
             if heard or woken or until_s - time.monotonic() < LEAST_WAIT_S:
                 return heard
             out = []
 
     def _wait(self, timeout_s: float) -> bool:
-        """Until something came, is due, or another thread called `wake`; whether one did."""
+        """Wait until something came, is due, or another thread called `wake`; returns whether one
+        did."""
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
         ready = dict(self._poller.poll(int(max(0.0, timeout_s) * 1000)))
@@ -261,7 +267,7 @@ class ZmqTransport:
         return woken
 
     def _receive(self, out: list[Delivered]) -> None:
-        """Add the messages that are whole and due with the frames that are here."""
+        """Add the messages that the frames which are here complete and that are due."""
         while self._waits():
             try:
                 frame = self._pull.recv(flags=_NOBLOCK, copy=False)
@@ -279,11 +285,11 @@ class ZmqTransport:
                 out.append(message)
 
     def _waits(self) -> bool:
-        """Whether a frame can be taken now."""
+        """Whether a frame can be received now."""
         return bool(cast(int, self._pull.get(_EVENTS)) & _POLLIN)
 
     def _hold(self, message: Delivered, due: Due) -> None:
-        """Keep what came over a virtual link until it is due."""
+        """Keep a message that came over a virtual link until it is due."""
         sender = message.sender
         self._shared_s[sender] = max(self._shared_s.get(sender, 0.0), due.shared_s)
         self._sequence += 1
@@ -302,7 +308,7 @@ class ZmqTransport:
         return out
 
     def _hears(self, message: Delivered) -> bool:
-        """Whether the sender is a member, or one of a generation that this node is to learn of."""
+        """Whether the sender is a member, or of a generation that this node does not know yet."""
         return message.sender in self._members or message.generation > self._generation
 
     def _accept(self, message: Delivered) -> bool:
@@ -313,7 +319,7 @@ class ZmqTransport:
         return False
 
     def _heard_early(self) -> bool:
-        """Whether a message that came too early is to be heard by now."""
+        """Whether a message that came too early can be accepted by now."""
         return any(message.sender in self._members for message in self._early)
 
     def _release_early(self) -> list[Delivered]:
@@ -326,7 +332,8 @@ class ZmqTransport:
                 self._wake_out.recv(_WAKES)
 
     def wake(self) -> None:
-        # Nothing is made for it: that may fail when descriptors are short, and this may not.
+        # Nothing is allocated for it: that may fail when descriptors are short, and `wake` must not
+        # fail.
         with suppress(OSError):  # it is full, so the other thread wakes anyway, or it is closed
             self._wake_in.send(b"w")
 
@@ -345,7 +352,7 @@ class ZmqTransport:
                 continue
             node = self._monitors[ready]
             event = recv_monitor_message(ready)
-            # Of two connections to a peer both end.
+            # Where a peer has two connections, both end.
             if event["event"] != zmq.EVENT_MONITOR_STOPPED and node not in self._told:
                 self._told.add(node)
                 gone.append(PeerGone(node=node, seen_at_s=time.monotonic()))
