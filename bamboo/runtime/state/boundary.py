@@ -1,10 +1,10 @@
-"""What a node gives away between two steps: all that it owns after a notice, a slot that moves.
+"""What a node gives away between two steps: after a notice all that it owns, or a slot that moves.
 
 Rules. (1) Nothing is given away before every slot's shadow stands at that boundary too. From then
-on nobody can ask for what this node sent in the steps before, so whoever goes on needs nothing of
-it. (2) A slot whose taker lacks nothing but the step just taken stands still for a moment, so that
-it changes hands at this boundary: else its owner, which has another slot as well, would be at the
-next step already, and take all of that one for two.
+on no slot can ask for what this node sent in the steps before, so its successor needs nothing of
+that. (2) A slot whose next owner lacks only the step just taken stands still for a moment, so that
+it changes hands at this boundary. Otherwise its owner, which has another slot as well, would be at
+the next step already and compute that whole step for both slots.
 """
 
 import time
@@ -23,11 +23,11 @@ from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.slots import Slot
 
 WAITING_SHARE = 0.25
-"""Of a step: so long a slot waits for its taker, or a little longer, for the loop may be at another
-slot's operation. With one node for two of four equal stages a step takes 1.5 to 1.6 times as long
-(by dry run)."""
+"""The share of a step for which a slot waits for its next owner; it may wait a little longer,
+because the loop may be running another slot's operation. With one node for two of four equal stages
+a step takes 1.5 to 1.6 times as long (by dry run)."""
 STEPS_SEEN = 2
-"""The shorter one counts: a step that a loss hits is no measure."""
+"""The shorter of these counts: a step that a loss interrupts is no measure."""
 
 
 class Boundaries:
@@ -44,13 +44,14 @@ class Boundaries:
         self._ends_s: dict[Slot, deque[float]] = {}
         """When each slot, as owner or as shadow, has taken its last steps."""
         self._waiting_s: dict[Slot, float] = {}
-        """Until when each slot stands still for its taker, at the longest."""
+        """Until when each slot stands still for its next owner, at the longest."""
         self._waited: set[Slot] = set()
-        """Slots that did so. Nobody waits twice: while the store is away no taker comes."""
+        """Slots that have waited. None waits twice, because no next owner comes while the store is
+        away."""
 
     @property
     def holding(self) -> bool:
-        """Whether no step is begun here."""
+        """Whether this node begins no step."""
         return self.draining or self.save_watch.holding
 
     def drain(self) -> None:
@@ -58,26 +59,26 @@ class Boundaries:
         self.draining = True
 
     def stay(self) -> None:
-        """Take that back."""
+        """Take the hand-over back."""
         self.draining = self._said_handover = False
 
     def forget(self) -> None:
-        """All stop, and slots may mean something else from now on."""
+        """Drop everything: all nodes stop, and slots may mean something else from now on."""
         self.stay()
         self.move((), ())
         self._ends_s.clear()
         self.save_watch.forget()
 
     def move(self, moves: Iterable[Move], awaited: Collection[Slot]) -> None:
-        """These slots of this node are to change hands. `awaited`: those that will, and whose
-        taker lacks a step at most."""
+        """Set the moves under way, of which only this node's count. `awaited`: slots of this node
+        that will change hands and whose next owner lacks at most one step."""
         self._moves = tuple(move for move in moves if move.source == self._me)
         self._waiting_s = {s: until_s for s, until_s in self._waiting_s.items() if s in awaited}
         self._waited.intersection_update(awaited)
         self._stand_still()
 
     def stepped(self, run: SlotRun, awaited: Collection[Slot]) -> None:
-        """A slot has taken a step."""
+        """Note that a slot has taken a step."""
         self.save_watch.stepped(run)
         ends_s = self._ends_s.setdefault(run.slot, deque(maxlen=STEPS_SEEN + 1))
         ends_s.append(self.clock())
@@ -92,7 +93,7 @@ class Boundaries:
         self._executor.yielding = {move.slot for move in self._moves}.union(self._waiting_s)
 
     def serve(self) -> None:
-        """Say what can be given away now, once; go on where nobody came."""
+        """Report once what can be given away now; end the waits that were in vain."""
         self.save_watch.serve()
         if self._waiting_s:
             now_s = self.clock()

@@ -1,11 +1,11 @@
-"""A node's part in checkpoints: store its stages behind the training, complete one, read one.
+"""A node's part in checkpoints: stores its stages behind the training, completes one, reads one.
 
 Rules. (1) The training pays for one copy in memory at the boundary and for nothing else; a save
-that would have to wait for the one before is given up and said. (2) What cannot be stored is said
-and ends nothing. (3) What is read is believed only as far as its digest goes, and so is what stands
-already where something is to be written. (4) What is of other semantics is not touched. (5) What
-is old is deleted once the run's state names what came after it, and nothing is laid out anew: a
-restore begins with what the state names.
+that would have to wait for the one before is given up, and the node reports it. (2) A failure to
+store is reported and ends nothing. (3) What is read is trusted only if its digest matches, and so
+is what already exists where something is to be written. (4) Objects of other semantics are not
+touched. (5) Old checkpoints are deleted once the run's state names a newer one and no
+reconfiguration is under way, because a restore begins with what the state names.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ from bamboo.runtime.wire.outbox import Outbox
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """A stage as it was before `step`."""
+    """A stage to be stored as it was before `step`."""
 
     step: int
     era: int
@@ -57,7 +57,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete:
-    """All `stages` of a checkpoint are stored."""
+    """A checkpoint to be completed, because all its `stages` are stored."""
 
     step: int
     era: int
@@ -66,7 +66,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tidy:
-    """Everybody knows that the checkpoint of `step` is complete: older ones may go."""
+    """Old checkpoints to be deleted: every node knows that the one of `step` is complete."""
 
     step: int
     era: int
@@ -88,9 +88,9 @@ class Checkpoints:
         outbox: Outbox,
         layers: Collection[int] = (),
     ) -> None:
-        """`last_step`: what stands before it has no step to come; `final/` keeps that. `layers`:
-        those that have parameters, where they are known: no checkpoint that does not hold them all
-        is completed."""
+        """`last_step`: the state before it is not stored, because no step follows and `final/`
+        keeps it. `layers`: the layers that have parameters, where they are known; no checkpoint
+        that lacks one of them is completed."""
         self._layers = layers
         self._me, self._run, self._semantic_hash = me, run, semantic_hash
         self._objects, self._config, self._scratch = objects, config, scratch
@@ -100,16 +100,17 @@ class Checkpoints:
         self._completed: set[int] = set()
         """Steps whose checkpoint was completed here and is not in the state yet."""
         self._took_s = 0.0
-        """To store the last shard."""
+        """How long storing the last shard took."""
         self._newest = 0
-        """Before this step, and before earlier ones, none is wanted any more."""
+        """No checkpoint before this step, or at it, is wanted any more."""
 
     # ------------------------------------------------------------------ by the trainer
 
     def boundary(self, run: SlotRun, era: int, *, left_s: float = math.inf) -> None:
-        """An owned slot stands before a step, for the first time or as its new owner's: keep a
-        copy, if this is a step to keep and it falls to this pipeline to store the stage. `left_s`:
-        until all stop to store what must not be lost, which would wait for it."""
+        """An owned slot stands before a step, for the first time or with its new owner. Copy and
+        store it if this is a step to keep and this pipeline is the one that stores the stage.
+        `left_s`: seconds until all nodes stop to store state that must not be lost, which would
+        wait for this."""
         every, slot = self._config.interval, run.slot
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
         if not every or not mine or run.step % every:
@@ -126,15 +127,16 @@ class Checkpoints:
         self.backlog.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
 
     def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
-        """Store what must not be lost, while nobody steps: nothing of it changes meanwhile."""
+        """Store state that must not be lost, while no step is taken: nothing of it changes
+        meanwhile."""
         self.backlog.put(Save(step=step, era=era, stage=part, tensors=tensors))
 
     def complete(self, step: int, era: int, stages: int) -> None:
-        """All stages are stored: write the manifest."""
+        """Write the manifest: all stages are stored."""
         self.backlog.put(Complete(step=step, era=era, stages=stages))
 
     def known(self, listed: Collection[int], era: int) -> None:
-        """The state names the checkpoints of these steps, and all train."""
+        """Note that the state names the checkpoints of these steps and that all nodes train."""
         self._newest = max(listed, default=0)
         for step in listed:
             if step in self._completed:
@@ -144,8 +146,9 @@ class Checkpoints:
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers as they were before `step`.
 
-        Called in a thread of its own. Raises NotAsWritten when they are not there or not what was
-        written, StorageFull when `scratch` is of no use, StorageUnavailable when the store is away.
+        It is called in a thread of its own. Raises NotAsWritten when they are missing or not what
+        was written, StorageFull when `scratch` cannot be used, StorageUnavailable when the store is
+        away.
         """
         manifest, why = described(
             self._objects, step, run=self._run, semantic_hash=self._semantic_hash
@@ -159,7 +162,7 @@ class Checkpoints:
         with self._scratch_folder() as folder:
             try:
                 return load_tensors(self._objects, manifest, names, scratch=Path(folder))
-            except (StorageFull, OSError) as error:  # nothing is written but there
+            except (StorageFull, OSError) as error:  # only the scratch folder is written to
                 raise no_scratch(self._scratch, error) from error
 
     def _busy(self, era: int, step: int) -> bool:
@@ -173,11 +176,11 @@ class Checkpoints:
     # ------------------------------------------------------------------ behind it
 
     def work(self, stop: threading.Event) -> None:
-        """The thread's body: store what is to be stored until `stop` is set and all is done."""
+        """The thread's body: store items until `stop` is set and all is done."""
         self.backlog.work(self.write, stop)
 
     def write(self, item: Save | Complete | Tidy) -> None:
-        """Do one thing, and say how it came out."""
+        """Do one item and report the outcome."""
         try:
             if isinstance(item, Save):
                 self._save(item)
@@ -189,7 +192,7 @@ class Checkpoints:
             if not isinstance(item, Tidy):
                 self._failed(item.step, item.era, str(error))
                 return
-            # That one is complete all the same; the next one tries again.
+            # The newer checkpoint is complete anyway; the next one tries again.
             with contextlib.suppress(OSError):  # the log's disk may be full
                 sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
 
@@ -240,7 +243,7 @@ class Checkpoints:
             try:
                 found = None if text is None else Manifest.from_json(text)
             except ValueError:
-                found = None  # nobody can restore it
+                found = None  # it cannot be restored
             if found is None:
                 torn.append(step)
             elif (found.run, found.semantic_hash) == (
@@ -265,8 +268,8 @@ class Checkpoints:
         self._outbox.event(CheckpointFailed(node=self._me, step=step, era=era, reason=reason))
 
     def _scratch_folder(self) -> tempfile.TemporaryDirectory[str]:
-        """Of this thread's own: two runs of one machine may share the scratch. Raises
-        StorageFull."""
+        """A folder of this thread's own, because two runs of one machine may share the scratch
+        folder. Raises StorageFull."""
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
             return tempfile.TemporaryDirectory(prefix="bamboo-", dir=self._scratch)

@@ -1,4 +1,4 @@
-"""What a trainer is told, and how it ends."""
+"""A decision as a trainer gets it, and how a trainer ends."""
 
 import math
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from bamboo.core.state import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """One decision of the log, as this node read it."""
+    """One decision of the log, as this node has read it."""
 
     state: State
-    """After the decision."""
+    """The state after the decision."""
     effects: tuple[Effect, ...]
     read_s: float
-    """Monotonic time at which it was read here."""
+    """The monotonic time at which this node read it."""
     now_s: float = -math.inf
     """The store's time at which it was decided."""
 
 
 class Goodbye(StrEnum):
-    """Why a trainer came to its end."""
+    """Why a trainer has ended."""
 
     ENDED = "ended"
     LEFT = "left"

@@ -8,8 +8,8 @@ from bamboo.runtime.state.decision import Decided
 
 
 class Inbound:
-    """What was read and is not applied yet, oldest first. `append` is for any thread, all else for
-    the one that applies."""
+    """Decisions that were read and are not applied yet, oldest first. Any thread may call `append`;
+    all other methods are for the thread that applies them."""
 
     def __init__(self) -> None:
         self._waiting: deque[Decided] = deque()
@@ -20,18 +20,18 @@ class Inbound:
         self._came.set()
 
     def popleft(self) -> Decided:
-        """The oldest. Raises IndexError when there is none."""
+        """Take the oldest. Raises IndexError when there is none."""
         return self._waiting.popleft()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def states(self) -> tuple[State, ...]:
-        """After each of the decisions."""
+        """The states after each of the decisions."""
         return tuple(decided.state for decided in tuple(self._waiting))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for one that has come since this was last true; False when the time is up."""
+        """Wait until one more has come since this last returned True; False when the time is up."""
         came = self._came.wait(timeout_s)
         self._came.clear()
         return came

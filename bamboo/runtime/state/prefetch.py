@@ -1,4 +1,5 @@
-"""Layers that a new layout will need, sent and followed while everybody trains.
+"""Prefetch: layers that a new layout will need are sent, and kept up to date, while all nodes
+train.
 
     receiver  ask 0, ask 1, ...      asks for the copy, some chunks at a time
     source    copy 0, copy 1, ...    parameters and moments at a step boundary
@@ -8,10 +9,10 @@
     receiver  (event) Prepared       it has all of its feeds, and has taken the steps that came
     all       (event) Quiesced       what was followed is held, like all else
 
-Rules. (1) What is followed takes the same steps as what a shadow has: each parameter's depends on
-itself alone, so no stage is needed for it. (2) It is no replica: nobody waits for it while all
-train, and nothing is safe by it. Only when all stop at a boundary that was agreed, a receiver that
-has said Prepared stops once it stands there too.
+Rules. (1) A prefetched layer takes the same steps as a shadow's replica. The update of a parameter
+depends on that parameter alone, so no stage is needed for it. (2) It is not a replica: nobody waits
+for it while all nodes train, and no step is safe because of it. Only at an agreed boundary at which
+all nodes stop, a receiver that has said Prepared waits until its layers stand there too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +35,9 @@ from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.runtime.wire.outbox import Outbox
 
 WINDOW = 4
-"""Chunks of one feed asked for and not here yet. An owner answers between two operations and while
-a device computes; one whose own processor does answers nobody meanwhile."""
+"""Chunks of one feed that have been asked for and have not come. An owner answers between two
+operations and while a device computes; an owner that computes on its own processor answers only
+between them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,16 +48,17 @@ class Following:
     room: Mapping[str, Tensor]
     gathering: Gathering
     step: int = -1
-    """That it is as it is before, once all of it is here."""
+    """The step that the layers stand before, once they are complete."""
     gradients: dict[int, Message] = field(default_factory=dict)
-    """By step, those that came and that no step was taken with here."""
+    """By step: gradients that have come for steps that were not taken here yet."""
     total_squares: dict[int, float] = field(default_factory=dict)
-    """Of the steps that the owner has taken, or is about to, and this has not."""
+    """By step: squared norms of steps that the owner has taken, or is about to, and that were not
+    taken here yet."""
     followed_bytes: int = 0
 
     @property
     def stands(self) -> bool:
-        """Whether it has taken all steps that its owner has, as far as it was told."""
+        """Whether it has taken all steps that its owner has reported."""
         return self.gathering.whole and self.step not in self.total_squares
 
     @property
@@ -81,22 +84,22 @@ class Ahead:
         self._me, self._mailbox, self._executor = me, mailbox, executor
         self._builder, self._outbox = builder, outbox
         self.version = 0
-        """Of the newest state that it follows."""
+        """The version of the newest state that it follows."""
         self._out: dict[Feed, Copying] = {}
         self._shared: dict[Feed, int] = {}
         """The last step whose gradient was sent for a feed."""
         self._in: dict[Feed, Following] = {}
         self._wanted: frozenset[Feed] = frozenset()
-        """Those of `_in` that go on."""
+        """The feeds of `_in` that go on."""
         self._said: frozenset[Feed] = frozenset()
 
     # ------------------------------------------------------------------ decisions
 
     def sync(self, state: State) -> None:
-        """Begin and end feeds as the newest state has them. While all is laid out anew, what came
-        whole stays until it is said to be here."""
+        """Begin and end feeds as the newest state has them. During a reconfiguration, layers that
+        have come whole stay until this node has reported that it holds them."""
         if state.version < self.version:
-            return  # looked ahead of it
+            return  # a newer state was looked at already
         self.version = state.version
         feeds = feeds_under_way(state)
         mine = [feed for feed in feeds if feed.source == self._me]
@@ -112,9 +115,9 @@ class Ahead:
             if feed in self._wanted or (anew and found.gathering.whole)
         }
         if state.preparing is None:
-            self._said = self._wanted  # all stop, or there is nothing: nobody need hear it
+            self._said = self._wanted  # all stop, or nothing is prefetched: no report is needed
             return
-        for feed in feeds:  # in their order, not the set's: a run asks the same each time
+        for feed in feeds:  # in the list's order, not the set's: a run asks alike each time
             if feed not in self._wanted or feed in self._in:
                 continue
             room = self._builder.room_for(feed.layers)
@@ -126,8 +129,8 @@ class Ahead:
     # ------------------------------------------------------------------ by the source
 
     def offer(self, run: SlotRun) -> None:
-        """What the owner has is the state to send, if any is: it is that before its step until the
-        step is taken, so nothing need be waited for."""
+        """Take the owner's tensors as the state to send, for feeds that have none yet. They are the
+        state before the owner's step until the step is taken, so there is nothing to wait for."""
         for feed, copying in self._out.items():
             if feed.slot != run.slot or copying.begun:
                 continue
@@ -136,9 +139,10 @@ class Ahead:
                 self._send_chunk(feed, copying, chunk)
 
     def share(self, run: SlotRun) -> None:
-        """The gradient is whole: whoever follows will need it. Sent now it goes while other slots
-        have yet to say their squares. (A node that owns two slots may have it before the backward
-        of the other, which then waits for its copy into frames.)"""
+        """Send the reduced gradient, now that it is whole, to the receivers that follow this slot.
+        It travels while other slots have yet to send their squares. (On a node that owns two slots
+        it may be whole before the other slot's backward, which then waits until it is copied into
+        frames.)"""
         for feed in self._begun(run):
             if self._shared.get(feed) == run.step:
                 continue
@@ -148,8 +152,8 @@ class Ahead:
             self._tell(feed.receiver, "follow", feed, run.step, tensors=part)
 
     def ship(self, run: SlotRun) -> None:
-        """The owner is about to take a step: so will whoever follows it."""
-        self.share(run)  # with those whose copy began since the gradient is whole
+        """Tell the receivers that the owner is about to take a step, which they then take too."""
+        self.share(run)  # also to feeds whose copy has begun since
         for feed in self._begun(run):
             self._out[feed].freeze()
             about = {"total_square": run.history[run.step].total_square}
@@ -170,12 +174,13 @@ class Ahead:
     # ------------------------------------------------------------------ by the receiver
 
     def stands_after(self, step: int) -> bool:
-        """Whether all that is waited for has taken this step."""
+        """Whether all feeds that are waited for have taken this step."""
         waited_for = (found for feed, found in self._in.items() if feed in self._wanted)
         return all(found.step > step for found in waited_for)
 
     def take(self) -> dict[tuple[int, int], Mapping[str, Tensor]]:
-        """Hand over what is here, by (step, layer); from now on nothing changes it."""
+        """Hand over the layers that are whole, by (step, layer); from now on nothing changes
+        them."""
         whole = [found for found in self._in.values() if found.gathering.whole]
         self._in, self._wanted = {}, frozenset()
         return {
@@ -195,7 +200,7 @@ class Ahead:
             found.step = int(message.meta["at_step"])
 
     def _follow(self) -> None:
-        """Take the steps that can be taken; who trains too takes one at a time."""
+        """Take the steps that can be taken; a node that trains takes one at a time."""
         for found in self._in.values():
             while found.can_follow:
                 message = found.gradients.pop(found.step)
@@ -217,7 +222,7 @@ class Ahead:
 
     @property
     def can_follow(self) -> bool:
-        """Whether a step can be taken: those who train take one at a time."""
+        """Whether a step can be taken; a node that trains takes one at a time."""
         return any(found.can_follow for found in self._in.values())
 
     def _say_prepared(self) -> None:
@@ -239,7 +244,7 @@ class Ahead:
     # ------------------------------------------------------------------ messages
 
     def pump(self) -> None:
-        """Take in the messages that came, and the steps that can be taken."""
+        """Take in the messages that came, and take the steps that can be taken."""
         self.take_in()
         if self._in:
             self._follow()
@@ -247,12 +252,12 @@ class Ahead:
 
     @property
     def under_way(self) -> bool:
-        """Whether anything is sent from here, or comes."""
+        """Whether anything is being sent from here or received."""
         return bool(self._out or self._in)
 
     def take_in(self) -> None:
-        """Chunks are given out and put where they belong, gradients kept; nothing is computed. What
-        is of a decision not read here yet waits."""
+        """Send the chunks that are asked for, and store chunks and gradients that came; compute
+        nothing. Messages of a decision that was not read here yet wait."""
         early = []
         while self._mailbox.of_feeds:
             key, message = self._mailbox.of_feeds.popleft()

@@ -1,8 +1,8 @@
-"""Reading layers out of a checkpoint, beside the trainer.
+"""Reads layers from a checkpoint in a thread beside the trainer.
 
-Rules. (1) The trainer never waits for it: it asks whether they have come. (2) Only what is not as
-it was written is damage; what cannot be read now is tried again, until the patience is over. (3)
-Nobody reads on for a round that is over.
+Rules. (1) The trainer never waits for a reading: it asks whether the layers have come. (2) Only an
+object that is not as it was written is damaged; what cannot be read now is tried again until the
+patience is over. (3) A reading ends when its round is over.
 """
 
 import math
@@ -21,16 +21,16 @@ LONGEST_PAUSE_S = 5.0
 
 
 class Vault(Protocol):
-    """Where checkpoints are written to, and read from."""
+    """Where checkpoints are written to and read from."""
 
     def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
-        """Begin to store a part of the state before `step`, and say how it came out. Does not
-        wait; nothing of it changes before all parts are stored."""
+        """Begin to store a part of the state before `step`, and report the outcome. Does not wait;
+        no tensor of the part changes before all parts are stored."""
 
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers, named as in the final files, as they were before
-        `step`. Raises NotAsWritten when they are not there or not what was written, StorageFull
-        when this node has no room to read them, StorageUnavailable when they cannot be read now."""
+        `step`. Raises NotAsWritten when they are missing or not what was written, StorageFull when
+        this node has no room to read them, StorageUnavailable when they cannot be read now."""
 
 
 Outcome: TypeAlias = Mapping[str, Tensor] | StorageUnavailable
@@ -38,8 +38,9 @@ Outcome: TypeAlias = Mapping[str, Tensor] | StorageUnavailable
 
 
 def misfit(room: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> str:
-    """What was not read of the state that `room` is for, or is of another shape or kind; "" when
-    all fits. One number would be copied to all of a tensor without a word."""
+    """What the state that was read lacks of `room`, or has in another shape or kind; "" when all
+    fits. Without this check a single number would be copied to all elements of a tensor without an
+    error."""
     for name, mine in room.items():
         found = read.get(name)
         if found is None:
@@ -51,9 +52,9 @@ def misfit(room: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> str:
 
 
 class Reading:
-    """One reading, begun with it. A try may take its time as long as it does not fail, but not for
-    ever. `patience_s` counts from the first failure on: a try that fails later than that is the
-    last one."""
+    """One reading, which starts when it is made. A try may take long as long as it does not fail,
+    up to a limit. `patience_s` counts from the first failure: a try that fails later than that is
+    the last one."""
 
     def __init__(
         self, vault: Vault, step: int, layers: frozenset[int], *, patience_s: float
@@ -66,7 +67,7 @@ class Reading:
         threading.Thread(target=self._work, name="restore", daemon=True).start()
 
     def poll(self) -> Outcome | None:
-        """How it came out; None while it is under way."""
+        """The outcome; None while the reading is under way."""
         waited_s = time.monotonic() - self._tried_s
         if self._outcome is not None or waited_s < READING * self._patience_s:
             return self._outcome
@@ -76,7 +77,7 @@ class Reading:
         )
 
     def end(self) -> None:
-        """Nobody waits for it any more."""
+        """Stop reading: nobody waits for it any more."""
         self._over.set()
 
     def _work(self) -> None:

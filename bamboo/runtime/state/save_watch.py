@@ -1,9 +1,10 @@
-"""When a member says that state without a home must be stored now: see `core.emergency`.
+"""Tells when state that notices leave without a home must be stored: see `core.emergency`.
 
-Rules. (1) No step is begun that would end too late, by how long the last ones took; between two
-steps that is said, once. (2) A step that takes longer than that is not waited for; a stop stores
-all itself, and only such a step is said then. (3) All times are the store's, as far as this node
-knows it: every decision was made at a time of the store, a little before it was read here.
+Rules. (1) No step is begun that would end too late, judged by how long the last ones took. The node
+reports this once, between two steps. (2) A step that takes longer than that is not waited for. A
+stop that is under way stores everything itself, and the node then reports only such a step. (3) All
+times are the store's, as far as this node knows it: every decision was made at a time of the store,
+a little before it was read here.
 """
 
 import math
@@ -24,32 +25,32 @@ from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.slots import Slot
 
 STEPS_SEEN = 3
-"""The longest of these counts."""
+"""The longest of these steps counts."""
 DECISIONS_SEEN = 16
-"""The clock is taken from the one of these that was read soonest after it was made."""
+"""The clock is taken from the one of these decisions that was read soonest after it was made."""
 
 
 class SaveWatch:
-    """Of one node. Belongs to the trainer's thread and never waits."""
+    """The watch of one node. Belongs to the trainer's thread and never waits."""
 
     def __init__(self, *, me: NodeId, executor: Executor, outbox: Outbox) -> None:
         self._me, self._executor, self._outbox = me, executor, outbox
         self.clock: Callable[[], float] = time.monotonic
         self.holding = False
-        """No step is begun: it would end too late."""
+        """Whether no step is begun because it would end too late."""
         self._by_s = math.inf
-        """Then all must stand still."""
+        """When all nodes must stand still."""
         self._due = False
-        """That time has nearly come, and is fixed."""
+        """Whether that time has nearly come and is fixed."""
         self._ahead_s: deque[float] = deque(maxlen=DECISIONS_SEEN)
-        """By how much the store's clock was ahead of this one, or a little more."""
+        """By how much the store's clock was ahead of this one, at least."""
         self._emergency: Emergency | None = None
         self._training = False
         self._said: set[tuple[int, bool]] = set()
         self._ends_s: dict[Slot, deque[float]] = {}
 
     def read(self, decided: Decided) -> None:
-        """A decision that was read here."""
+        """Note a decision that was read."""
         self._ahead_s.append(decided.now_s - decided.read_s)
         state = decided.state
         emergency = None if _is_over(state, self._me) else state.emergency
@@ -63,16 +64,17 @@ class SaveWatch:
             self.holding = False
 
     def stepped(self, run: SlotRun) -> None:
-        """A slot has taken a step."""
+        """Note that a slot has taken a step."""
         if run.owner:
             self._ends_s.setdefault(run.slot, deque(maxlen=STEPS_SEEN + 1)).append(self.clock())
 
     def forget(self) -> None:
-        """All stop: the time until the next step is none of a step's."""
+        """Forget the times of steps: all nodes stop, and the time until the next step is not a
+        step's."""
         self._ends_s.clear()
 
     def left_s(self) -> float:
-        """Until all must stand still; infinite where they need not."""
+        """Seconds until all must stand still; infinite where they need not."""
         if self._emergency is None:
             return math.inf
         now_s = self.clock() + max(self._ahead_s)
@@ -81,7 +83,7 @@ class SaveWatch:
         return self._by_s - now_s
 
     def serve(self) -> None:
-        """Hold, and say that it is due, if it is."""
+        """If it is due, begin no further step and report it."""
         if self._emergency is None:
             return
         now_s, step_s = self.clock() + max(self._ahead_s), self._step_s()
@@ -108,8 +110,8 @@ class SaveWatch:
 
 
 def _is_over(state: State, me: NodeId) -> bool:
-    """Whether nothing need be said: it was tried, the final state is being written, or this node
-    has stopped for it."""
+    """Whether nothing need be reported: it was tried already, the final state is being written, or
+    this node has stopped for it."""
     emergency, reconfiguration = state.emergency, state.reconfiguration
     if emergency is None or emergency.failed:
         return True

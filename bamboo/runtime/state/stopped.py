@@ -1,7 +1,7 @@
-"""What a node has once it has stopped: the runs of its slots as they stand, and layers sent here.
+"""What a node holds once it has stopped: the runs of its slots, and layers that were sent to it.
 
-Rule: what a node held when it stopped stays as it is until all go on: it may be asked for it, it
-may have to store it, and another round may begin.
+Rule: what a node held when it stopped stays as it is until all nodes go on: another node may ask
+for it, this node may have to store it, and another round may begin.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,31 +18,31 @@ from bamboo.runtime.wire.messages import Mailbox
 
 
 class Stopped:
-    """Of one node. Belongs to the trainer's thread."""
+    """The stopped state of one node. Belongs to the trainer's thread."""
 
     def __init__(self, *, me: NodeId, mailbox: Mailbox, executor: Executor) -> None:
         self._me, self._mailbox, self._executor = me, mailbox, executor
         self._runs: list[SlotRun] = []
         self.held: dict[tuple[int, int], Mapping[str, Tensor]] = {}
-        """By (step, layer): what was sent here, ahead or since, or read."""
+        """By (step, layer): layers that were prefetched, sent since, or read."""
         self._views: dict[tuple[int, int], Mapping[str, Tensor]] = {}
         """By (step, layer): tensors of runs that have stopped."""
         self._kept: set[tuple[int, int]] = set()
         """Era and number of each part that was given to be stored."""
 
     def take(self, runs: Iterable[SlotRun]) -> None:
-        """These have stopped."""
+        """Add runs that have stopped."""
         for run in runs:
             run.recovery = None
             self._runs.append(run)
 
     def clear(self) -> None:
-        """All go on."""
+        """Drop everything: all nodes go on."""
         self._runs, self.held, self._views = [], {}, {}
         self._kept.clear()
 
     def holdings(self) -> tuple[Holding, ...]:
-        """What is here, as it is said."""
+        """What this node holds, as it reports it."""
         out = []
         for run in self._runs:
             first, last = run.stage.layers[0][0], run.stage.layers[-1][0]
@@ -54,12 +54,12 @@ class Stopped:
         return tuple(out)
 
     def norms(self) -> tuple[Norm, ...]:
-        """Those of the steps that are known here."""
+        """The gradient norms of the steps that are known here."""
         norms = {s: done.total_square for run in self._runs for s, done in run.history.items()}
         return tuple(Norm(step=s, total_square=x) for s, x in sorted(norms.items()))
 
     def reach(self, base: int, total_square: float | None) -> None:
-        """Take the step that only lacked the norm of the whole model, or waited for shadows."""
+        """Take the step that lacked only the norm of the whole model, or waited for shadows."""
         self._executor.operations.shadows_first.wanted = False
         if total_square is None:
             return
@@ -70,7 +70,7 @@ class Stopped:
                 self._executor.operations.perform(run, run.head)
 
     def keep(self, keep: Keep, vault: Vault) -> None:
-        """Have the parts stored that are this node's, each once."""
+        """Have this node's parts stored, each of them once."""
         for number, part in enumerate(keep.parts):
             if part.node != self._me or (keep.era, number) in self._kept:
                 continue
@@ -81,7 +81,7 @@ class Stopped:
             vault.keep(keep.step, keep.era, number, tensors)
 
     def layers_at(self, base: int) -> set[int]:
-        """Which are here as they are before `base`."""
+        """The layers that are here as they are before `base`."""
         here = {layer for step, layer in self.held if step == base}
         for run in self._runs:
             if run.step == base:

@@ -1,4 +1,4 @@
-"""A new replica of a slot, made in the background while its owner trains on.
+"""Makes a new replica of a slot in the background while its owner trains on.
 
     receiver  pull 0, pull 1          asks for the copy, two chunks at a time
     source    state 0, state 1, ...   the parameters and moments at a step boundary
@@ -6,12 +6,13 @@
     receiver  stand v                 after the copy, and after each step that it has followed
     source    (event) ReplicaJoined   when the receiver stands where the owner stands
 
-Rules. (1) What is sent is the state between two steps, as fast as it is asked for, so that messages
-of the step never wait behind more than two chunks; it is copied only if the step ends before all
-is sent, so that a failover does not wait for a copy. (2) What a replica has not got is never called
-safe: from the moment that a receiver is reported, the owner leaves it to the receiver's word what
-is safe, and a shadow that is to be replaced is sent nothing that the receiver does not have yet.
-So whichever of them a loss finds in the log as the shadow can take over.
+Rules. (1) The source sends the state between two steps, as fast as the receiver asks for it, so
+that messages of the step never wait behind more than two chunks. It copies the state only if the
+step ends before all is sent, so that a failover does not wait for a copy. (2) What a replica does
+not have is never called safe. From the moment that a receiver is reported, the owner lets the
+receiver's acknowledgements say what is safe, and sends a shadow that is to be replaced nothing that
+the receiver does not have yet. So whichever of the two the log names as the shadow when a loss
+comes, it can take over.
 """
 
 import time
@@ -37,12 +38,12 @@ from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.slots import Slot
 
 WINDOW = 2
-"""Chunks asked for and not here yet."""
+"""Chunks that have been asked for and have not come."""
 CHUNK_S = 0.004
-"""About what sending or putting away some chunks takes: so long before an operation is to end,
-nobody is served any more."""
+"""About the time that sending or storing some chunks takes. So long before an operation is to end,
+the node stops serving."""
 LEAST_WAIT_S = 0.001
-"""What the transport can wait for."""
+"""The shortest time that the transport can wait for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Outgoing:
     transfer: Transfer
     copying: Copying = field(default_factory=lambda: Copying(SMALL_CHUNK))
     close_at: int | None = None
-    """The last step that the owner called safe by its own word."""
+    """The last step that the owner itself called safe."""
     said: bool = False
 
 
@@ -67,8 +68,8 @@ class Incoming:
 
 
 class Transfers:
-    """The transfers of one node, by slot. Belongs to the trainer's thread; only
-    `serve_until` waits."""
+    """The transfers of one node, by slot. Belongs to the trainer's thread; only `serve_until`
+    waits."""
 
     def __init__(
         self,
@@ -81,38 +82,39 @@ class Transfers:
     ) -> None:
         self._me, self._mailbox, self._executor = me, mailbox, executor
         self.builder, self._outbox = builder, outbox
-        """Of the newest layout."""
+        """The builder of the newest layout."""
         self._version, self._anew = 0, False
-        """The latter while all is laid out anew."""
+        """`_anew` is true during a reconfiguration."""
         self.ahead = Ahead(
             me=me, mailbox=mailbox, executor=executor, builder=builder, outbox=outbox
         )
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
         self._soon_taken: frozenset[Slot] = frozenset()
-        """Slots of this node that another one will own once it has their state."""
+        """Slots of this node that another node will own once it has their state."""
 
     @property
     def busy(self) -> bool:
-        """Whether this node receives anything."""
+        """Whether this node receives a transfer."""
         return bool(self._in)
 
     def replicas_from(self) -> dict[Slot, int]:
-        """The steps from which on shipped gradients are still needed here."""
+        """For each slot, the step from which on shipped gradients are still needed here."""
         waiting = {slot: 0 for slot, found in self._in.items() if found.run is None}
         return waiting | {slot: run.step for slot, run in self._executor.shadowed.items()}
 
     def awaited(self) -> frozenset[Slot]:
-        """Slots of this node that are soon taken, and whose taker lacks the last step at most."""
+        """Slots of this node that change hands soon, and whose next owner lacks at most the last
+        step."""
         return frozenset(slot for slot in self._soon_taken if self._is_awaited(slot))
 
     def _is_awaited(self, slot: Slot) -> bool:
         run = self._executor.owned.get(slot)
         if run is None or (run.recovery is not None and run.step <= run.recovery.hit_step):
-            return False  # nothing moves before it has caught up
+            return False  # no slot moves before it has caught up
         found = self._out.get(slot)
         if found is None:
-            return True  # its taker is the shadow by now
+            return True  # its successor is the shadow by now
         joining = self._mailbox.joining.get(slot)
         stands = found.copying.step if joining is None else max(found.copying.step, joining.stands)
         return found.copying.all_sent and stands >= run.step - 1
@@ -120,9 +122,9 @@ class Transfers:
     # ------------------------------------------------------------------ decisions
 
     def stop(self, state: State) -> None:
-        """Everything is laid out anew: nothing that was under way is wanted any more. Where all
-        finish a step first, they do so in the roles that the decision found them in: a replica
-        that was whole just then is sent that step too, and nobody waits for another one."""
+        """End all transfers, because a reconfiguration has begun. If all nodes finish a step first,
+        they do so in the roles that the decision found them in: a replica that became whole just
+        then is sent that step too, and nobody waits for any other replica."""
         reconfiguration, assignment = state.reconfiguration, state.assignment
         if (
             reconfiguration is not None
@@ -152,7 +154,7 @@ class Transfers:
         for slot, transfer in mine.items():
             if slot not in self._out:
                 self._out[slot] = Outgoing(transfer=transfer)
-                if slot in self._executor.owned:  # else it is taken over in this very decision
+                if slot in self._executor.owned:  # else this very decision makes it the owner
                     self.boundary(self._executor.owned[slot])
         self._sync_incoming(state)
         self.ahead.sync(state)
@@ -180,7 +182,8 @@ class Transfers:
     # ------------------------------------------------------------------ by the source
 
     def boundary(self, run: SlotRun) -> None:
-        """The owner stands between two steps: this is the state to send, if any is."""
+        """The owner stands between two steps: this is the state that a transfer or a prefetch
+        sends."""
         self.ahead.offer(run)
         found = self._out.get(run.slot)
         if found is None or found.copying.begun or run.cursor:
@@ -190,7 +193,7 @@ class Transfers:
             self._send_chunk(found, chunk)
 
     def freeze(self, run: SlotRun) -> None:
-        """The owner's tensors are about to change."""
+        """Copy what is still to be sent: the owner's tensors are about to change."""
         self.ahead.ship(run)
         found = self._out.get(run.slot)
         if found is not None:
@@ -211,9 +214,10 @@ class Transfers:
         self._mailbox.post_to(to, key, (part,), about | {"elements": found.copying.elements})
 
     def _stood(self, transfer: Transfer, step: int) -> None:
-        """The receiver has followed up to `step`. Close behind, it is waited for; once it has all
-        that the owner ever called safe, it is reported. It must have taken a step itself, to know
-        what others may still ask about the step before."""
+        """Note that the receiver has followed up to `step`. When it is close behind, the owner
+        guards it: what is safe is then the receiver's word. Once the receiver has all that the
+        owner ever called safe, the owner reports it. The receiver must have taken a step itself
+        before that, to know what others may still ask about the step before."""
         found = self._out.get(transfer.slot)
         if found is None or found.transfer != transfer or step == found.copying.step:
             return
@@ -256,7 +260,7 @@ class Transfers:
         self._executor.shadowed[slot] = found.run
 
     def followed(self, run: SlotRun) -> None:
-        """A replica of this node has taken a step."""
+        """Acknowledge a step that a replica of this node has taken."""
         found = self._in.get(run.slot)
         if found is not None and found.run is run:
             self._tell_source("stand", found.transfer, run.step)
@@ -264,7 +268,7 @@ class Transfers:
     # ------------------------------------------------------------------ messages
 
     def pump(self) -> None:
-        """Take in the messages that came; what is of a decision not read here yet waits."""
+        """Take in the messages that came; those of a decision that was not read here yet wait."""
         self.ahead.pump()
         if not self._mailbox.of_transfers:
             return
@@ -278,14 +282,15 @@ class Transfers:
         self._mailbox.of_transfers.extend(early)
 
     def serve_until(self, until_s: float, inbound: Inbound) -> bool:
-        """The device computes a forward or backward until then (time.perf_counter()) and this
-        thread has nothing else to do: serve who fetches state from here, or is sent it ahead. Back
-        before then, or later by what it takes to take in what comes last. `inbound`: what is not
-        applied yet. True where nothing was under way and it is then: a second wait, for the last
-        moment only, would be one more wake-up an operation (benchmarks/NOTES.md)."""
+        """Serve transfers and prefetches until `until_s` (time.perf_counter()), while the device
+        computes a forward or backward and this thread has nothing else to do. Returns before that
+        time, or later by the time that the last messages take. `inbound` has the decisions that are
+        not applied yet. Returns True when nothing was under way and the time has come: a second
+        wait, for the last moment only, would cost one more wake-up per operation
+        (benchmarks/NOTES.md)."""
         while (left_s := until_s - time.perf_counter() - CHUNK_S) >= LEAST_WAIT_S:
             if self.look_ahead(inbound):
-                self._mailbox.collect(0.0)  # what came too early for it
+                self._mailbox.collect(0.0)  # messages that came too early for it
                 self.serve()
             elif self._out or self._in or self.ahead.under_way:
                 self._mailbox.collect(left_s)
@@ -295,9 +300,9 @@ class Transfers:
         return False
 
     def look_ahead(self, inbound: Inbound) -> bool:
-        """Decisions are applied when the operation has ended. What they want sent ahead of a new
-        layout can begin before, up to the first one that gives anybody another role. Whether there
-        was one that had not been looked at."""
+        """Begin the prefetches of decisions that are not applied yet. Decisions are applied after
+        the operation, but their prefetches can begin before, up to the first decision that changes
+        a role. Returns whether there was a decision that had not been looked at."""
         version = self.ahead.version
         for state in inbound.states():
             same = state.assignment == self._mailbox.assignment and state.reconfiguration is None
@@ -309,8 +314,8 @@ class Transfers:
         return self.ahead.version > version
 
     def serve(self) -> None:
-        """In the middle of an operation: give out chunks that are asked for, put away what comes
-        ahead. No state, gradient or cursor of the training is touched, and no replica begins."""
+        """During an operation, send the chunks that are asked for and store what is prefetched.
+        This touches no state, gradient or cursor of the training, and begins no replica."""
         self.ahead.take_in()
         waiting = self._mailbox.of_transfers
         for _ in range(len(waiting)):
