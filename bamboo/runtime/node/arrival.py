@@ -1,4 +1,5 @@
-"""What a worker gathers before it joins: the run's documents, its data and model, its own speed."""
+"""What a worker prepares before it joins: the run's documents, its data and model, its own
+speed."""
 
 import contextlib
 import tempfile
@@ -24,21 +25,21 @@ from bamboo.user_code.bundle import check_identity
 
 RETRY_S = 0.1
 COPIES = 4
-"""Of a stage's gradient, beside what the memory report counts: as it is sent, as it comes, clipped,
-and kept for a pipeline that may ask for it."""
+"""Extra copies of a stage's gradient that the memory report does not count: as it is sent, as it is
+received, clipped, and kept for a pipeline that may ask for it."""
 
 
 def write_aside_in(folder: str) -> None:
-    """From now on all temporary files of this process go there; "": where TMPDIR points to."""
+    """Put all temporary files of this process there from now on; "": where TMPDIR points to."""
     if folder:
         tempfile.tempdir = folder
-        with contextlib.suppress(OSError):  # of a full disk, say: training needs none of it
+        with contextlib.suppress(OSError):  # a full disk, for example: training needs no such file
             Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
-    """What the run was created with, however often the store is away or empty until then. Raises
-    StoreUnavailable at the deadline."""
+    """The documents that the run was created with, however often the store is away or empty before
+    they are read. Raises StoreUnavailable at the deadline."""
     give_up_s = time.monotonic() + deadline_s
     while True:
         try:
@@ -53,13 +54,13 @@ def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
 
 
 def objects_of(url: str, bucket: OpenObjects | None) -> ObjectStore | None:
-    """The run's files in a bucket; None: this machine has the run's folder, or needs none."""
+    """The run's files in a bucket; None when this machine has the run's folder, or needs none."""
     return open_objects(url, bucket=bucket) if url else None
 
 
 def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
-    """The data as the launcher has put it there; None where it lies there no more: this machine's
-    own is then held against the run's digest. Raises StorageUnavailable."""
+    """The data as the launcher stored it; None when it is no longer there: this machine's own data
+    is then checked against the run's digest. Raises StorageUnavailable."""
     digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
     return fetch_data(objects, digest)
 
@@ -71,9 +72,9 @@ def load_builder(
     *,
     run_dir: Path | None = None,
 ) -> SlotBuilder:
-    """Load data and model as the job says and check that they are what the strategy was made for.
-    `text`: the data, on a machine that has it not; `run_dir`: where the weights lie that the run
-    begins with, if they are another run's.
+    """Load data and model as the job says and check that they are those that the strategy was made
+    for. `text`: the data, on a machine that does not have it. `run_dir`: the folder with the
+    weights that the run begins with, if they are another run's.
 
     Raises InputError when this machine would compute other bits than the run's semantics say.
     """
@@ -100,9 +101,9 @@ def load_builder(
 
 
 def needed_bytes(builder: SlotBuilder) -> int:
-    """About what the node of the largest stage will hold of parameters, moments and gradients, its
-    replica's among them, with a second pipeline where there can be one. 0 for a model whose shapes
-    are known only once it is built."""
+    """About how many bytes of parameters, moments and gradients the node of the largest stage will
+    hold, including those of its replica, and of a second pipeline where there can be one. 0 for a
+    model whose shapes are known only once it is built."""
     if not builder.spec.plain:
         return 0
     placement = builder.strategy.placement
@@ -116,6 +117,6 @@ def needed_bytes(builder: SlotBuilder) -> int:
 
 
 def speed_of(job: JobConfig, zone: str) -> float:
-    """How fast a virtual device of this zone is."""
+    """The speed of a virtual device in this zone."""
     speeds, zones = job.cluster.virtual_speeds, job.cloud.zones
     return speeds[zones.index(zone)] if speeds and zone in zones else 1.0

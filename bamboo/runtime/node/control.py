@@ -1,8 +1,8 @@
 """The worker's threads to the outside: they follow the log, post, watch peers, report to the agent.
 
 Rule: each thread does one blocking thing with a deadline and hands values over; none touches the
-training. While the store is away, training goes on and what is to be said waits in order. Who was
-overtaken says nothing any more: it would speak of what nobody else knows.
+training. While the store is away, training goes on and reports wait in order. A node that was
+overtaken reports nothing any more, because nobody else knows of what it would report.
 """
 
 import contextlib
@@ -33,19 +33,20 @@ from bamboo.telemetry.schema import EventRecord
 
 RETRY_S = 0.1
 SAY_DEADLINE_S = 5.0
-"""Of one try to say that a peer is gone; it is tried until the store has heard it."""
+"""The deadline of one try to report that a peer is gone; tries go on until the store has taken
+it."""
 OVERTAKEN_S = 5.0
-"""A word that cannot be honest may be of a history that the store has lost: so long whoever follows
-the log has to find that out."""
+"""An event that cannot be true may come from a history that the store has lost: this is how long
+the thread that follows the log has to find that out."""
 SAID_AGAIN = 512
 """Records that are written again to a store that was refilled: the launcher may not have read them
-before the store lost them, and whoever has, drops the second one."""
+before the store lost them. A launcher that has read them drops the second copy."""
 
 
 class Poster:
-    """`trainer.Outbox`: a queue in front of the store, and a file of what this node noted.
+    """`trainer.Outbox`: a queue in front of the store, and a file of what this node has noted.
 
-    `state` gives the state as this node knows it: its run and generation go into the file. Once
+    `state` returns the state as this node knows it: its run and generation go into the file. Once
     `overtaken` is set nothing is posted any more."""
 
     def __init__(
@@ -63,7 +64,7 @@ class Poster:
         self._backlog: Backlog[Event | Mapping[str, Any]] = Backlog()
         self._log: LineWriter | None = None
         if log is not None:
-            with contextlib.suppress(BooksUnwritable):  # it costs the notes, as a full disk does
+            with contextlib.suppress(BooksUnwritable):  # only the notes are lost
                 self._log = LineWriter(log)
         self._records: deque[Mapping[str, Any]] = deque(maxlen=SAID_AGAIN)
 
@@ -74,7 +75,7 @@ class Poster:
         self._backlog.put(record)
 
     def say_again(self) -> None:
-        """The store has lost what was recorded: write the last of it again."""
+        """Write the newest records again, because the store has lost them."""
         for record in urgent_first(self._records.copy()):
             self._backlog.put(record)
 
@@ -101,7 +102,7 @@ class Poster:
 
     def _keep(self, record: Mapping[str, Any]) -> None:
         if record in self._records:
-            return  # it is here for the second time
+            return  # it was written a second time
         self._records.append(record)
         self._note(str(record["kind"]), record)
 
@@ -118,11 +119,11 @@ class Poster:
             step=step if isinstance(step, int) else None,
             data={name: data[name] for name in data if name not in ("kind", "node", "step")},
         )
-        with contextlib.suppress(OSError, BambooError):  # a full disk takes no notes, and no more
+        with contextlib.suppress(OSError, BambooError):  # only the notes are lost on a full disk
             self._log.write(record.to_json())
 
     def drained(self, timeout_s: float) -> bool:
-        """Wait until all was posted; False when it was not in time."""
+        """Wait until all is posted; False when the time is up first."""
         return self._backlog.drained(timeout_s)
 
 
@@ -146,9 +147,10 @@ def follow_log(
     overtaken: threading.Event,
     stop: threading.Event,
 ) -> None:
-    """Thread: hand every decision to `tell`, as soon as it is in the log; call `answered` whenever
-    the store did, which is at least every POLL_S while it is there. A node whose decisions were
-    lost with the store has done what nobody knows of: it is fenced, and `overtaken` is set."""
+    """Thread: hand every decision to `tell` as soon as it is in the log; call `answered` whenever
+    the store answers, which is at least every POLL_S while it is there. A node whose decisions were
+    lost with the store has done work that no other node knows of: it is fenced, and `overtaken` is
+    set."""
     while not stop.is_set():
         known = follower.state
         try:
@@ -185,9 +187,9 @@ def watch_peers(
     seen: Callable[[str, float], None],
     stop: threading.Event,
 ) -> None:
-    """Thread: report each peer whose connection ends. Many may see it; the first one counts. What
-    the store was not there to hear is said once it is: of two who live and do not reach each other
-    nobody else may know."""
+    """Thread: report each peer whose connection ends. Many nodes may see it; the first report
+    counts. A report that the store did not take is repeated once it is back: when two live nodes do
+    not reach each other, no other node may know of it."""
     unreached: set[NodeId] = set()
     unsaid: list[NodeId] = []
     while not stop.is_set():
@@ -205,7 +207,7 @@ def watch_peers(
                     deadline_s=SAY_DEADLINE_S,
                 )
             except StoreUnavailable:
-                break  # others may be gone meanwhile, which is to be seen at once
+                break  # others may be gone meanwhile; look at once
             del unsaid[0]
 
 
@@ -219,10 +221,10 @@ def report_to_agent(
     taken: Callable[[bool], None],
     stop: threading.Event,
 ) -> None:
-    """Thread: one JSON line a beat; its end means that the agent died. `taken` hears what it
-    answers: whether the store takes what this node writes. The counter of a line grows while the
-    trainer goes round its loop (`turns` of what it tells), or has not stood still for `patience_s`:
-    a single operation may take its time."""
+    """Thread: write one JSON line per beat to the agent; the end of the connection means that the
+    agent is dead. `taken` gets the agent's answer: whether the store takes what this node writes.
+    The counter in a line grows while the trainer's loop turns (`turns` in its progress), or has not
+    stood still for `patience_s`, because a single operation may take long."""
     count, turns, turned_s = 0, None, time.monotonic()
     while not stop.is_set():
         told, now_s = progress(), time.monotonic()

@@ -1,9 +1,10 @@
-"""After a gradient that is not finite: where in the model it first shows.
+"""Finds where in the model a value first is not finite, after a gradient that is not.
 
-Outputs first: every owner sends its outputs of the step again to the next stage, under indices of
-their own, and each stage runs its layers once more on finite inputs and looks at every output. Only
-when the outputs of all pipelines are finite does a gradient count: from the last stage down, each
-looks at its own and then gives way to the stage before, since what overflows spreads downwards.
+Outputs come first: every owner sends its outputs of the step to the next stage again, under indices
+of their own, and each stage runs its layers once more on finite inputs and checks every output.
+Gradients are checked only when the outputs of all pipelines are finite: from the last stage down,
+each stage checks its own and then lets the stage before go on, because an overflow spreads
+downwards.
 """
 
 import time
@@ -18,9 +19,9 @@ from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.slots import Slot
 
 COPY = 1 << 20
-"""Added to the microbatch's index: these copies are other messages than the first ones."""
+"""Added to the microbatch's index, because these copies are other messages than the first ones."""
 CLEAR = 1 << 21
-"""Index of the message that gives way; its sender's pipeline is added."""
+"""Index of the message that lets the next stage go on; the sender's pipeline is added."""
 DEADLINE_S = 10.0
 POLL_S = 0.05
 
@@ -29,10 +30,10 @@ def diagnose(
     mailbox: Mailbox, runs: Sequence[SlotRun], interrupted: Callable[[], bool]
 ) -> tuple[int, str] | None:
     """(global layer, what) of the first value that is not finite, if it arises in one of `runs`,
-    which are all slots that this node owns.
+    which are all the slots that this node owns.
 
-    None when it arises elsewhere, when the others' messages did not come within the deadline, or
-    when `interrupted` says that somebody else has found it.
+    None when it arises elsewhere, when the others' messages do not come within the deadline, or
+    when `interrupted` says that another node has found it.
     """
     upwards = sorted(runs, key=lambda run: run.slot.stage)
     waiting = _Waiting(mailbox, interrupted)
@@ -54,13 +55,13 @@ def diagnose(
 
 
 class _Waiting:
-    """Waits for messages, with a deadline each."""
+    """Waits for messages, each with a deadline."""
 
     def __init__(self, mailbox: Mailbox, interrupted: Callable[[], bool]) -> None:
         self.mailbox, self._interrupted = mailbox, interrupted
 
     def come(self, run: SlotRun, kind: MessageKind, index: int) -> bool:
-        """Whether the message came in time, and nobody interrupted."""
+        """Whether the message came in time and no interruption came first."""
         deadline_s = time.monotonic() + DEADLINE_S
         while not self.mailbox.has(run.slot, kind, run.step, index):
             if self._interrupted() or time.monotonic() > deadline_s:
@@ -70,7 +71,7 @@ class _Waiting:
 
 
 def _send_outputs(mailbox: Mailbox, run: SlotRun) -> None:
-    """Give the next stage the inputs of the present step once more."""
+    """Send the next stage its inputs of the present step once more."""
     if run.stage.is_last:
         return
     to = run.plan.grid.protected(run.slot)
@@ -85,7 +86,7 @@ def _send_outputs(mailbox: Mailbox, run: SlotRun) -> None:
 
 
 def _look_at_outputs(waiting: _Waiting, run: SlotRun) -> tuple[bool, tuple[int, str] | None]:
-    """Whether all outputs of this stage are finite, and if not, where it begins if it is here."""
+    """(whether all outputs of this stage are finite, where they first are not if that is here)."""
     for local, microbatch in enumerate(run.microbatches):
         if run.stage.is_first:
             x = run.stage.input_of(run.step, microbatch)
@@ -102,7 +103,7 @@ def _look_at_outputs(waiting: _Waiting, run: SlotRun) -> tuple[bool, tuple[int, 
 
 @torch.no_grad()
 def _first_layer(run: SlotRun, x: torch.Tensor, microbatch: int) -> tuple[int, str] | None:
-    """(layer, what); layer -1 when the input is not finite already."""
+    """(layer, what); layer -1 when the input is already not finite."""
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         return -1, "input"
     for layer in run.stage.layers:
@@ -115,7 +116,7 @@ def _first_layer(run: SlotRun, x: torch.Tensor, microbatch: int) -> tuple[int, s
 
 
 def _gradients_count(waiting: _Waiting, run: SlotRun) -> bool:
-    """Wait until no output anywhere, and no gradient above this stage, is to blame."""
+    """Wait until no output anywhere, and no gradient of a later stage, can be the cause."""
     if not run.stage.is_last:
         return waiting.come(run, "grad", CLEAR + run.slot.pipeline)
     others = [slot for slot in run.plan.grid.column(run.slot.stage) if slot != run.slot]
@@ -125,14 +126,14 @@ def _gradients_count(waiting: _Waiting, run: SlotRun) -> bool:
 
 
 def _give_way(mailbox: Mailbox, run: SlotRun, to: Slot) -> None:
-    """Tell the owner of a slot that what it waits to hear from this one is finite."""
+    """Tell the owner of a slot that the values which it waits for are finite."""
     index = CLEAR + run.slot.pipeline
     key = MessageKey(kind="grad", to=to, source=run.slot, step=run.step, index=index)
     mailbox.post_to(mailbox.assignment.owner(to), key)
 
 
 def _first_gradient(run: SlotRun) -> tuple[int, str] | None:
-    """The last layer of this stage whose gradient is not finite."""
+    """The last layer of this stage whose gradient is not finite, and what it is."""
     for name, gradient in reversed(list(zip(run.stage.names, run.exchange.gradient, strict=True))):
         if not bool(torch.isfinite(gradient).all()):
             layer, parameter = name.split(".", 1)

@@ -1,8 +1,8 @@
-"""A fault as its node says it: what it is, and whether this node alone has it.
+"""Describes a fault: what it is, and whether it is this node's alone.
 
-Rule: what the machine lacks (room, memory, files, threads, an address) another one may have; all
-else, a user's layer that raises or data that differ among them, the same work would meet on any
-node. Pure.
+Rule: what the machine lacks (room, memory, files, threads, an address) another machine may have.
+Everything else, such as a user's layer that raises or data that differ between nodes, would happen
+to the same work on any node. Pure.
 """
 
 import errno
@@ -21,11 +21,11 @@ _OF_THE_MACHINE = frozenset(
     }
 )
 _WORDS = ("can't allocate memory", "not enough memory", "can't start new thread")
-"""Of a RuntimeError: torch, and the interpreter, have no class of their own for these."""
+"""Texts of a RuntimeError: torch and the interpreter have no class of their own for these."""
 
 
 def scope_of(error: BaseException) -> FaultScope:
-    """Whose fault an error is, by itself or by what it was raised from."""
+    """The scope of an error, by itself or by the error that caused it."""
     found: BaseException | None = error
     while found is not None:
         if _is_of_the_machine(found):
@@ -37,13 +37,14 @@ def scope_of(error: BaseException) -> FaultScope:
 def _is_of_the_machine(error: BaseException) -> bool:
     if isinstance(error, MemoryError | StorageFull | torch.OutOfMemoryError):
         return True
-    if getattr(error, "errno", None) in _OF_THE_MACHINE:  # an OSError, or a socket's of ZeroMQ
+    if getattr(error, "errno", None) in _OF_THE_MACHINE:  # an OSError, or an error of ZeroMQ
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
 
 
 def reason_of(error: BaseException, *, run: str, node: str) -> str:
-    """What it is, where in the user's own code it rose, and the command that shows the rest."""
+    """A text with the error, where in the user's own code it arose, and the command that shows the
+    rest."""
     own = user_lines(error)
     where = f" at {' <- '.join(reversed(own))}" if own else ""
     return f"{line_of(error)}{where}; `bamboo logs {run} --node {node}` has the traceback"

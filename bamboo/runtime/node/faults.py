@@ -1,6 +1,6 @@
-"""How a node ends a run that cannot go on: a fault of its own, or a number that is not finite.
+"""How a node reports what may end the run: a fault of its own, a stall, or a number not finite.
 
-Rule: a fault is said once, as an event; until the run has ended the node begins no further step.
+Rule: a fault is reported once, as an event; the node begins no further step until the run ends.
 """
 
 import time
@@ -17,7 +17,8 @@ from bamboo.runtime.wire.outbox import Outbox
 
 
 class Trouble:
-    """The faults of one node. `told` hears when there is one, `busy` says if a decision waits."""
+    """The faults of one node. `told` is called when there is one; `busy` says whether a decision
+    waits."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Trouble:
         self._told, self._busy, self._patience_s = told, busy, patience_s
         self.faulted = False
         self._not_finite: tuple[int, float] | None = None
-        """A step whose gradient is not finite, and until when (monotonic) to look for a layer."""
+        """A step whose gradient is not finite, and until when (monotonic) to look for the layer."""
 
     def fail(self, reason: str) -> None:
         """End the run for this reason."""
@@ -43,12 +44,13 @@ class Trouble:
         self._told()
 
     def stalled(self, reason: str, *, era: int) -> None:
-        """Say that nothing comes any more; the decision is for all."""
+        """Report that nothing comes any more; the decision about it concerns all nodes."""
         step = self._executor.begun_step
         self._outbox.event(Stalled(node=self._me, era=era, step=step, reason=reason))
 
     def report_non_finite(self, run: SlotRun) -> None:
-        """Say where it begins if that is here; else the one where it begins does."""
+        """Report where the value arises if that is here; otherwise the node where it arises
+        does."""
         self.faulted = True
         self._told()
         owned = self._executor.owned.values()
@@ -57,11 +59,11 @@ class Trouble:
         if found is not None:
             layer, what = found
             self._outbox.event(NonFinite(node=self._me, step=run.step, layer=layer, what=what))
-        # A decision may have interrupted the search, and a lost node's part of it is missing.
+        # A decision may have interrupted the search, or a lost node's part of it may be missing.
         self._not_finite = (run.step, time.monotonic() + self._patience_s)
 
     def idle(self) -> None:
-        """Nobody found where it begins: say that much."""
+        """Report that no node has found where it arises, once the time is up."""
         if self._not_finite is not None and time.monotonic() > self._not_finite[1]:
             step, self._not_finite = self._not_finite[0], None
             self.fail(f"step {step}: a gradient is not finite, and no node found where")

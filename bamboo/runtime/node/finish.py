@@ -1,8 +1,9 @@
-"""The end of training on a node: the final state of its stages on disk, then the word that it is.
+"""The end of training on a node: it stores the final state of its stages, then reports it.
 
-Rule: it is said for all that the node owns, and said again when it owns something else; and once
-more when the node has caught up with what it took over: a store that had lost the run may hear that
-it has finished before it hears again that it has caught up, and takes the former for too early.
+Rule: the report covers all that the node owns, and is repeated when the node owns something else.
+It is repeated once more when the node has caught up with what it took over: a store that had lost
+the run may receive it before the node has reported again that it has caught up, and would then
+treat it as too early.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,11 +19,11 @@ from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.slots import Slot
 
 KeepStage: TypeAlias = Callable[[int, Mapping[str, Tensor], int], object]
-"""Stage, its tensors by name, completed steps."""
+"""(stage, its tensors by name, completed steps) -> the stage is stored."""
 
 
 class Finish:
-    """What one node has said of its end. `keep` writes a stage of the final state; None: nobody
+    """What one node has reported of its end. `keep` stores a stage of the final state; None: nobody
     wants it."""
 
     def __init__(
@@ -40,22 +41,22 @@ class Finish:
 
     @property
     def said(self) -> bool:
-        """Whether it was said for all that the node owns now."""
+        """Whether the report covers all that the node owns now."""
         return bool(self._executor.owned) and self._said == tuple(self._executor.owned)
 
     def take_back(self) -> None:
-        """The node owns something else now."""
+        """Make the node report again, because it owns something else now."""
         self._said = ()
 
     def read(self, state: State) -> None:
-        """A decision that was read here."""
+        """Note a decision that was read."""
         behind = any(failover.successor == self._me for failover in state.failovers)
         if self._behind and not behind and self.said and self._me not in state.finished:
             self._outbox.event(NodeFinished(node=self._me, step=self._executor.last_step))
         self._behind = behind
 
     def say(self) -> None:
-        """Write the stages of pipeline 0 that the node owns, then say so."""
+        """Store the stages of pipeline 0 that the node owns, then report it."""
         step = self._executor.last_step + 1
         for slot, run in self._executor.owned.items():
             if slot.pipeline == 0 and self._keep is not None:

@@ -1,7 +1,7 @@
 """Listed preemptions of a job's `[chaos]`: the whole instance vanishes at an exact phase.
 
 Rule: this is a real SIGKILL of the instance's process group, agent included, from one machine
-instruction to the next; nothing is flushed or told. Only a job file that lists kills has any.
+instruction to the next; nothing is flushed or sent. Only a job file that lists kills has any.
 """
 
 import json
@@ -17,7 +17,7 @@ from bamboo.topology.slots import Slot
 
 
 class Preemptions:
-    """The listed kills without notice, as far as they are still to come."""
+    """The listed kills without notice that are still to come."""
 
     def __init__(self, kills: Iterable[Kill], *, node: str, stamp_file: Path | None) -> None:
         self._due = {
@@ -26,7 +26,7 @@ class Preemptions:
         self._node, self._stamp_file = node, stamp_file
 
     def at(self, phase: str, slot: Slot, step: int, microbatch: int) -> None:
-        """Die here if it is listed."""
+        """Kill this instance if it is listed."""
         if not self._due:
             return
         due = (phase, slot.pipeline, slot.stage, step, microbatch)
@@ -36,14 +36,14 @@ class Preemptions:
                 self._vanish(phase, slot, step)
 
     def spent(self, slot: Slot, step: int) -> None:
-        """`slot` has a new owner, whose predecessor may have got as far as `step`: what was listed
-        up to there was meant for the predecessor, and may be what took it."""
+        """Note that `slot` has a new owner, whose predecessor may have reached `step`: the kills
+        listed up to there were meant for the predecessor, and may be what killed it."""
         self._due = {
             due for due in self._due if due[1:3] != (slot.pipeline, slot.stage) or due[3] > step
         }
 
     def _happened(self, phase: str, slot: Slot, step: int) -> bool:
-        """Whether it took a node before, of a step that is done again since."""
+        """Whether the kill was done before, in a step that is now done again."""
         if self._stamp_file is None or not self._stamp_file.exists():
             return False
         place = {"slot": str(slot), "step": step, "phase": phase, "cause": "listed"}

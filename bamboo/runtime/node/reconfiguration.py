@@ -1,13 +1,14 @@
-"""A node's part in a reconfiguration: stop, say what is here, get what is missing, go on.
+"""A node's part in a reconfiguration: stop, report what it holds, fetch what it lacks, go on.
 
     node      (event) Quiesced      the layers that it holds, and as of which step
     receiver  want l, part l ...    chunks of a layer's parameters and moments, some at a time
     node      (event) LayoutBuilt   all that it is to own or shadow is here
 
-Rules. (1) State is kept by layer, so that any cut can be made of any other. (2) What a node held
-when it stopped stays until all go on: it may be asked for it, and another round may begin. (3) Only
-layers that are not here are asked for, each from one who has it; what nobody has is read from the
-checkpoint of that step, or is the state that every run begins with.
+Rules. (1) State is kept by layer, so that any cut can be made from any other. (2) What a node held
+when it stopped stays until all nodes go on, because other nodes may ask for it and another round
+may begin. (3) A node asks only for layers that it lacks, each from one node that has it. A layer
+that no node has is read from the checkpoint of that step, or is initial state, with which every run
+begins.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,14 +44,14 @@ from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 
 WINDOW = 4
-"""Chunks of one layer asked for and not here yet."""
+"""Chunks of one layer that have been asked for and have not come."""
 NOWHERE = Slot(pipeline=0, stage=0)
-"""Messages about layers belong to no slot."""
+"""The address of messages about layers, which belong to no slot."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Coming:
-    """A layer on its way here."""
+    """A layer that is being received."""
 
     source: NodeId
     room: Mapping[str, Tensor]
@@ -73,10 +74,10 @@ class Rebuild:
     ) -> None:
         self._me, self._mailbox, self._executor = me, mailbox, executor
         self.builder = builder
-        """Of the newest layout."""
+        """The builder of the newest layout."""
         self._outbox, self._vault, self._ahead = outbox, vault, ahead
         self.holding = False
-        """No step is begun until a boundary is agreed."""
+        """Whether no step may begin before a boundary is agreed."""
         self.since = -1
         """The round that this node stops, or has stopped, for."""
         self._stopping = False
@@ -98,7 +99,7 @@ class Rebuild:
     # ------------------------------------------------------------------ stopping
 
     def agree(self, since: int, begun: int) -> None:
-        """Begin no step, and say which was begun last."""
+        """Begin no step, and report which was begun last."""
         self.since, self.holding, self._executor.operations.shadows_first.wanted = since, True, True
         self._outbox.event(BoundaryReady(node=self._me, since=since, step=begun))
 
@@ -108,12 +109,12 @@ class Rebuild:
         self._executor.boundary = step
 
     def stop(self, since: int) -> None:
-        """Stop with what is here, but take the steps that only need to be taken."""
+        """Stop with what is here, but take the steps that need nothing more to be computed."""
         self.since, self.holding, self._stopping = since, False, True
         self._executor.boundary, self._executor.frozen = None, True
 
     def serve(self) -> None:
-        """Say what is here, once nothing moves any more. Called when nothing is ready."""
+        """Once nothing moves any more, report what is here. Called when no operation is ready."""
         if not self._stopping or not (self._executor.frozen or self._at_boundary()):
             return
         self._stopping = False
@@ -142,12 +143,12 @@ class Rebuild:
     # ------------------------------------------------------------------ the new layout
 
     def sync(self, state: State) -> None:
-        """Begin to build what the newest state has decided, once."""
+        """Begin to build the layout that the newest state has decided, once."""
         reconfiguration = state.reconfiguration
         if state.assignment is not None and (
             reconfiguration is None or reconfiguration.base is not None
         ):
-            # Not with the reconfiguration: a log that was refilled may begin after it.
+            # Independent of the reconfiguration: a log that was refilled may begin after it.
             self.builder = self.builder.laid_out(state.grid, state.cut, state.shares)
         if reconfiguration is None or reconfiguration.since != self._building:
             self._end_reading()
@@ -158,7 +159,8 @@ class Rebuild:
         if reconfiguration.keep is not None and self._vault is not None:
             self._stopped.keep(reconfiguration.keep, self._vault)
             if reconfiguration.keep.era != self._said_era:
-                # Who said the losses so far may be taken, and nobody goes on who would repeat them.
+                # The node that reported the losses so far may be lost, and no node that goes on
+                # would repeat them.
                 self._said_era = reconfiguration.keep.era
                 self.say_losses()
         if reconfiguration.base is None or self._building == reconfiguration.since:
@@ -199,9 +201,9 @@ class Rebuild:
         return {layer for slot in slots for layer in placement.layers_of(slot.stage)}
 
     def _read(self, base: int, layers: frozenset[int]) -> None:
-        """Begin to read what no live node has."""
+        """Begin to read the layers that no live node has."""
         if base == 0:
-            return  # a stage is built with it
+            return  # a stage is built with its initial state
         if self._vault is None:
             self._not_read(base, StorageUnavailable("this node has no object store"))
             return
@@ -215,7 +217,7 @@ class Rebuild:
         self._reading = None
 
     def _take_read(self) -> None:
-        """Take in what was read, or say why it was not."""
+        """Take in what was read, or report why it could not be read."""
         outcome = None if self._reading is None else self._reading.poll()
         if outcome is None:
             return
@@ -234,13 +236,13 @@ class Rebuild:
             return
         for layer, room in rooms.items():
             for name, tensor in room.items():
-                # As all other state: in memory of torch's own, whatever it was read into.
+                # Copied, like all other state, into torch's own memory, whatever it was read into.
                 tensor.copy_(outcome[name])
             self._stopped.held[(base, layer)] = room
         self._build_if_whole()
 
     def _not_read(self, base: int, why: StorageUnavailable) -> None:
-        """Another checkpoint, another node, or the end of the run."""
+        """Report it: another checkpoint, another node, or the end of the run follows."""
         assert self._state is not None
         event: Event
         if isinstance(why, NotAsWritten):
@@ -270,7 +272,7 @@ class Rebuild:
             return
         needed = self._needed(assignment)
         if base > 0 and needed - self._stopped.layers_at(base):
-            return  # a checkpoint that is no good: another round is about to begin
+            return  # the checkpoint is not good, so another round is about to begin
         for slot in assignment.owned_by(self._me):
             self.owned[slot] = self._build(slot, base, owner=True)
         for slot in assignment.shadowed_by(self._me):
@@ -283,22 +285,22 @@ class Rebuild:
             return self.builder.build(slot, owner=owner)
         held: dict[str, Tensor] = {}
         for layer in layers:
-            # Nothing steps before all go on, and then what stopped is forgotten: so one run may
-            # take the tensors themselves.
+            # No step is taken before all go on, and then the state that stopped is dropped: so one
+            # run may take the tensors themselves.
             taken, found = layer in self._given, self._stopped.state_of(base, layer)
             held |= {n: x.clone() for n, x in found.items()} if taken else found
             self._given.add(layer)
         return self.builder.build(slot, owner=owner, held=held, step=base)
 
     def finish(self) -> None:
-        """All go on: hand the new runs over to the executor."""
+        """Hand the new runs over to the executor: all nodes go on."""
         self._executor.owned, self._executor.shadowed = self.owned, self.shadowed
         self._clear()
 
     def _forget(self, state: State) -> None:
         assignment = state.assignment
         if assignment is None or self._me not in assignment.members():
-            self._clear()  # who is in it is told to go on
+            self._clear()  # a member gets the effect GoOn instead
 
     def _clear(self) -> None:
         self.since = self._building = -1
@@ -313,8 +315,8 @@ class Rebuild:
     # ------------------------------------------------------------------ messages
 
     def pump(self) -> None:
-        """Take in the messages about layers, and what was read; what is of a round not read here
-        yet waits."""
+        """Take in the messages about layers, and what was read; messages of a round that was not
+        read here yet wait."""
         self._take_read()
         early = []
         while self._mailbox.of_layers:

@@ -1,7 +1,7 @@
 """What a node records of its work: losses, failovers, memory, and the check of replicas.
 
 Rule: records never steer the training, with one exception that the user asks for: replicas that
-are found to differ end the run.
+differ end the run.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from bamboo.telemetry.samples import used
 from bamboo.topology.slots import Slot
 
 LOSSES_KEPT = 64
-"""A shadow of the last stage keeps so many loss records: a victim may have died before it said
-them."""
+"""Loss records that a shadow of the last stage keeps: a victim may have been lost before it
+reported them."""
 LOSSES_KEPT_AWAY = 100_000
-"""And all those of a store's outage, up to so many: its owner says them when the store is back."""
+"""The limit during an outage of the store, after which their owner reports them all."""
 FORGOTTEN_A_STEP = 2
 
 
@@ -47,7 +47,7 @@ class Records:
         self._losses: dict[int, dict[str, Any]] = {}
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
-        """Record the loss of the step that was just taken, if this slot is where it is known."""
+        """Record the loss of the step just taken, if this slot is where the loss is known."""
         if run.slot.stage != run.plan.grid.stages - 1:
             return
         loss = mean_loss([done.losses[m] for m in sorted(done.losses)], self._tokens)
@@ -69,19 +69,20 @@ class Records:
             self._outbox.metric(record)
 
     def _forget(self) -> None:
-        """Drop the oldest losses, but not faster than their owner can have said them after an
+        """Drop the oldest losses, but keep them until their owner can have reported them after an
         outage of the store."""
         kept = LOSSES_KEPT_AWAY if self._store_away() else LOSSES_KEPT
         for _ in range(min(FORGOTTEN_A_STEP, len(self._losses) - kept)):
             del self._losses[next(iter(self._losses))]
 
     def promoted(self) -> None:
-        """Say again the losses that a victim may not have said; readers take the first of each."""
+        """Report again the losses that a victim may not have reported; readers take the first of
+        each."""
         for record in urgent_first(self._losses.values()):
             self._outbox.metric(record)
 
     def caught_up(self, run: SlotRun, recovery: Recovery) -> None:
-        """Record a failover with the parts of its pause, in monotonic seconds of this host."""
+        """Record a failover and the parts of its pause, in monotonic seconds of this host."""
         pause_s = recovery.first_operation_s - recovery.seen_s
         self._outbox.metric(
             {
@@ -113,8 +114,8 @@ class Records:
         )
 
     def memory(self, executor: Executor, mailbox: Mailbox, device: Device) -> None:
-        """Record the operations done, the bytes of tensors at their peak and on the wire, and
-        what the device did."""
+        """Record how many operations were done, the peak bytes of tensors, the bytes sent, and what
+        the device did."""
         self._outbox.metric(
             {
                 "kind": "memory",
@@ -130,8 +131,9 @@ class Records:
 
 
 def peak_tensor_bytes(executor: Executor, mailbox: Mailbox) -> int:
-    """At most so many bytes of tensors were held at once: parameters, moments and gradients of all
-    slots, the graphs in flight at each slot's own peak, and the stash at its peak."""
+    """An upper bound of the bytes of tensors that were held at once: parameters, moments and
+    gradients of all slots, each slot's graphs in flight at its own peak, and the stash at its
+    peak."""
     runs = (*executor.owned.values(), *executor.shadowed.values())
     state = sum(4 * run.stage.parameter_bytes() for run in runs)
     graphs = sum(run.peak_graphs * run.graph_bytes for run in runs)
@@ -139,9 +141,9 @@ def peak_tensor_bytes(executor: Executor, mailbox: Mailbox) -> int:
 
 
 def progress_of(executor: Executor, mailbox: Mailbox, device: Device) -> dict[str, Any]:
-    """What a node's lease carries: turns of the trainer, step, counts of operations, bytes of
-    tensors, and the seconds that all forwards and backwards of owned slots took. Asked by another
-    thread than the one that trains, which may take or give a slot meanwhile."""
+    """The payload of a node's lease: turns of the trainer, step, counts of operations, bytes of
+    tensors, and the seconds that all forwards and backwards of owned slots took. It is called by
+    another thread than the one that trains, which may take or give away a slot meanwhile."""
     owned = tuple(executor.owned.values())
     return {
         "turns": mailbox.turns,
@@ -153,7 +155,7 @@ def progress_of(executor: Executor, mailbox: Mailbox, device: Device) -> dict[st
 
 
 def acknowledged(mailbox: Mailbox, executor: Executor) -> bool:
-    """Whether every shadow stands where the slot stands that this node owns."""
+    """Whether the shadow of every slot that this node owns stands where the slot stands."""
     shadow, safe = mailbox.assignment.shadow, mailbox.safe
     return all(shadow(s) is None or safe[s] >= run.step for s, run in executor.owned.items())
 
@@ -166,7 +168,8 @@ class ReplicaCheck:
         self._own: dict[tuple[Slot, int], str] = {}
 
     def stepped(self, run: SlotRun) -> dict[str, str]:
-        """Note an owner's hash; what a shadow says with its acknowledgement."""
+        """Note the hash if this is an owner; for a shadow, return what its acknowledgement
+        carries."""
         if not self._wanted:
             return {}
         digest = run_hash(run)
@@ -176,11 +179,12 @@ class ReplicaCheck:
         return {"hash": digest}
 
     def forget(self) -> None:
-        """All is laid out anew: a slot means other layers then, and steps come a second time."""
+        """Drop all hashes: in a new layout a slot means other layers, and steps are done again."""
         self._own.clear()
 
     def difference(self, mailbox: Mailbox) -> str | None:
-        """A sentence about the first replica found to differ, or None; forgets what is safe."""
+        """A sentence about the first replica that differs, or None; drops the hashes of safe
+        steps."""
         for key, theirs in mailbox.replica_hashes.items():
             ours = self._own.get(key)
             if ours is not None and ours != theirs:

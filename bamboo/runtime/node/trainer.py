@@ -1,8 +1,8 @@
 """A node's part in the run: it applies decisions to the executor, between two operations.
 
-Rule: the trainer decides nothing about membership. Decisions come from the log with the state
-after them (`apply`), effects addressed to this node are performed once, and what happens here
-is said as events and records through `Outbox`, which never blocks.
+Rule: the trainer decides nothing about membership. Decisions come from the log, each with the state
+after it (`apply`); effects addressed to this node are performed once; and what happens here is
+reported as events and records through `Outbox`, which never blocks.
 """
 
 import time
@@ -140,7 +140,7 @@ class Trainer:
         self.gone_seen_s.setdefault(node, at_s)
 
     def progress(self) -> dict[str, Any]:
-        """What the node's lease carries: step, counts of operations, bytes of tensors."""
+        """The payload of the node's lease: step, counts of operations, bytes of tensors."""
         return progress_of(self.executor, self.mailbox, self.device)
 
     # ------------------------------------------------------------------ the life of a node
@@ -183,18 +183,18 @@ class Trainer:
             self._trouble.stalled(words, era=self._era)
 
     def _set_hold(self) -> None:
-        """No slot begins a step while any of these stands."""
+        """Set whether slots may begin a step: none does while any of these holds."""
         ending = self._boundaries.holding or self._stopping or self._trouble.faulted
         self.executor.hold = ending or self.rebuild.holding
 
     def say_finished(self) -> None:
-        """The last step is taken: write the final state of what is owned here, and say so."""
+        """The last step is taken: write the final state of what is owned here, and report it."""
         if self._trouble.faulted or self._replicas_differ():
             self.mailbox.collect(0.05)
             return
         for run in self.executor.owned.values():
             if run.recovery is not None:
-                # Its victim had nothing left to do but to write the final state.
+                # Its victim had only the final state left to write.
                 self._end_recovery(run, run.recovery)
         self._records.memory(self.executor, self.mailbox, self.device)
         self.finish.say()
@@ -208,7 +208,7 @@ class Trainer:
             self._goodbye = Goodbye.FENCED if me.status is NodeStatus.GONE else Goodbye.LEFT
             return
         if state.phase is Phase.FINISHED:
-            # Also where no End is addressed to: a node that came too late to be a member.
+            # Also for a node that no End is addressed to, because it came too late to be a member.
             self._goodbye = Goodbye.ENDED
             return
         self._era = state.era
@@ -225,7 +225,7 @@ class Trainer:
                 self._perform(effect, decided)
 
     def _stop_for(self, state: State) -> None:
-        """A reconfiguration is under way: everybody hears everybody, slots have no roles."""
+        """A reconfiguration is under way: all nodes hear each other, and slots have no roles."""
         self.mailbox.connect(state)
         self.transfers.stop(state)
         self._boundaries.forget()
@@ -241,11 +241,11 @@ class Trainer:
         self.mailbox.assign(assignment, state.participants())
         self.mailbox.connect(state)
         self.rebuild.sync(state)
-        # Also where there is no GoOn to perform: for who stands by, or came after it was said.
+        # Also without a GoOn to perform: for a standby, or a node that joined after it.
         self.transfers.builder = self.rebuild.builder
         self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
-            # Moved at a step boundary: the roles are exchanged, the state is the same.
+            # Moved at a step boundary: the roles are exchanged and the state is the same.
             run = self.executor.owned.pop(slot)
             run.owner, run.recovery = False, None
             self.executor.shadowed[slot] = run
@@ -255,7 +255,7 @@ class Trainer:
         declare_safe(self.mailbox, self._me, self.executor.owned, self.executor.shadowed)
 
     def _perform(self, effect: Effect, decided: Decided) -> None:
-        match effect:  # those to the fleet are not ours
+        match effect:  # effects for the fleet are not for a node
             case Start():
                 self._start()
             case AgreeBoundary(since=since):
@@ -304,7 +304,7 @@ class Trainer:
     def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
         run = self.executor.shadowed.pop(slot)
         while self.mailbox.has(slot, "ship", run.step):
-            # A reduced gradient that is here already is taken, never computed again.
+            # A reduced gradient that has come already is used and never computed again.
             self.executor.operations.step_replica(run, run.replica_step)
         self.executor.gap_budget = {}
         run.owner = True
@@ -320,7 +320,8 @@ class Trainer:
             already_computed=len(run.pending),
         )
         self.executor.owned[slot] = run
-        # A victim was at most one step beyond what its shadow has; who gives away has begun none.
+        # A victim was at most one step ahead of its shadow; an owner that hands over has begun no
+        # step.
         self._preemptions.spent(slot, run.step - 1 if run.recovery.planned else run.step + 1)
         resend(self.mailbox, self.executor.owned, slot)
         tell_what_was_reduced(self.mailbox, run)
@@ -330,7 +331,7 @@ class Trainer:
         self.finish.take_back()
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
-        """Acknowledge, record, forget what nobody can ask for any more."""
+        """Acknowledge, record, and drop what no node can ask for any more."""
         meta = self._replicas.stepped(run)
         bare = self.mailbox.assignment.shadow(run.slot) is None and not self.mailbox.guarded(
             run.slot
@@ -350,8 +351,9 @@ class Trainer:
             other.forget(self.mailbox.safe_step)
 
     def _at_boundary(self, run: SlotRun) -> None:
-        """An owned slot stands between two steps: its state is what is to be sent, or kept; not
-        kept once all stop, for the step may be one of the old cut in the era of the new one."""
+        """An owned slot stands between two steps: send its state and store it where wanted. It is
+        not stored once all nodes stop, because the step may be one of the old cut in the era of the
+        new one."""
         self.transfers.boundary(run)
         if self._checkpoints is not None and not self.executor.frozen:
             left_s = self._boundaries.save_watch.left_s()
@@ -363,7 +365,7 @@ class Trainer:
         return difference is not None
 
     def _end_recoveries(self) -> None:
-        """A slot has caught up when nobody can ask any more for what only its victim had."""
+        """A slot has caught up when no node can ask any more for what only its victim had."""
         for run in self.executor.owned.values():
             recovery = run.recovery
             beyond = recovery is not None and run.step > recovery.hit_step
@@ -376,7 +378,7 @@ class Trainer:
         run.recovery = None
 
     def first_operation(self, run: SlotRun) -> None:
-        """Stamp the end of the pause."""
+        """Note the time at which the pause ends."""
         assert run.recovery is not None
         run.recovery.first_operation_s = time.monotonic()
 
@@ -387,8 +389,8 @@ class Trainer:
         return any((other.slot.pipeline, other.step) == here for other in others)
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
-        """Whoever is sent state hears of the gradient and of the step; and a listed preemption
-        takes the owner of a slot, once."""
+        """Tell prefetches and transfers about the gradient and the step, and carry out a listed
+        preemption of the owner of a slot, once."""
         if phase == "exchange" and run.exchanged:
             self.transfers.ahead.share(run)
         if phase == "ship":
@@ -397,6 +399,6 @@ class Trainer:
             self._preemptions.at(phase, run.slot, run.step, microbatch)
 
     def idle(self) -> None:
-        """Go on with what waits for everybody to stand, and look whether something is wrong."""
+        """Go on with what waits until no operation is ready, and check for a stall or fault."""
         self.rebuild.serve()
         self._trouble.idle()

@@ -1,11 +1,11 @@
 """A worker process: joins the run as a node, trains until it ends, and leaves in order.
 
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
-store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (of
-the run's files in a bucket), start_url (of what its launcher brought there), agent_socket,
-scratch_dir (removed by whoever ends this node).
-Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store, or the bucket with
-the data, did not answer before it had joined, 1 after a fault.
+store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (the
+run's files in a bucket), start_url (what its launcher stored there), agent_socket, scratch_dir
+(which whoever ends this node removes). Its exit status: 0 when it left in order, 3 when it was
+fenced, 4 when the store, or the bucket with the data, did not answer before it had joined, 1 after
+a fault.
 """
 
 import contextlib
@@ -73,13 +73,13 @@ from bamboo.user_code.bundle import CODE_FOLDER
 
 LEAVE_DEADLINE_S = 5.0
 JOIN_DEADLINE_S = 300.0
-"""So long a store may be away or stand still, or have lost the run, while a node is about to
+"""How long the store may be away or stand still, or may have lost the run, while a node is about to
 join."""
 RETRY_S = 0.1
 
 
 def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int:
-    """Run a worker to its end; its exit status. `bucket` opens an `s3://` address."""
+    """Run a worker to its end and return its exit status. `bucket` opens an `s3://` address."""
     run, node = RunId(config["run"]), NodeId(config["node"])
     write_aside_in(config.get("scratch_dir", ""))
     try:
@@ -88,7 +88,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
         )
         driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
     except (StoreRefused, StoreUnavailable):
-        traceback.print_exc()  # no fault of this node's: the run does not end for it
+        traceback.print_exc()  # not a fault of this node, so it does not end the run
         return STORE_AWAY_STATUS
     overtaken = threading.Event()
     try:
@@ -119,8 +119,9 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
 
 
 def keep_in_folder(folder: Path) -> KeepStage:
-    """What stores a stage of the final state in the run's folder, which all nodes share: that it
-    takes no more is nobody's fault alone. Then it raises StorageUnavailable."""
+    """Returns a function that stores a stage of the final state in the run's folder, which all
+    nodes share. It raises StorageUnavailable when the folder takes no more, because that is not
+    this node's fault alone."""
 
     def keep(stage: int, tensors: Mapping[str, Tensor], step: int) -> None:
         try:
@@ -133,8 +134,9 @@ def keep_in_folder(folder: Path) -> KeepStage:
 
 
 def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
-    """What stores a stage of the final state in the run's bucket: all that was trained may hang on
-    it, so a bucket that is away is asked again for so long. Then it raises StorageUnavailable."""
+    """Returns a function that stores a stage of the final state in the run's bucket. All that was
+    trained may depend on it, so it tries for `patience_s` when the bucket is away, and then raises
+    StorageUnavailable."""
 
     def keep(stage: int, tensors: Mapping[str, Tensor], step: int) -> None:
         give_up_s = time.monotonic() + patience_s
@@ -154,8 +156,8 @@ def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
 def _say_fault(
     driver: Driver, config: Mapping[str, str], error: Exception, overtaken: threading.Event
 ) -> None:
-    """What this node met: whether the run ends for it the core decides. The fault of who was
-    overtaken is its own: the run goes on without it."""
+    """Report a fault of this node; the core decides whether the run ends for it. A node that was
+    overtaken reports none: the run goes on without it."""
     if overtaken.is_set() or (isinstance(error, CoreMisuse) and overtaken.wait(OVERTAKEN_S)):
         return
     event = NodeFailed(
@@ -168,7 +170,7 @@ def _say_fault(
     try:
         driver.append(event, deadline_s=LEAVE_DEADLINE_S)
     except StoreUnavailable:
-        traceback.print_exc()  # the store is away: this node's lease will tell the others
+        traceback.print_exc()  # the store is away: the others will learn of it by this node's lease
 
 
 class _Worker:
@@ -263,12 +265,12 @@ class _Worker:
         return goodbye
 
     def _keep_final(self) -> KeepStage | None:
-        """Into the run's folder, or to its bucket where there is none."""
+        """In the run's folder, or in its bucket where there is no folder."""
         if self._run_dir is not None:
             return keep_in_folder(self._run_dir / "final")
         if self._objects is None:
             return None
-        # Within the time that the others, and the agent, give a step.
+        # Within the time that the others, and the agent, allow for a step.
         return keep_in_bucket(self._objects, patience_s=self._job.cluster.step_timeout_s / 2)
 
     def _follow(self, follower: Follower, poster: Poster, trainer: Trainer) -> None:
@@ -334,7 +336,8 @@ class _Worker:
         self._threads.append(thread)
 
     def _thread_broke(self, broken: threading.ExceptHookArgs) -> None:
-        """A node that lost one of its threads would be half alive: a fault, like any other."""
+        """A node that lost one of its threads would only half work, so this is a fault like any
+        other."""
         if self._stop.is_set():
             return
         try:
@@ -357,7 +360,7 @@ class _Worker:
             _end_without_agent()
         cluster = self._job.cluster
         beat_s = cluster.beat_ms / 1e3
-        # Gone by its lease before the others say that they wait for it in vain.
+        # Its lease ends before the others report that they wait for it in vain.
         patience_s = max(cluster.gone_s, cluster.step_timeout_s - 2 * cluster.gone_s)
         self._thread(
             "agent",
@@ -374,7 +377,7 @@ class _Worker:
 
 
 def _end_without_agent() -> None:
-    """Its instance is going: end as though killed with it, which says nothing about the run."""
+    """The instance is ending: end as though killed with it, which tells nothing about the run."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
