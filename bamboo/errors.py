@@ -4,18 +4,18 @@
     |- InputError               2   the user's file, key, value or surroundings are wrong
     |  `- StoreRefused          2   the store cannot be used or refuses the login, at the start
     |     `- StoreNotReached    2   it did not answer
-    |- StoreUnavailable         1   the store went away while running (callers retry, bounded)
-    |  `- StoreRefuses          1   it answers, and takes nothing: read-only, no memory, no right
-    |- StorageUnavailable       1   where checkpoints go cannot be written or read now
-    |  |- StorageFull           1   there is no room left for a checkpoint
-    |  `- NotAsWritten          1   a checkpoint is not, or no more, what was written
-    |- BooksUnwritable          1   a file in the run's own folder takes no more: a full disk
+    |- StoreUnavailable         1   the store went away during a run (callers retry, bounded)
+    |  `- StoreRefuses          1   it answers but takes nothing: read-only, no memory, no right
+    |- StorageUnavailable       1   the storage of checkpoints cannot be written or read now
+    |  |- StorageFull           1   there is no space left for a checkpoint
+    |  `- NotAsWritten          1   a checkpoint is not what was written, or no longer is
+    |- BooksUnwritable          1   a file in the run's own folder cannot be written: a full disk
     |- ProcessLost              1   one of the processes that share a simulation was killed
-    |- RunExists                2   a run of that id is already there
+    |- RunExists                2   a run of this id exists already
     |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
     |- BudgetReached            4   the budget of the job ended the run
     |- VerifyDiffers            5   two runs that must be equal are not
-    |- UnreadableRecord         1   a stored record is of a version or kind unknown here
+    |- UnreadableRecord         1   a stored record has a version or kind that is unknown here
     `- CoreMisuse               1   a driver broke the contract of a pure room (our own mistake)
 
 Every message says what is wrong, with the value, and what to do next.
@@ -35,7 +35,7 @@ class InputError(BambooError):
 
     exit_code: ClassVar[int] = 2
     key = ""
-    """The key that is wrong, of a job file's; "" where it is something else."""
+    """The key of the job file that is wrong; "" if something else is wrong."""
     of_key = ""
     """The line without the file: `key = value: problem; remedy`."""
 
@@ -53,7 +53,7 @@ class StoreRefused(InputError):
 
 
 class StoreNotReached(StoreRefused):
-    """A store that did not answer when it was first asked: perhaps it does later."""
+    """The store did not answer when it was first asked; it may answer later."""
 
 
 class StoreUnavailable(BambooError):
@@ -62,27 +62,27 @@ class StoreUnavailable(BambooError):
 
 class StoreRefuses(StoreUnavailable):
     """The store answered that it does not do what was asked: one line with the remedy. Callers
-    treat it as away; it is the store's keeper who can mend it."""
+    treat it as unavailable; only the administrator of the store can repair it."""
 
 
 class StorageUnavailable(BambooError):
-    """Where checkpoints go did not take or give an object; training goes on without."""
+    """The storage of checkpoints did not take or give an object; training continues without it."""
 
 
 class StorageFull(StorageUnavailable):
-    """There is no room left where checkpoints go, or where they are read to."""
+    """There is no space left where checkpoints are written, or where they are read to."""
 
 
 class NotAsWritten(StorageUnavailable):
-    """A checkpoint is gone, damaged or somebody else's: it will not be better at another time."""
+    """A checkpoint is gone, damaged or written by somebody else; a retry does not help."""
 
 
 class BooksUnwritable(BambooError):
-    """A file in a run's own folder cannot be written: the disk is full, mostly."""
+    """A file in a run's own folder cannot be written, mostly because the disk is full."""
 
 
 class ProcessLost(BambooError):
-    """A process that does a part of the work was killed, or none can be started."""
+    """A process that does a part of the work was killed, or cannot be started."""
 
 
 class RunExists(InputError):

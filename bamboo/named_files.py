@@ -1,8 +1,8 @@
-"""Files that a person names: what stands there is said for what it is, and nothing is waited for.
+"""Reads files that a person names, says what stands at a name, and waits for nothing.
 
-A name may lead to anything: a pipe waits for who writes to it, a device has no end, a link may lead
-to itself. Rule: what is no file is refused by what it is; a pipe that somebody writes to, as the
-shell makes one of `<(command)`, is read for a moment.
+A name may lead to anything: a pipe waits for a writer, a device has no end, a link may lead to
+itself. Rule: what is not a file is refused, and the error says what it is. A pipe that has a
+writer, such as the shell makes for `<(command)`, is read for a limited time.
 """
 
 import errno
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 LONGEST = 2**24
-"""Characters that no job, strategy or price table has."""
+"""Characters: no job, strategy or price table has as many."""
 PIPE_S = 5.0
-"""So long at most is a pipe read, from its opening to its end."""
+"""The longest time for which a pipe is read, from its opening to its end."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a link"),
@@ -30,8 +30,8 @@ _KINDS = (
 
 
 def what_is_wrong(path: str | Path, *, folder: bool = False) -> str:
-    """What stands at `path` in place of a file that can be read, in words that name it; "" for such
-    a file, and with `folder` for such a folder. Also of a name that no file can have."""
+    """Says what stands at `path` in place of a readable file; "" for such a file and, with
+    `folder`, for such a folder. It also handles a name that no file can have."""
     wanted = "file or folder" if folder else "file"
     try:
         mode = os.stat(path).st_mode
@@ -57,9 +57,9 @@ def _why_not_there(path: str | Path, error: OSError, wanted: str) -> str:
 
 
 def open_named(path: Path, *, follow: bool = True) -> BinaryIO:
-    """A file, open for reading; `follow`: a link to one will do. Raises OSError, whose `strerror`
-    says what it is if it is none."""
-    # A socket cannot be opened, and some devices do something when they are.
+    """A file, open for reading. With `follow`, a link to a file is accepted. Raises OSError, whose
+    `strerror` says what stands there if it is not a file."""
+    # A socket cannot be opened, and opening some devices has effects.
     refuse_unless_file(os.stat(path, follow_symlinks=follow).st_mode, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
@@ -79,8 +79,8 @@ def read_bounded(path: Path, *, encoding: str = "utf-8", most: int = LONGEST) ->
 
 
 def read_own(path: Path, *, most: int | None = None) -> str:
-    """The text of a file that Bamboo itself has written: nobody lays a pipe there that is to be
-    read. Raises as `read_bounded` does."""
+    """The text of a file that Bamboo itself has written, where no pipe is expected. Raises as
+    `read_bounded` does."""
     return _text(open_named(path), "utf-8", most)
 
 
@@ -93,7 +93,7 @@ def _text(opened: BinaryIO, encoding: str, most: int | None) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content, in hexadecimal. Raises OSError."""
+    """The SHA-256 of a file's content, in hexadecimal. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -102,7 +102,7 @@ def _of_pipe(path: Path, most: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         data, end_s = b"", time.monotonic() + PIPE_S
-        while len(data) <= 4 * most:  # of UTF-8, a character has four bytes at most
+        while len(data) <= 4 * most:  # a character of UTF-8 has at most four bytes
             left_s = end_s - time.monotonic()
             readable, _, _ = select.select([descriptor], [], [], max(0.0, left_s))
             if not readable:
@@ -121,7 +121,7 @@ def _of_pipe(path: Path, most: int) -> bytes:
 
 
 def refuse_unless_file(mode: int, path: Path) -> None:
-    """Raise OSError, whose `strerror` says what it is, for what is no file by its `st_mode`."""
+    """Raise OSError if `st_mode` is not that of a file; its `strerror` says what it is."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):

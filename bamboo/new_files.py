@@ -1,8 +1,8 @@
-"""Writing files, whatever somebody else has laid at their names.
+"""Writes files safely, even if somebody else has placed a link or a pipe at their names.
 
-Rule: every file that this program writes is opened here. A new one is made under a name that nobody
-knows beforehand and then gets its own, so that no link is followed and no pipe waited for; what is
-appended to is a file and no link to one.
+Rule: every file that this program writes is opened here. A new file is made under a name that
+nobody can guess and is then renamed, so that no link is followed and no pipe is waited for. A file
+that is appended to must be a file, not a link to one.
 """
 
 import errno
@@ -27,9 +27,9 @@ _NO_SENDING = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXD
 
 @contextmanager
 def whole_file(path: Path, *, mode: int = ONLY_ME, replace: bool = True) -> Iterator[BinaryIO]:
-    """A new file to write to, which gets its name, with all that was written, when the block ends
-    without an error; else nothing is left of it. What stands at the name then is replaced, a link
-    as the link that it is, or without `replace` it is a FileExistsError. Raises OSError."""
+    """A new file to write to. When the block ends without an error it gets its name, with all that
+    was written; otherwise nothing of it is left. It replaces what stands at the name (a link
+    itself, not its target); without `replace` that is a FileExistsError. Raises OSError."""
     folder = os.open(path.parent, _FOLDER)
     try:
         with whole_file_in(folder, path.name, mode=mode, replace=replace) as file:
@@ -42,7 +42,7 @@ def whole_file(path: Path, *, mode: int = ONLY_ME, replace: bool = True) -> Iter
 def whole_file_in(
     folder: int, name: str, *, aside: str = ".", mode: int = ONLY_ME, replace: bool = True
 ) -> Iterator[BinaryIO]:
-    """As `whole_file`, in a folder that is open; until its end its name begins with `aside`."""
+    """Like `whole_file`, in a folder that is open; until its end its name begins with `aside`."""
     now = f"{aside}{uuid.uuid4().hex}"
     with open(os.open(now, _NEW, mode, dir_fd=folder), "wb") as file:
         try:
@@ -50,7 +50,7 @@ def whole_file_in(
             file.flush()
             if replace:
                 os.replace(now, name, src_dir_fd=folder, dst_dir_fd=folder)
-            else:  # `rename` would not look
+            else:  # `rename` would not check
                 os.link(now, name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
             with suppress(FileNotFoundError):
@@ -58,14 +58,14 @@ def whole_file_in(
 
 
 def write_whole(path: Path, data: bytes | bytearray, *, mode: int = ONLY_ME) -> None:
-    """Write a whole file or nothing, in place of what stands there. Raises OSError."""
+    """Write a whole file or nothing, in place of what stands at the name. Raises OSError."""
     with whole_file(path, mode=mode) as file:
         file.write(data)
 
 
 def copy_all(source: BinaryIO, target: BinaryIO) -> None:
-    """All that is left of an open file, which was not read from, behind the end of another; without
-    a way through this process where the system can. Raises OSError."""
+    """Append the rest of an open file, from which nothing was read yet, to another file. The bytes
+    do not pass through this process where the system can copy them. Raises OSError."""
     target.flush()
     try:
         while os.sendfile(target.fileno(), source.fileno(), None, _AT_ONCE_BYTES):
@@ -77,8 +77,8 @@ def copy_all(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def open_to_append(path: Path) -> FileIO:
-    """A file, made if it is missing, of which every write goes to its end, at once. Raises OSError,
-    whose `strerror` says what stands there if it is no file."""
+    """A file, made if it is missing, whose every write goes directly to its end. Raises OSError,
+    whose `strerror` says what stands there if it is not a file."""
     with suppress(FileNotFoundError):
         refuse_unless_file(os.lstat(path).st_mode, path)
     descriptor = os.open(path, _MORE, ONLY_ME)

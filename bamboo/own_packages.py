@@ -1,9 +1,9 @@
-"""Bamboo's packages beside `bamboo`: `cli` and `cloud`, which only its own processes know.
+"""Finds `cli` and `cloud`, Bamboo's packages beside `bamboo`, for Bamboo's own processes only.
 
 Rule: an installed distribution takes no name but `bamboo`. Its build puts these two below
-`bamboo/own` (`setup.py`), where nobody's import finds them; a checkout has them beside `bamboo`.
-Every process of Bamboo begins in `bamboo.loading`, which has them found from there first, whatever
-else has their names; so a user's own `cli` neither shadows ours nor is shadowed.
+`bamboo/own` (`setup.py`), where no other import finds them; a checkout has them beside `bamboo`.
+Every process of Bamboo starts in `bamboo.loading`, which makes them importable from there first. So
+a user's own `cli` neither shadows ours nor is shadowed by it.
 """
 
 import importlib.abc
@@ -15,7 +15,7 @@ from types import ModuleType
 
 NAMES = ("cli", "cloud")
 BELOW = "bamboo/own/"
-"""In a wheel, where paths of files begin with it."""
+"""The folder in a wheel, as paths of its files begin."""
 _HERE = Path(__file__).resolve().parent
 FOLDER = _HERE / "own" if (_HERE / "own").is_dir() else _HERE.parent
 
@@ -30,6 +30,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def find_own() -> None:
-    """From now on `import cli` and `import cloud` find Bamboo's in this process."""
+    """From now on `import cli` and `import cloud` find Bamboo's packages in this process."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,7 +1,7 @@
 """The seams of the system, as Protocols: every implementation passes the same contract suite.
 
 A port knows values only. Bytes stay bytes here, tensors are buffers with a dtype and a shape, and
-every call that can block has a deadline and says what comes out of it.
+every call that can block has a deadline and a named outcome.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ class Snapshot:
     now_s: float
     """Unix time of the store's clock when it answered."""
     store_id: str
-    """Random id drawn when the run was created; another one means that the store was wiped."""
+    """Random id drawn when the run was created; a different one means that the store was wiped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """What is offered to a store that has lost the run."""
+    """What members have offered to a store that has lost the run."""
 
     here: bool
-    """The run is there: nothing is needed."""
+    """The run exists in the store; no offer is needed."""
     version: int
-    """The highest version that was offered; -1: none."""
+    """The highest version that was offered; -1: no offer."""
     best: str
-    """That offer, once the time for offers is over; "" before."""
+    """The offer of that version, once the time for offers is over; "" before."""
     now_s: float
     """The store's time."""
 
@@ -81,21 +81,20 @@ class Store(Protocol):
 
     def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         """Compare-and-set: state and log entry together become version `expected_version` + 1.
-        False, and no change, when the version, or the store id if one is given, is another one by
-        now."""
+        False, and no change, if the version differs by now, or the store id if one is given."""
 
     def store_id(self) -> str:
         """The random id of the store's content; "" when the run does not exist."""
 
     def offer(self, *, version: int, offer: str, lease_s: float) -> Offers:
-        """To a store without the run: what a member knows, as of `version`; "" only asks. The
-        highest version is kept; offers are taken for `lease_s` from the first on."""
+        """Offer a store without the run what a member knows, as of `version`; "" only asks. The
+        store keeps the highest version and takes offers for `lease_s` after the first one."""
 
     def refill(self, *, state: str, entries: Sequence[Entry], documents: Mapping[str, str]) -> bool:
         """Create the run again, as of its last entry. False, and no change, when it exists."""
 
     def entries(self, *, after_version: int, timeout_s: float) -> Sequence[Entry]:
-        """Log entries above `after_version`, in order; waits up to `timeout_s` for the first."""
+        """Log entries above `after_version`, in order. Waits up to `timeout_s` for the first."""
 
     def beat(self, node: NodeId, payload: str) -> None:
         """Renew the node's lease at the store's present time."""
@@ -111,14 +110,14 @@ class Store(Protocol):
         `timeout_s` for the first."""
 
     def close(self) -> None:
-        """Give back the connections; further calls raise StoreUnavailable."""
+        """Release the connections; further calls raise StoreUnavailable."""
 
 
 # ---------------------------------------------------------------- checkpoints: the object store
 
 
 SMALL_BYTES = 2**24
-"""More than any manifest has: what somebody else put in its place is not read beyond this."""
+"""More than any manifest has; an object that somebody else put in its place is not read further."""
 
 
 class ObjectStore(Protocol):
@@ -135,7 +134,7 @@ class ObjectStore(Protocol):
         """Store a small object unless there is one of that name: then False, and no change."""
 
     def get(self, name: str) -> bytes | None:
-        """A small object, or None. Of one beyond SMALL_BYTES, which nobody here wrote, so many."""
+        """A small object, or None. Of a larger one, which Bamboo never wrote, the first bytes."""
 
     def fetch(self, name: str, path: Path) -> bool:
         """Write an object's content to a file; False when there is none of that name."""
@@ -144,11 +143,11 @@ class ObjectStore(Protocol):
         """Bytes of every object whose name begins with `prefix`, by name."""
 
     def strays(self, prefix: str) -> Collection[str]:
-        """Names below `prefix` of what killed writers left half written, or of what is written just
-        now: of no use but to `delete`."""
+        """Names below `prefix` that killed writers left half written, or that are being written
+        now. They can only be passed to `delete`."""
 
     def delete(self, name: str) -> None:
-        """Forget an object, or a stray; safe when there is none."""
+        """Delete an object or a stray; safe when there is none."""
 
 
 # ---------------------------------------------------------------- data plane: the transport
@@ -175,15 +174,15 @@ MessageKind: TypeAlias = Literal[
     "taken",
 ]
 YIELDING: frozenset[MessageKind] = frozenset({"ship"})
-"""Large, and needed by nobody soon: these have a lane of their own between two nodes, so that what
-training waits for never stands behind them. Each lane keeps its order; between lanes there is none.
-"""
+"""Large messages that no node needs soon. They have a lane of their own between two nodes, so that
+messages that training waits for never queue behind them. Each lane keeps its order; there is no
+order between lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageKey:
-    """What a message is; two messages of one key carry bitwise the same tensors, so the first
-    to arrive wins and later ones are dropped.
+    """The identity of a message. Two messages with one key carry bitwise the same tensors, so the
+    first to arrive is used and later ones are dropped.
 
     act, grad: activation to, or gradient of the output from, the next stage · partial, shard:
     the exchange between pipelines · tie: gradient of a tied parameter · squares, norm: clipping ·
@@ -191,8 +190,8 @@ class MessageKey:
     shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of a slot's state for a
     new replica, asked for and sent in chunks, and how far the replica has followed · want, part:
     a layer's state for a new layout, asked for and sent in chunks · ask, copy, follow, taken: the
-    same ahead of it, the layers' part of each reduced gradient since, and the norm once its owner
-    takes the step.
+    prefetch of such state, the layers' part of each reduced gradient since, and the norm once its
+    owner takes the step.
     """
 
     kind: MessageKind
@@ -205,7 +204,7 @@ class MessageKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A contiguous tensor as bytes. `data` is whatever the runtime hands over (a memory view)."""
+    """A contiguous tensor as bytes. `data` is what the runtime hands over (a memory view)."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -214,7 +213,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A message came. `meta` is small JSON-like data beside the tensors."""
+    """A message that arrived. `meta` is small JSON-like data beside the tensors."""
 
     key: MessageKey
     sender: NodeId
@@ -233,38 +232,38 @@ class PeerGone:
 
 class Transport(Protocol):
     """Messages between members, by node. `poll`, `send` and `reconfigure` belong to one thread.
-    From one member to another, messages arrive in the order in which they were sent, those of the
-    kinds `YIELDING` and all others each among themselves.
+    Messages from one member to another arrive in the order in which they were sent; the kinds in
+    `YIELDING` and all other kinds each have an order of their own.
 
-    A message of a sender that is no member is dropped, unless it comes from a later generation:
-    then it waits for `reconfigure` to catch up. So what a fenced node says is never heard.
+    A message from a sender that is not a member is dropped, unless it comes from a later
+    generation: then it waits for `reconfigure`. So no message of a fenced node is delivered.
     """
 
     @property
     def sent_bytes(self) -> Mapping[str, int]:
-        """Handed over to members, headers too, by kind of message."""
+        """Bytes handed over to members, headers included, by kind of message."""
 
     @property
     def endpoint(self) -> str:
         """Where peers reach this member; bound at construction."""
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
-        """Connect to new members, drop all others: what they send is not delivered any more."""
+        """Connect to new members and drop all others, whose messages are no longer delivered."""
 
     def send(
         self, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], meta: Mapping[str, Any]
     ) -> bool:
-        """Hand a message over without waiting; False when the node is no member or is gone.
+        """Hand a message over without waiting; False when the node is not a member or is gone.
         The buffers' memory must not change afterwards."""
 
     def poll(self, timeout_s: float) -> Sequence[Delivered]:
-        """All that came from members, waiting up to `timeout_s` for the first; empty when nothing
-        did, or when another thread called `wake`."""
+        """All messages that came from members. Waits up to `timeout_s` for the first; empty if none
+        came or another thread called `wake`."""
 
     def wait_gone(self, timeout_s: float) -> Sequence[PeerGone]:
-        """Members whose connection ended without a `reconfigure` that dropped them; each is told
-        once. For another thread than the one that polls, so that a long operation there does not
-        delay the evidence."""
+        """Members whose connection ended without a `reconfigure` that dropped them, each reported
+        once. Called by another thread than the one that polls, so that a long operation there does
+        not delay the evidence."""
 
     def wake(self) -> None:
         """Make a waiting `poll` return at once; safe from any thread."""
@@ -283,7 +282,7 @@ class Identity:
     instance: InstanceId
     zone: ZoneId
     address: str = ""
-    """Where the other instances reach it, as a numeric address; empty: nobody said."""
+    """Numeric address at which other instances reach it; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,13 +290,13 @@ class Notice:
     """A preemption notice; `at_s` is the Unix time at which the instance goes."""
 
     id: str
-    """Hash of the notice's content: the same notice read twice is one notice."""
+    """Hash of the notice's content, so that a notice read twice counts as one."""
     at_s: float
 
 
 class Metadata(Protocol):
-    """The metadata service, from inside an instance. Calls answer within 2 s or raise
-    `errors.StoreUnavailable`-free plain results: an absent service is an absent notice."""
+    """The metadata service, from inside an instance. Calls answer within 2 s and never raise
+    `errors.StoreUnavailable`: an absent service is an absent notice."""
 
     def identity(self) -> Identity:
         """Raises `errors.InputError` when there is no metadata service."""
@@ -306,15 +305,15 @@ class Metadata(Protocol):
         """The pending preemption notice, or None."""
 
     def advised(self) -> bool:
-        """Whether the cloud advises to leave this instance."""
+        """Whether the cloud advises leaving this instance."""
 
 
 FENCED_STATUS = 3
-"""Exit status of a worker that was fenced: what it did since does not count."""
+"""Exit status of a worker that was fenced: its work since then does not count."""
 STORE_AWAY_STATUS = 4
-"""Exit status of a worker that could not join for the store's sake: no fault of its own."""
+"""Exit status of a worker that could not join because of the store, not because of a fault."""
 TAKEN, REFUSED = b"+", b"-"
-"""What an agent answers its worker: whether the store takes what the node writes."""
+"""An agent's answer to its worker: whether the store takes the node's writes."""
 
 
 class WorkerProcess(Protocol):
@@ -342,14 +341,14 @@ class WorkerStarter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeFacts:
-    """What a cloud says that an instance type is; memory is of one GPU."""
+    """The facts that a cloud gives of an instance type; memory is of one GPU."""
 
     gpu: str
     gpus: int
     gpu_memory_mib: int
     vcpus: int
     network_gbps: float | None
-    """Baseline, of all network cards; None: not said."""
+    """Baseline, of all network cards together; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,24 +362,24 @@ class PricesSeen:
     spot: Mapping[str, Mapping[str, float]]
     """Type -> zone -> USD per hour, now."""
     quotas: Mapping[str, float]
-    """Quota code -> vCPUs of this account; without those it may not read."""
+    """Quota code -> vCPUs of this account; quotas that it may not read are absent."""
     notes: tuple[str, ...] = ()
-    """What could not be had, a sentence each."""
+    """One sentence for each thing that could not be read."""
     left_out: tuple[str, ...] = ()
-    """Pools whose price is none, by `bamboo.price_check`, a sentence each."""
+    """One sentence for each pool whose price `bamboo.price_check` rejects."""
 
 
 class PriceSource(Protocol):
-    """Who knows prices, types and quotas of a region."""
+    """A source of a region's prices, types and quotas."""
 
     def read(self, types: Sequence[str], *, quotas: Sequence[str]) -> PricesSeen:
-        """Ask for these types and quotas. Bounded in time as a whole.
+        """Ask for these types and quotas. The whole call is bounded in time.
 
         Raises InputError when the cloud refuses (credentials, permissions), BambooError when it
-        asks for fewer calls or does not answer.
+        throttles or does not answer.
         """
         ...
 
     def close(self) -> None:
-        """Of no use afterwards."""
+        """Release the connection; no further calls."""
         ...

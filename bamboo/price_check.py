@@ -1,11 +1,11 @@
-"""The one check of a price, whoever reads it: a file, a cloud's answer, a table, a run's books.
+"""The one check of a price, whatever its source: a file, a cloud's answer, a table, a run's books.
 
-Rule: pure, and the same words everywhere. What follows depends on who says the price:
-- in a file that a person gives, or a run keeps, what is no price is refused, with its place;
-- of a cloud's answer the pool is left out, and that is said; the other pools are used;
-- a spot price above the on-demand price of its own region is never planned with, and no instance
-  is bought at it: EC2 charges no more than that, so one of the two is wrong. The pool is left out,
-  which is said. What was bought at such a price is billed by it, and the receipt says so;
+Rule: pure, and the same words everywhere. The consequence depends on the source of the price:
+- in a file that a person gives or a run keeps, a bad price is refused, with its place;
+- in a cloud's answer, the pool with a bad price is left out with a note; other pools are used;
+- a spot price above the on-demand price of its own region is never used for a plan or a purchase:
+  EC2 charges no more than on demand, so one of the two prices is wrong. The pool is left out with a
+  note. An instance that was bought at such a price is billed by it, and the receipt says so;
 - a price of a day that is still to come is refused, as it would pass for the newest until then;
 - an old price is taken, and said to be old, with what to do.
 """

@@ -1,8 +1,8 @@
-"""What this program writes is its owner's alone: keys, state and books of a run lie in files.
+"""Makes all files that this program writes private: the keys, state and books of a run.
 
 Rule: a process that begins a run's work calls `keep_private` before it writes anything, and the
-processes that it starts inherit it. A file that the user names has the rights of the user's own
-umask instead (`users_umask`).
+processes that it starts inherit the setting. A file that the user names has the rights of the
+user's own umask instead (`users_umask`).
 """
 
 import os
