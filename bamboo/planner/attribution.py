@@ -1,10 +1,10 @@
-"""Where the money of a run went: every instance-second, and every micro-dollar of the bill.
+"""Attributes the money of a run: every instance-second, and every micro-dollar of the bill.
 
     start and stop of each instance  x  its duties  x  how busy it was  ->  time and money by use
 
-Rule: the bill is made by `planner.value` from starts and stops alone. The parts are made from the
-seconds, and are refused when they do not come to the bill before its rounding to a micro-dollar;
-then the largest remainders make them whole, so that they add up to it exactly.
+Rule: `planner.value` makes the bill from starts and stops alone. The parts are made from the
+seconds, and are refused if their sum is not the bill before its rounding to a micro-dollar. The
+method of largest remainders then rounds them, so that they add up to it exactly.
 """
 
 from bisect import bisect_left
@@ -19,16 +19,16 @@ from bamboo.planner.duties import Again, Duty, DutyChange
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s, micro_usd
 
 SEEN_AFTER_S = 120.0
-"""A loss is seen at most so long after it: an end further back was of something else."""
+"""A loss is seen at most this long after it; an earlier end had another cause."""
 
 A_LITTLE_S = 1e-3
-"""Of work: what was less is not scaled."""
+"""Seconds of work: less than this is not scaled."""
 
 
 class Use(StrEnum):
-    """What a dollar of the bill was spent on; the last three are rules of the bill.
+    """What a dollar of the bill was spent on; the last three come from rules of the bill.
 
-    `steps`: in training steps whose busy time nobody recorded: useful, redundant and bubble in one.
+    `steps`: training steps whose busy time was not recorded; useful, redundant and bubble in one.
     """
 
     USEFUL = "useful"
@@ -61,35 +61,35 @@ _USE_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenure:
-    """One instance as the cloud's log has it."""
+    """One instance, as the cloud's log has it."""
 
     instance: InstanceId
     started_s: float
     ended_s: float
-    """Or now, where it runs."""
+    """The present time, if it still runs."""
     usd_per_hour: float
     free_first_hour: bool = False
-    """The cloud took it, by terms under which its first hour is free then."""
+    """The cloud took it, and its terms then make the first hour free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How busy an instance had been by `at_s`, since its node began."""
+    """How busy an instance had been by `at_s`, since its node started."""
 
     at_s: float
     instance: InstanceId
     useful_s: float
-    """Forwards and backwards of what it owned; with `exact`, its exchanges and steps too."""
+    """Forwards and backwards of its own slots; with `exact`, also exchanges and steps."""
     redundant_s: float
-    """Forwards and backwards for the neighbour; with `exact`, steps of the replica too."""
+    """Forwards and backwards for the neighbour; with `exact`, also steps of the replica."""
     exact: bool = False
-    """Measured by kind, at the end of its work; else only the sum of forwards and backwards was,
-    and the redundant part is estimated from their numbers."""
+    """Measured by kind, at the end of its work. Otherwise only the sum of forwards and backwards
+    was measured, and the redundant part is estimated from their numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """One instance: `us` are microseconds that it ran, `micro_usd` parts of its bill."""
+    """One instance: `us` are the microseconds that it ran, `micro_usd` the parts of its bill."""
 
     instance: InstanceId
     us: Mapping[Use, int]
@@ -100,9 +100,9 @@ class Spent:
 
 
 def apportion(total: int, parts: Sequence[Fraction]) -> list[int]:
-    """Whole numbers that add up to `total`, each within one of its part: the largest remainders are
-    rounded up (Hamilton's method; of equal ones the first). Raises CoreMisuse when the parts do not
-    come to the total, rounded up: something is missing, or counted twice."""
+    """Whole numbers that add up to `total`, each within one of its part. The largest remainders are
+    rounded up (Hamilton's method; among equal ones, the first). Raises CoreMisuse when the parts do
+    not come to the total, rounded up: something is missing, or counted twice."""
     whole = sum(parts, Fraction(0))
     if not 0 <= total - whole < 1:
         raise CoreMisuse(f"parts of {float(whole):.6f} do not make a whole of {total}")
@@ -116,8 +116,8 @@ def apportion(total: int, parts: Sequence[Fraction]) -> list[int]:
 def attribute(
     tenures: Iterable[Tenure], changes: Sequence[DutyChange], work: Iterable[Work]
 ) -> list[Spent]:
-    """Every tenure with its time and its bill by use, in their order. `changes` are of all parts of
-    the run, in order; `work` may come in any order."""
+    """Time and bill of every tenure by use, in the order of the tenures. `changes` are those of all
+    parts of the run, in order; `work` may come in any order."""
     tenures = list(tenures)
     ends_us = {t.instance: _us(t.ended_s) for t in tenures}
     turns = _turns(changes, ends_us)
@@ -164,7 +164,7 @@ def _spent(
 
 
 def _money(tenure: Tenure, us: Mapping[Use, int]) -> dict[Use, int]:
-    """The bill by use. What the cloud gives free is spent, and given back in a line of its own."""
+    """The bill by use. A free hour counts as spent and is given back in a line of its own."""
     used_s = max(0.0, tenure.ended_s - tenure.started_s)
     price = tenure.usd_per_hour
     whole = bill_micro_usd(used_s, usd_per_hour=price)
@@ -190,8 +190,8 @@ def _us(at_s: float) -> int:
 def _turns(
     changes: Iterable[DutyChange], ends_us: Mapping[InstanceId, int]
 ) -> dict[InstanceId, list[tuple[int, Duty]]]:
-    """When each instance took which duty. Those that a loss holds up stand since the loss, not only
-    since it was seen."""
+    """When each instance took which duty. An instance that a loss holds up stands from the loss on,
+    not only from the time at which the loss was seen."""
     found: dict[InstanceId, list[tuple[int, Duty]]] = {}
     for change in changes:
         at_us = _us(change.at_s)
@@ -209,7 +209,7 @@ def _turns(
 def _spans(
     start_us: int, end_us: int, turns: Sequence[tuple[int, Duty]]
 ) -> Iterable[tuple[int, int, Duty]]:
-    """The tenure cut where the duty changes, without empty pieces."""
+    """The tenure, cut where the duty changes, without empty pieces."""
     at_us, duty = start_us, Duty.BOOTING
     for turn_us, taken in (*turns, (end_us, Duty.LEAVING)):
         until_us = min(max(turn_us, at_us), end_us)
@@ -219,7 +219,7 @@ def _spans(
 
 
 def _merged(again: Iterable[Again]) -> list[tuple[int, int]]:
-    """Times whose work was lost, in order and apart."""
+    """Times whose work was lost, in order and disjoint."""
     found: list[tuple[int, int]] = []
     for since_us, until_us in sorted((_us(a.since_s), _us(a.until_s)) for a in again):
         if found and since_us <= found[-1][1]:
@@ -232,8 +232,8 @@ def _merged(again: Iterable[Again]) -> list[tuple[int, int]]:
 def _trained(
     spans: Sequence[tuple[int, int]], lost: Sequence[tuple[int, int]], work: Sequence[Work]
 ) -> dict[Use, int]:
-    """Time in steps by use: what was lost, and of the rest what the instance did in it, as busy as
-    it was on the whole between two of its measurements."""
+    """Time in steps by use: first the lost time; the rest is divided by how busy the instance was
+    between two of its measurements."""
     us = dict.fromkeys((Use.USEFUL, Use.REDUNDANCY, Use.BUBBLE, Use.STEPS, Use.LOST), 0)
     marks = [mark for mark in _marks(work) if spans and mark[0] > spans[0][0]]
     times_us = [at_us for at_us, _, _ in marks]
@@ -265,16 +265,17 @@ def _trained(
 
 
 def _shares(useful_us: int, redundant_us: int, held_us: int) -> tuple[Fraction, Fraction]:
-    """Of the time in steps. It may be more than that: an operation may have begun in a recovery."""
+    """Useful and redundant shares of the time in steps. Their sum may be more than 1, because an
+    operation may have begun in a recovery."""
     useful_us, redundant_us = max(0, useful_us), max(0, redundant_us)
     whole = max(held_us, useful_us + redundant_us)
     return Fraction(useful_us, whole), Fraction(redundant_us, whole)
 
 
 def _marks(work: Sequence[Work]) -> list[tuple[int, int, int]]:
-    """Measurements in order of time: microseconds useful and redundant until then. Where the end of
-    the work was measured by kind, and estimated at the same moment, those before it are scaled so
-    that they come to that."""
+    """Measurements in order of time: useful and redundant microseconds until then. If the end of
+    the work was both measured by kind and estimated, the earlier measurements are scaled to agree
+    with the measured end."""
     ordered = sorted(work, key=lambda one: (one.at_s, one.exact))
     exact = next((one for one in reversed(ordered) if one.exact), None)
     rough = [one for one in ordered if not one.exact and (exact is None or one.at_s <= exact.at_s)]

@@ -1,14 +1,14 @@
-"""How many nodes a run should have: grow while the next ones are worth it, else shrink.
+"""Decides how many nodes a run has: grow while the next nodes are worth it, otherwise shrink.
 
-Which size is best says `fleet_size`, after Or, Zhang and Freedman, "Resource Elasticity in
-Distributed Deep Learning", MLSys 2020, where it is known what a step takes at each size. Here that
-is found out, with few resizes, while the run goes on.
+`fleet_size` says which size is best where the step time of each size is known, after Or, Zhang and
+Freedman, "Resource Elasticity in Distributed Deep Learning", MLSys 2020. This file finds out those
+step times during the run, with few resizes.
 
-Rules. (1) Pure: what is known is a value, `Scaling`, that a later launcher goes on from. (2) What a
-step takes is known by `scaling_curve`, from the sizes seen so far; while one size alone was seen
-the next is tried, and the sizes beside the one to stay at are tried too where a measurement can
-tell. (3) A size that was found is kept until something has changed: the pace, the budget, what can
-be had, or what finishing sooner is worth. (4) No size is taken that [budget] does not allow.
+Rules. (1) Pure: what is known is a value, `Scaling`, from which a later launcher continues. (2)
+`scaling_curve` estimates step times from the sizes seen so far. While only one size was seen, the
+next is tried; the sizes beside the one to stay at are tried too where a measurement can tell. (3) A
+size that was found is kept until something changes: the pace, the budget, the available capacity,
+or the worth of finishing sooner. (4) No size is taken that [budget] does not allow.
 """
 
 import math
@@ -28,59 +28,59 @@ from bamboo.planner.scaling_curve import LEAST, MOST, Centre, centre, curve_of, 
 from bamboo.planner.value import MINIMUM_BILLED_S
 
 RESIZES = 8
-"""So many until a size is kept; one more then leads to the best of those that were seen."""
+"""Most resizes before a size is kept; one more resize then leads to the best size seen."""
 CLEAR = 2.0
-"""Times the threshold, or a part of it: a marginal value so far off needs no measurement."""
+"""A factor: a marginal value this far above or below the threshold needs no measurement."""
 DRIFT = 0.15
-"""A pace so far from what it was when the size was chosen: what was learned is of the past."""
+"""Relative change of the pace since the size was chosen that makes earlier measurements stale."""
 NEAR = 0.05
-"""A size that would finish so near the deadline is measured before it counts."""
+"""Relative distance from the deadline within which a size is measured before it counts."""
 DOUBT = 2.0
-"""Standard errors of the centres by which the size found is tried."""
+"""Standard errors of the centres by which the chosen size is tested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """One change of the number of nodes, with the figures that it was made for."""
+    """One change of the number of nodes, with the figures on which it was decided."""
 
     at_s: float
     step: int
-    """Steps that the run had finished."""
+    """Steps that the run had finished by then."""
     before: int
     nodes: int
     reason: str
     samples_per_s: float
-    """As measured at the size before; 0: not known."""
+    """As measured at the size before; 0: unknown."""
     expected_samples_per_s: float
-    """At the new size; 0: not known."""
+    """At the new size; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What is known, and what was done: begin with `Scaling(nodes=...)`."""
+    """What is known, and what was done. It begins as `Scaling(nodes=...)`."""
 
     nodes: int
     times_s: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    """Sizes, ascending, each with what its last steps took, oldest first."""
+    """Sizes, ascending, each with the times of its last steps, oldest first."""
     tries: int = 0
-    """Resizes since a size was kept last."""
+    """Resizes since a size was last kept."""
     kept_step_s: float = 0.0
-    """What a step took when the size of now was chosen to be kept; 0: it is not."""
+    """Step time when the present size was chosen to be kept; 0: it is not kept."""
     kept_for: tuple[int, ...] = ()
-    """The sizes that could be had then."""
+    """The sizes that were available then."""
     kept_left: int = 0
-    """And the steps that were left. What sooner is worth is asked again at half of them."""
+    """The steps that were left then. The choice is reconsidered when half of them are left."""
     barred: tuple[tuple[int, float], ...] = ()
-    """Sizes that no capacity was there for, each with the Unix time until which they and larger
-    ones are not wished for again."""
+    """Sizes for which there was no capacity, each with the Unix time until which this size and
+    larger ones are not asked for again."""
 
     def to_body(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The value as JSON."""
         return asdict(self)
 
     @staticmethod
     def of_body(body: Mapping[str, Any]) -> "Scaling":
-        """Read what `to_body` gave. Raises KeyError, TypeError or ValueError for anything else."""
+        """The inverse of `to_body`. Raises KeyError, TypeError or ValueError for anything else."""
         return Scaling(
             nodes=int(body["nodes"]),
             times_s=tuple((int(k), tuple(map(float, times))) for k, times in body["times_s"]),
@@ -92,14 +92,14 @@ class Scaling:
         )
 
     def centres(self) -> dict[int, Centre]:
-        """The sizes that were seen for long enough to count."""
+        """The centres of the sizes that have enough measured steps."""
         found = {size: centre(times_s) for size, times_s in self.times_s}
         return {k: one for k, one in found.items() if one is not None and one.count >= LEAST}
 
 
 def with_times(scaling: Scaling, nodes: int, times_s: Sequence[float]) -> Scaling:
-    """Steps at a size were seen to take so long; what cannot be a time is left out, and of very
-    many the last count."""
+    """Add measured step times of a size. Values that cannot be a time are left out, and only the
+    last ones are kept."""
     known = dict(scaling.times_s)
     fresh = tuple(time_s for time_s in times_s if is_time(time_s))
     if not fresh:
@@ -111,8 +111,9 @@ def with_times(scaling: Scaling, nodes: int, times_s: Sequence[float]) -> Scalin
 def without_capacity(
     scaling: Scaling, rule: Rule, *, here: int, now_s: float, until_s: float
 ) -> tuple[Scaling, str]:
-    """The wish for more nodes was in vain, `here` are there: it falls back to the largest size that
-    they fill, and is not repeated before `until_s`. Gives the reason too, "" if nothing changes."""
+    """There was no capacity for more nodes, and `here` are present. The size falls back to the
+    largest one that they fill, and is not asked for again before `until_s`. Also gives the reason,
+    "" if nothing changes."""
     fits = max((size for size in rule.sizes if size <= here), default=rule.sizes[0])
     if fits >= scaling.nodes:
         return scaling, ""
@@ -126,8 +127,8 @@ def without_capacity(
 def decide(
     scaling: Scaling, rule: Rule, situation: Situation, *, step: int
 ) -> tuple[Scaling, Resize | None]:
-    """What to do now that the run trains at `scaling.nodes`, the times of which are in `scaling`.
-    The same `Scaling` and None: stay."""
+    """What to do now that the run trains at `scaling.nodes`, whose times are in `scaling`. The same
+    `Scaling` and None mean: stay."""
     scaling = _without_old_bars(_without_drift(scaling), situation)
     centres = scaling.centres()
     here = centres.get(scaling.nodes)
@@ -137,7 +138,7 @@ def decide(
     if scaling.nodes not in able:
         nodes, why = _cheaper(rule, able, scaling, situation, here)
     elif situation.steps_left < 2 * LEAST:
-        return scaling, None  # what was learned would come too late
+        return scaling, None  # a measurement would come too late to be used
     elif _is_kept(scaling, rule, able, situation):
         return scaling, None
     else:
@@ -167,7 +168,7 @@ def decide(
 
 
 def _without_drift(scaling: Scaling) -> Scaling:
-    """What was learned at other sizes is of the past when the pace at this one has changed."""
+    """Drop the measurements of other sizes if the pace at this one has changed."""
     if not scaling.kept_step_s:
         return scaling
     times_s = dict(scaling.times_s).get(scaling.nodes, ())[-2 * LEAST :]
@@ -181,7 +182,7 @@ def _without_drift(scaling: Scaling) -> Scaling:
 
 
 def _is_kept(scaling: Scaling, rule: Rule, able: tuple[int, ...], situation: Situation) -> bool:
-    """Whether nothing has changed since the size of now was chosen to be kept."""
+    """Whether nothing has changed since the present size was chosen to be kept."""
     if not scaling.kept_step_s or scaling.kept_for != able:
         return False
     return rule.utility.kind == "none" or 2 * situation.steps_left > scaling.kept_left
@@ -195,7 +196,7 @@ def _without_old_bars(scaling: Scaling, situation: Situation) -> Scaling:
 def _able(
     scaling: Scaling, rule: Rule, situation: Situation, centres: Mapping[int, Centre]
 ) -> tuple[int, ...]:
-    """Sizes that can be had and paid; of those that cannot be paid the one that costs least."""
+    """Sizes that are available and affordable; if none is affordable, the cheapest one."""
     least = min((size for size, _ in scaling.barred), default=math.inf)
     had = tuple(size for size in rule.sizes if size < least or size <= scaling.nodes)
     if not situation.max_usd:
@@ -208,8 +209,8 @@ def _able(
 def _usd_to_the_end(
     size: int, now: int, situation: Situation, centres: Mapping[int, Centre]
 ) -> float:
-    """What the rest costs at a size. Of a larger one of which nothing is known that is what it
-    costs as now, and to look: so many steps, or the least that is billed."""
+    """Cost of the rest of the run at a size. For a larger, unmeasured size it is the cost at the
+    present pace plus the cost of a trial: a number of steps, or the least time that is billed."""
     curve = curve_of(centres)
     if size in centres or curve is not None:
         step_s = centres[size].step_s if curve is None else curve.step_s(size)
@@ -223,7 +224,7 @@ def _usd_to_the_end(
 
 
 def _is_dear(rule: Rule, situation: Situation, nodes: int, here: Centre) -> bool:
-    """Whether the budget does not last to the end at this size: that waits for no more times."""
+    """Whether the budget does not last to the end at this size; that needs no more measurements."""
     if not situation.max_usd or nodes == rule.sizes[0]:
         return False
     usd = usd_of(situation, nodes, situation.steps_left * here.step_s)
@@ -236,7 +237,7 @@ def _is_dear(rule: Rule, situation: Situation, nodes: int, here: Centre) -> bool
 def _cheaper(
     rule: Rule, able: Sequence[int], scaling: Scaling, situation: Situation, here: Centre
 ) -> tuple[int, str]:
-    """The size of now costs too much: the largest below it that does not, or the only one left."""
+    """The present size costs too much: the largest cheaper one below it, or the only one left."""
     usd = situation.spent_usd + usd_of(situation, scaling.nodes, situation.steps_left * here.step_s)
     nodes = max((k for k in able if k < scaling.nodes), default=able[0])
     return nodes, (
@@ -247,7 +248,7 @@ def _cheaper(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sight:
-    """What a choice is made from."""
+    """The inputs of a choice."""
 
     rule: Rule
     situation: Situation
@@ -262,7 +263,7 @@ class _Sight:
 
 
 def _choose(sight: _Sight, now: int, *, tries: int) -> tuple[int, str]:
-    """The size to come to, or one to look at first; and why."""
+    """The size to move to, or one to measure first, and the reason."""
     curve = curve_of(sight.centres)
     if tries > RESIZES:
         return now, ""
@@ -273,7 +274,7 @@ def _choose(sight: _Sight, now: int, *, tries: int) -> tuple[int, str]:
     step_s = {size: curve.step_s(size) for size in able}
     nodes = sight.best(step_s)
     most = max(sight.centres)
-    if nodes > 2 * most:  # so far beyond what was seen the curve is a guess
+    if nodes > 2 * most:  # so far beyond the sizes seen, the curve is a guess
         farther = [size for size in able if size > most]
         nodes = max((size for size in farther if size <= 2 * most), default=farther[0])
     if _is_a_toss_up(sight, now, nodes, step_s):
@@ -286,8 +287,8 @@ def _choose(sight: _Sight, now: int, *, tries: int) -> tuple[int, str]:
 
 
 def _is_a_toss_up(sight: _Sight, now: int, nodes: int, step_s: Mapping[int, float]) -> bool:
-    """Whether both are known, side by side, and noise alone may say which is better: then none is
-    worth a resize."""
+    """Whether both sizes are measured and adjacent, so that noise alone may decide which is better.
+    Then neither is worth a resize."""
     small, large = min(now, nodes), max(now, nodes)
     beside = sight.able.index(large) - sight.able.index(small) == 1
     if not beside or nodes not in sight.centres or sight.rule.utility.kind != "none":
@@ -298,7 +299,7 @@ def _is_a_toss_up(sight: _Sight, now: int, nodes: int, step_s: Mapping[int, floa
 
 
 def _doubled(able: Sequence[int], now: int) -> int:
-    """The first size that is twice as large, or the largest; half as large where none is larger."""
+    """The first size that is twice as large, or the largest; half as large if none is larger."""
     larger = [size for size in able if size > now]
     if larger:
         return next((size for size in larger if size >= 2 * now), larger[-1])
@@ -307,9 +308,9 @@ def _doubled(able: Sequence[int], now: int) -> int:
 
 
 def _to_look_at(sight: _Sight, now: int, step_s: Mapping[int, float]) -> int | None:
-    """A size that was not seen and would tell whether the one of now is to stay: one beside it
-    where that is in doubt and a measurement is sharp enough, one that finishes near the deadline,
-    or, where noise leaves the best size open, the one farthest from all that were seen."""
+    """An unmeasured size that would tell whether the present one should stay: a neighbour, if it is
+    in doubt and a measurement is sharp enough; a size that finishes near the deadline; or, if noise
+    leaves the best size open, the one farthest from all measured sizes."""
     rule, able, seen = sight.rule, sight.able, sight.centres
     unseen = [size for size in able if size not in seen]
     at = able.index(now)
@@ -329,7 +330,7 @@ def _to_look_at(sight: _Sight, now: int, step_s: Mapping[int, float]) -> int | N
 
 
 def _near_the_deadline(sight: _Sight, step_s: Mapping[int, float]) -> list[int]:
-    """The smallest size that finishes in time and the one before it, where they do so narrowly."""
+    """The smallest size that finishes in time and the one before it, if the margin is narrow."""
     utility, situation = sight.rule.utility, sight.situation
     if utility.kind != "step":
         return []
@@ -341,8 +342,8 @@ def _near_the_deadline(sight: _Sight, step_s: Mapping[int, float]) -> list[int]:
 
 
 def _is_open(sight: _Sight) -> bool:
-    """Whether the errors of the centres, one by one, move the best size by more than one; or two
-    sizes near each other are all that was seen."""
+    """Whether the errors of the centres, one by one, move the best size by more than one place, or
+    only two neighbouring sizes were measured."""
     seen, able = sight.centres, sight.able
     noisy = any(one.error > 0 for one in seen.values())
     if noisy and max(seen) < 2 * min(seen):
@@ -362,7 +363,7 @@ def _is_open(sight: _Sight) -> bool:
 
 
 def _why(sight: _Sight, now: int, nodes: int, step_s: Mapping[int, float]) -> str:
-    """The figures of the step that decides: the first upwards, or the last that is taken back."""
+    """The figures of the decisive step: the first one upwards, or the last one that is undone."""
     if nodes == now:
         return ""
     rule, situation = sight.rule, sight.situation

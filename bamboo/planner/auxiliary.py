@@ -18,9 +18,9 @@ HOURS_PER_MONTH = 730.0
 GIB = 2**30
 GB = 1e9
 STORE = "object store"
-"""The name of its part."""
+"""The name of the object store's part."""
 DISK_GIB = 120.0
-"""The root volume of an instance, by default (`volume_gib` of the Terraform stack)."""
+"""The default root volume of an instance (`volume_gib` of the Terraform stack)."""
 
 COORDINATOR_DISK_GIB = 20.0
 """Assumed: the least that the Terraform stack allows."""
@@ -34,7 +34,7 @@ NEEDED = {
     "coordinator": "hour",
     "transfer": "GB",
 }
-"""Name of a price -> what it is of."""
+"""Name of a price -> what the price is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,25 +44,25 @@ class AuxiliaryPrice:
     usd: float
     unit: str
     what: str
-    """Such as `gp3 volumes`."""
+    """What it is for, such as `gp3 volumes`."""
     origin: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a plan has beside its instances, as quantities."""
+    """The quantities that a plan uses beside its instances."""
 
     instances: int
     disk_gib: float = DISK_GIB
-    """Of each instance."""
+    """Disk of each instance."""
     public_addresses: int | None = None
-    """None: one each, as the subnets of the Terraform stack give."""
+    """None: one for each instance, as the subnets of the Terraform stack assign them."""
     stored_bytes: float = 0.0
-    """In the object store, at most."""
+    """Most bytes in the object store."""
     puts_per_hour: float = 0.0
     gets_per_hour: float = 0.0
     crossing_bytes_per_hour: float = 0.0
-    """Between zones."""
+    """Bytes between zones."""
     coordinator: bool = True
     """Whether a small on-demand instance stands beside them."""
 
@@ -137,8 +137,8 @@ def auxiliary_usd_per_hour(parts: Sequence[Part]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What stands beside the instances of a run has come to, in whole micro-dollars. Its object
-    store is not in it: the parts of a run that is under way are not known."""
+    """The cost of what stands beside the instances of a run, in whole micro-dollars. The object
+    store is not included, because the sizes of a live run's checkpoints are not known here."""
 
     disks_micro_usd: int = 0
     addresses_micro_usd: int = 0
@@ -147,7 +147,7 @@ class Beside:
 
     @property
     def micro_usd(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return (
             self.disks_micro_usd
             + self.addresses_micro_usd
@@ -157,7 +157,7 @@ class Beside:
 
     @property
     def usd(self) -> float:
-        """All of it, in dollars."""
+        """The sum of all parts, in dollars."""
         return self.micro_usd / MICRO
 
 
@@ -168,9 +168,10 @@ def beside_run(
     lasted_s: float,
     crossed_bytes: float = 0.0,
 ) -> Beside:
-    """Of instances that existed for `instance_s` in all, at least one of them for `lasted_s`, with
-    so many bytes between zones; each with a disk and an address, and one coordinator. Prices that a
-    run of before they were kept does not have count as none, but for bytes."""
+    """The cost beside instances that existed for `instance_s` in all, at least one of them during
+    `lasted_s`, with `crossed_bytes` between zones. Each has a disk and an address, and there is one
+    coordinator. Older runs did not keep these prices: a missing price counts as 0, except that of
+    bytes."""
     transfer = round(crossed_bytes / GB * USD_PER_GB * MICRO)
     if any(name not in prices for name in NEEDED):
         return Beside(transfer_micro_usd=transfer)
@@ -199,8 +200,9 @@ def extras_of(
     coordinator: bool = True,
 ) -> Extras:
     """The quantities of a plan: `crossing_bytes` of a step between zones, `checkpoint_bytes` of
-    each stage's part, a checkpoint every so many steps (0: none, or not in a bucket), `keep` kept,
-    and one more while it is written. Raises InputError for a step of no time."""
+    each stage's part, a checkpoint every `every_steps` steps (0: none, or not in a bucket). `keep`
+    checkpoints are kept, and one more exists while it is written. Raises InputError for a step
+    without duration."""
     if step_s <= 0:
         raise InputError(f"a step of {step_s:g} s: give operations a time above 0")
     steps_per_hour = 3600 / step_s
@@ -224,8 +226,8 @@ def store_usd_per_hour(
     every_steps: int,
     keep: int,
 ) -> float:
-    """What the checkpoints of a plan cost in the object store, as `extras_of` has them; 0 where the
-    prices are not known."""
+    """What the checkpoints of a plan cost in the object store, by `extras_of`; 0 if the prices are
+    not known."""
     if any(name not in prices for name in NEEDED):
         return 0.0
     extras = extras_of(

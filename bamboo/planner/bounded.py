@@ -1,12 +1,11 @@
 """Cuts a list of layers into stages that each fit a node's memory: exact, and deterministic.
 
-Rule: among the cuts whose every node holds at most the limit, as `memory_report` counts it, the one
-that `partition` would take: the least slowest stage, then the least sum of the squares of the
-stages' costs, then the cut that comes first in dictionary order. So a limit that binds nowhere
-changes nothing.
+Rule: among the cuts in which every node holds at most the limit, by `memory_report`, this chooses
+as `partition` does: the least slowest stage, then the least sum of the squares of the stages'
+costs, then the first cut in dictionary order. So a limit that does not bind changes nothing.
 
-The search itself is in `bounded_search`, which is loaded where there is something to search: most
-jobs fit as they are cut by time alone.
+The search itself is in `bounded_search`, which is loaded only when there is something to search:
+most jobs fit when they are cut by time alone.
 """
 
 from collections.abc import Sequence
@@ -29,26 +28,26 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
 
 MOST_BYTES = 2**50
-"""Of a node: 1 PiB."""
+"""1 PiB, more than any node has."""
 MOST_IN_ALL = 2**60
 GIB = 2**30
 
 
 class FitsNowhere(InputError):
-    """No cut of these layers into so many stages fits, however it is made."""
+    """No cut of these layers into this number of stages fits."""
 
     def __init__(self, message: str, *, layer: int, needs_bytes: int, limit_bytes: int) -> None:
         super().__init__(message)
         self.layer = layer
-        """The largest of those that the fullest node holds in the cut that needs least."""
+        """The largest layer of the fullest node, in the cut that needs least."""
         self.needs_bytes = needs_bytes
-        """Of the fullest node, in that cut: no limit below this can be met."""
+        """The bytes of the fullest node in that cut; no limit below this can be met."""
         self.limit_bytes = limit_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """All that a node's bytes depend on beside the cut, and what it may hold."""
+    """All that a node's bytes depend on beside the cut, and the limit."""
 
     grid: Grid
     shape: BatchShape
@@ -61,8 +60,8 @@ def bounded_partition(
 ) -> tuple[int, ...]:
     """The best cut that fits, as a `Placement.cut`. `costs` is as for `partition`.
 
-    Raises FitsNowhere with the layer and the bytes when no cut does, and InputError for costs that
-    are unusable, fewer layers than stages, or a limit that is no size of a memory.
+    Raises FitsNowhere with the layer and the bytes when no cut does, and InputError for unusable
+    costs, fewer layers than stages, or a limit that cannot be the size of a memory.
     """
     found = bounded_cut(facts, costs, bounds)
     if found is None:
@@ -73,7 +72,7 @@ def bounded_partition(
 def bounded_cut(
     facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds
 ) -> tuple[int, ...] | None:
-    """`bounded_partition`, and None where nothing fits: much sooner than the reason is known."""
+    """Like `bounded_partition`, but None if nothing fits, which is found sooner than the reason."""
     check_costs(costs, bounds.grid.stages)
     if len(facts) != len(costs):
         raise ValueError(f"{len(facts)} layers and {len(costs)} costs")
@@ -90,8 +89,8 @@ def bounded_cut(
 
 
 def _too_much(facts: Sequence[LayerFacts], weights: Sequence["Weights"], limit: int) -> bool:
-    """Whether it is plain that nothing fits: some layer not even alone, or all of them together
-    not all nodes, each layer on the stage where it and its replica take least."""
+    """Whether it is clear that nothing fits: some layer does not fit even alone, or the sum of all
+    layers exceeds all nodes, with each layer on the stage where it and its replica take least."""
     if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
         return True
     pairs = [(weight, weights[stage - 1]) for stage, weight in enumerate(weights)]
@@ -119,9 +118,9 @@ def _check_countable(facts: Sequence[LayerFacts], weights: Sequence["Weights"]) 
 def tightest_cut(
     facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds
 ) -> tuple[int, ...]:
-    """The best cut under the lowest limit that any cut meets; the limit of `bounds` is not read.
+    """The best cut under the lowest limit that any cut meets; the limit of `bounds` is not used.
 
-    Found to the byte, by halving what lies between a limit that cannot be met and one that was.
+    The limit is found to the byte by bisection between one that cannot be met and one that can.
     """
 
     def met(limit: int) -> tuple[int, ...] | None:
@@ -150,8 +149,8 @@ def _fullest(facts: Sequence[LayerFacts], cut: Sequence[int], bounds: Bounds) ->
 
 
 def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) -> FitsNowhere:
-    """In the cut that needs least: its fullest node, and the largest layer of its stage or, where
-    that is larger, of the replica."""
+    """The fullest node of the cut that needs least, and the largest layer of its stage or, if that
+    is larger, of its replica."""
     cut = tightest_cut(facts, costs, bounds)
     full = _fullest(facts, cut, bounds)
     stages = [range(*ends) for ends in pairwise(cut)]
@@ -180,7 +179,7 @@ def _weights(grid: Grid, shape: BatchShape, mode: str) -> tuple["Weights", ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What a byte of each kind adds to a node: the definition of `StageCounts`, asked for one."""
+    """What a byte of each kind adds to a node, taken from `StageCounts`, which defines it."""
 
     parameters: int
     activations: int
@@ -203,11 +202,11 @@ class Weights:
         )
 
     def alone(self, sizes: Sizes) -> int:
-        """Of a stage of this size, whatever is beside it."""
+        """Bytes of a stage of this size, without its neighbour."""
         return self.parameters * sizes.parameters + self.activations * sizes.activations
 
     def beside(self, sizes: Sizes) -> int:
-        """Of a next stage of this size."""
+        """Bytes that a next stage of this size adds."""
         return (
             self.following_parameters * sizes.parameters
             + self.following_activations * sizes.activations

@@ -1,28 +1,29 @@
-"""The search for the best cut under a node's memory: `bounded` says what is searched for, and is
-the way to here.
+"""The search for the best cut under a node's memory; `bounded` says what is searched for, and calls
+it.
 
-Rule: exact, and the same for the same numbers. It alone in this room needs arrays: whoever finds
-that a job fits as it is never loads them.
+Rule: exact and deterministic. It is the only file of this package that needs numpy arrays, so a
+job that fits without a search never loads them.
 
 The method is dynamic programming over layers, from the last stage to the first, as PipeDream's
 (Narayanan et al., SOSP 2019) and DAPPLE's planner (Fan et al., PPoPP 2021) cut a pipeline. There a
-stage is judged by its own layers. Here its node also holds a replica of the next stage, so that its
-bytes depend on three cuts: its first layer i, its end j, and the end k of the next stage. This is
-handled exactly, by two observations of ours:
+stage is judged by its own layers. Here its node also holds a replica of the next stage, so its
+bytes depend on three cuts: its first layer i, its end j, and the end k of the next stage. Two
+observations of ours make this exact:
 
 - **Neighbours.** The bytes are linear in the sizes of the layers (`StageCounts.bytes_of`), so they
-  part into F(i) + G(j) + H(k), with H growing in k. The state is a whole stage (i, j); what follows
-  it may be any stage (j, k) up to the largest k with H(k) <= limit - F(i) - G(j). The best of those
-  is one look into the running minimum of the row of j, so a state costs O(1), and a pass over all
-  stages O(stages * layers^2).
+  split into F(i) + G(j) + H(k), with H growing in k. The state is a whole stage (i, j); it may be
+  followed by any stage (j, k) up to the largest k with H(k) <= limit - F(i) - G(j). The best of
+  those is one look-up in the running minimum of the row of j, so a state costs O(1), and a pass
+  over all stages O(stages * layers^2).
 - **The ring.** The last node holds a replica of the first stage, which ends at c. For a given c the
-  last stage may begin wherever F(i) is at most what c leaves. These sets of beginnings are nested:
-  the larger c, the fewer. A pass with the set of one c is exact for it (and all with the same set),
-  and a lower bound for every larger c. We begin with the largest set and go on with the c of the
-  least bound, until that bound is exact: branch and bound, which ends with the optimum because no
-  bound is ever above its c's value. Mostly one or two passes do; there are never more than sets.
+  last stage may begin at any i whose F(i) is at most what c leaves. These sets of beginnings are
+  nested: the larger c, the smaller the set. A pass with the set of one c is exact for it (and for
+  all c with the same set), and a lower bound for every larger c. The search starts with the largest
+  set and continues with the c of the least bound, until that bound is exact. This branch and bound
+  ends with the optimum because no bound exceeds its c's value. Mostly one or two passes suffice;
+  there are never more passes than sets.
 
-The search is done twice: for the slowest stage, and with that as a limit for the sum of squares.
+The search runs twice: for the slowest stage, and with that as a limit for the sum of squares.
 """
 
 from collections.abc import Sequence
@@ -52,8 +53,9 @@ class _Parts:
 
 
 class Search:
-    """One search for a cut. Tables of a stage have a row for each layer it may begin with (row r
-    of stage s: layer s + r, for each stage needs one) and a column for each number of layers."""
+    """One search for a cut. The table of a stage has a row for each layer at which it may begin
+    (row r of stage s is layer s + r, because each earlier stage needs one) and a column for each
+    number of layers."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class Search:
         self._room = [self._rooms(parts[s], s, whole, limit) for s in range(self._stages - 1)]
         self._last = parts[-1].first[self._stages - 1 : self._layers]
         own = int(parts[-1].stop[self._layers])
-        # What the replica of the first stage leaves to the beginning of the last.
+        # What the replica of the first stage leaves for the beginning of the last.
         left = limit - own - parts[-1].following[: self._most + 1]
         self._allowed = (self._last[None, :] <= left[:, None]).sum(axis=1)
 
@@ -138,8 +140,8 @@ class Search:
     def _tables(
         self, own: Sequence[Floats], combine: np.ufunc, layers: int, allowed: int
     ) -> list[Floats]:
-        """Of each stage, the least value of it and all after it, for a first stage of `layers`
-        layers: with as many beginnings of the last stage as are `allowed`."""
+        """For each stage, the least value of it and all stages after it, if the first stage has
+        `layers` layers and the last one may begin at `allowed` layers."""
         least = np.sort(self._last)[allowed - 1] if allowed else np.iinfo(np.int64).min
         rows = np.arange(self._rows)
         rest = self._rows - rows
@@ -154,7 +156,7 @@ class Search:
         return tables[::-1]
 
     def _walk(self, layers: int, tables: Sequence[Floats]) -> tuple[int, ...]:
-        """Of all cuts of the least value the first in dictionary order."""
+        """The first in dictionary order among all cuts of the least value."""
         cut, row = [0, layers], layers - 1
         room = int(self._room[0][0, layers])
         for stage in range(1, self._stages):
@@ -174,7 +176,7 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
             (layer.activation_bytes for layer in facts),
         )
     )
-    # What crosses a cut before layer i; at the ends of the model nothing does.
+    # What crosses a cut before layer i; nothing crosses at the ends of the model.
     crossing = np.array([0, *(layer.output_bytes for layer in facts[:-1]), 0], dtype=np.int64)
     out = []
     for stage, weight in enumerate(weights):
@@ -190,8 +192,8 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
 
 
 def _most_layers(facts: Sequence[LayerFacts], lightest: Weights, limit: int, rows: int) -> int:
-    """No stage can have more: by what each layer takes on the last stage, which holds the fewest
-    microbatches."""
+    """The most layers that any stage can have, by their bytes on the last stage, which holds the
+    fewest microbatches."""
     alone = (lightest.alone(sizes_of([layer])) for layer in facts)
     own = np.array([*accumulate(alone, initial=0)], dtype=np.int64)
     stops: NDArray[Any] = np.searchsorted(own, own[:-1] + limit, side="right") - 1

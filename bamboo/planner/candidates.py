@@ -1,10 +1,10 @@
 """The plans that a job could have and that fit: grid, redundancy, microbatch, cut, bytes.
 
-Rule: every candidate keeps the job's batch and its virtual nodes, so each sample is used where it
-would be. All with the job's own microbatch give the same bits as the job; the order of sums within
-a virtual node follows the microbatches, so another size is another run, and the candidate says so.
-A cut is the job's own, or that balanced by time, unless its bytes do not fit: then it is the best
-one that does.
+Rule: every candidate keeps the job's batch and its virtual nodes, so each sample is used in the
+same place. All candidates with the job's own microbatch size give the same bits as the job. The
+order of sums within a virtual node follows the microbatches, so another size is another run, and
+the candidate says so. A cut is the job's own or the one balanced by time; if its bytes do not fit,
+it is the best cut that does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from bamboo.topology.strategy import REDUNDANCY_MODES, how_redundant, on_stages
 
 NEAREST = 3
 MOST_FORWARDS = 20_000
-"""Of a step of one pipeline: a size of microbatches that makes more is left out, unless it is the
-job's own. A dry run plays each of them through."""
+"""Forwards of one pipeline in a step, each of which a dry run simulates: a microbatch size that
+needs more is left out, unless it is the job's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One plan that fits, before anybody asks what it is worth."""
+    """One plan that fits, before its value is known."""
 
     grid: Grid
     mode: str
@@ -35,7 +35,7 @@ class Choice:
     cut: tuple[int, ...]
     memory: tuple[StageBytes, ...]
     same_bits: bool
-    """Whether it gives the bits of the job as it is written."""
+    """Whether it gives the same bits as the job as written."""
 
     @property
     def name(self) -> str:
@@ -46,30 +46,30 @@ class Choice:
 
     @property
     def most_bytes(self) -> int:
-        """Of its fullest node."""
+        """Bytes of its fullest node."""
         return max(stage.total for stage in self.memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What may be chosen from."""
+    """The limits and alternatives of a choice."""
 
     memory_bytes: int
-    """Of a node."""
+    """Memory of one node."""
     nodes: range
     """How many nodes a grid may have."""
     grids: tuple[Grid, ...] = ()
-    """Empty: every one of so many nodes."""
+    """Empty: every grid with a number of nodes in `nodes`."""
     modes: tuple[str, ...] = REDUNDANCY_MODES
     microbatches: tuple[int, ...] = ()
     """Samples; empty: every size that keeps the batch and the virtual nodes."""
     operation_s: float = 0.0
-    """Of a forward or backward of a layer however small it is: what makes small microbatches slow.
-    With 0 they only have smaller bubbles."""
+    """Least time of a forward or backward of a layer, however few samples it has. It makes small
+    microbatches slow; with 0 they only have smaller bubbles."""
 
 
 class JobFitsNowhere(FitsNowhere):
-    """The job as it is written does not fit; `nearest` are plans that do, nearest first."""
+    """The job as written does not fit; `nearest` are plans that do, nearest first."""
 
     def __init__(self, cause: FitsNowhere, nearest: Sequence[Choice]) -> None:
         names = "; ".join(f"{one.name} ({one.most_bytes / GIB:.2f} GiB)" for one in nearest)
@@ -91,8 +91,8 @@ def microbatches_of(workload: Workload) -> tuple[int, ...]:
 
 
 def grids_of(workload: Workload, nodes: range) -> tuple[Grid, ...]:
-    """Every D x P of so many nodes: at least two stages, no more stages than layers and no more
-    pipelines than virtual nodes."""
+    """Every D x P with this number of nodes: at least two stages, at most as many stages as layers
+    and at most as many pipelines as virtual nodes."""
     most = max(nodes, default=0)
     return tuple(
         Grid(pipelines=pipelines, stages=stages)
@@ -103,7 +103,7 @@ def grids_of(workload: Workload, nodes: range) -> tuple[Grid, ...]:
 
 
 class Candidates:
-    """Of one workload, which is the job as it is written: what fits of a room."""
+    """All plans of one workload, which is the job as written, that fit the limits of a room."""
 
     def __init__(self, workload: Workload, room: Room) -> None:
         self.room = room
@@ -120,13 +120,13 @@ class Candidates:
         return self._works[microbatch]
 
     def grids(self) -> tuple[Grid, ...]:
-        """Those of the room that the job can have."""
+        """The grids of the room that the job can have."""
         possible = grids_of(self._job, self.room.nodes)
         return tuple(one for one in possible if not self.room.grids or one in self.room.grids)
 
     def all(self) -> Iterator[Choice]:
-        """Every plan of the room that fits. `peer` needs a second pipeline: with one it is `off`
-        by another name."""
+        """Every plan of the room that fits. `peer` needs a second pipeline: with one pipeline it is
+        the same as `off`."""
         sizes = self.room.microbatches or microbatches_of(self._job)
         own = self._job.microbatch
         for grid in self.grids():
@@ -141,8 +141,8 @@ class Candidates:
                         yield found
 
     def choice(self, grid: Grid, mode: str, microbatch: int) -> Choice | None:
-        """With the best cut that fits; None: no cut does. Modes that are of another number of
-        stages become one, as `on_stages` says."""
+        """The plan with the best cut that fits; None if no cut does. Modes by stage for another
+        number of stages become one mode, see `on_stages`."""
         work, mode = self.work(microbatch), on_stages(mode, grid.stages)
         if grid.stages not in self._cuts:
             self._cuts[grid.stages] = self._job.cut(grid.stages)
@@ -163,11 +163,11 @@ class Candidates:
         )
 
     def asked(self, grid: Grid, mode: str) -> Choice:
-        """The job as it is written, with the best cut that fits.
+        """The job as written, with the best cut that fits.
 
         Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit:
-        those of which the fewest of redundancy, microbatch, stages and pipelines are other ones;
-        then the nearest number of nodes, redundancy, microbatch and stages.
+        those in which the fewest of redundancy, microbatch, stages and pipelines differ; then those
+        with the nearest number of nodes, redundancy, microbatch and stages.
         """
         found = self.choice(grid, mode, self._job.microbatch)
         if found is not None:
@@ -182,8 +182,8 @@ class Candidates:
         raise ValueError(f"{grid} {mode} fits, and did not")
 
     def nothing(self) -> FitsNowhere:
-        """Why no plan of the room fits: that of the one with the most stages, the least redundancy
-        and the smallest microbatches.
+        """Why no plan of the room fits: the reason for the one with the most stages, the least
+        redundancy and the smallest microbatches.
 
         Raises InputError when the room has no plan at all.
         """

@@ -1,4 +1,4 @@
-"""The catalogue of GPU instance types as values: what each is, and what it cost when looked at.
+"""The catalogue of GPU instance types as values: the facts of each, and its price when last seen.
 
 Rule: pure; `bamboo.config.catalogue` reads the files. Every price carries its date and its source,
 and a spot price taken from here is a model of one, never a quote.
@@ -20,16 +20,16 @@ from bamboo.topology.keys import keyed_seed
 
 SCHEMA_VERSION = 1
 MOST_OF_A_TYPE = 1_000_000
-"""GPUs or vCPUs: more is a slip."""
+"""GPUs or vCPUs; a larger number is a typing error."""
 NO_DISCOUNT_SHARE = 0.9
-"""A spot pool at or above this share of the on-demand price has no discount worth an interruption:
-it is shown as such. (A pool without any discount shows the on-demand price itself.)"""
+"""A spot pool at or above this share of the on-demand price has no discount worth an interruption,
+and is shown as such. (A pool without any discount shows the on-demand price itself.)"""
 MOST = 1e12
-"""No figure of a catalogue is larger; sums of larger ones would not be finite."""
+"""No figure of a catalogue is larger; sums of larger figures might not be finite."""
 _GIB = 2**30
 USABLE_SHARE = 0.95
-"""What tensors may take of a GPU's memory. The rest is left to the driver's context, to workspaces
-of kernels and to what the allocator cannot hand out: assumed, not measured."""
+"""The share of a GPU's memory that tensors may take. The rest is left to the driver's context, to
+workspaces of kernels and to fragmentation of the allocator: assumed, not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +46,18 @@ class InstanceType:
     spot_usd_per_hour: tuple[float, float] | None
     """Lowest and highest by zone; None: not in the catalogue, or no spot pool at all."""
     vcpus: int | None = None
-    """What it counts against a quota; None: not in the catalogue."""
+    """vCPUs that it counts against a quota; None: not in the catalogue."""
     spot_by_zone: Mapping[str, float] = field(default_factory=dict)
-    """The price last seen in each zone; empty: only the range is known."""
+    """The price last seen in each zone; empty if only the range is known."""
     on_demand_from: Origin | None = None
     spot_from: Origin | None = None
-    """Also set where the cloud was asked and has no pool; None: nobody looked."""
+    """Also set if the cloud was asked and has no pool; None: the cloud was not asked."""
     offered: bool = True
-    """False: the region was asked, and does not have the type."""
+    """False: the region was asked and does not have the type."""
 
     @property
     def gpu_memory_bytes(self) -> int:
-        """Of one GPU, for tensors: USABLE_SHARE of what it has."""
+        """Memory of one GPU for tensors: USABLE_SHARE of what it has."""
         return int(self.gpu_memory_gib * USABLE_SHARE * _GIB)
 
     @property
@@ -67,7 +67,7 @@ class InstanceType:
 
     @property
     def idle_gpus(self) -> str:
-        """What is said of GPUs that no node uses, as a sentence; "": there are none."""
+        """A sentence about GPUs that no node uses; "" if there are none."""
         if self.gpus == 1:
             return ""
         return (
@@ -76,11 +76,11 @@ class InstanceType:
         )
 
     def share_of_on_demand(self, spot_usd_per_hour: float) -> float:
-        """What a spot price is of this type's on-demand price."""
+        """A spot price as a share of this type's on-demand price."""
         return spot_usd_per_hour / self.on_demand_usd_per_hour
 
     def lacks_discount(self, spot_usd_per_hour: float) -> bool:
-        """By NO_DISCOUNT_SHARE."""
+        """Whether the price reaches NO_DISCOUNT_SHARE of the on-demand price."""
         return self.share_of_on_demand(spot_usd_per_hour) >= NO_DISCOUNT_SHARE
 
 
@@ -101,23 +101,23 @@ class Catalogue:
     spot_seen: str
     types: Mapping[str, InstanceType]
     taken: str = ""
-    """When this catalogue was put together; "": not known."""
+    """When this catalogue was put together; "": unknown."""
     zone_ids: Mapping[str, str] = field(default_factory=dict)
-    """Zone name, which is an account's own, -> zone ID, which is the same for all."""
+    """Zone name, which differs between accounts -> zone ID, which is the same for all."""
     auxiliary: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
     quotas: Mapping[str, KnownQuota] = field(default_factory=dict)
-    """Quota code -> what the account has; empty: nobody asked."""
+    """Quota code -> the account's quota; empty if no account was asked."""
     file: str = "the installed catalogue"
-    """What the newest prices were read from."""
+    """The file from which the newest prices were read."""
     asked: str = ""
-    """The region that the prices are to stand for; "": `region`."""
+    """The region for which the prices are used; "": `region`."""
     on_demand_region: str = ""
-    """Where on-demand prices are from; "": from `region`."""
+    """The region of the on-demand prices; "": `region`."""
     today: date | None = None
-    """The day on which it was read, for ages; None: they are not said."""
+    """The day on which it was read, for ages; None: ages are not shown."""
 
     def find(self, name: str) -> InstanceType:
-        """Raises InputError, with the names there are, when the type is not in the catalogue."""
+        """Raises InputError, with the known names, when the type is not in the catalogue."""
         if name not in self.types:
             near = difflib.get_close_matches(name, self.types, n=1)
             remedy = f"did you mean {near[0]}? " if near else ""
@@ -128,12 +128,12 @@ class Catalogue:
         return self.types[name]
 
     def modelled_spot_usd_per_hour(self, name: str, zone: str) -> float:
-        """The spot price that stands for a zone: the one last seen there, where zones were looked
-        at; else a fixed point of the type's range that depends on the names alone. Rounded to
-        0.0001 USD; a model of the price at launch either way.
+        """The spot price that is used for a zone: the one last seen there, if zones were asked;
+        otherwise a fixed point of the type's range that depends on the names alone. Rounded to
+        0.0001 USD. Either way it is a model of the price at launch.
 
-        Raises InputError when the type is unknown, has no spot range, or no pool in that zone that
-        may be planned with: see `bamboo.price_check`.
+        Raises InputError when the type is unknown, has no spot range, or has no pool in that zone
+        that a plan may use (see `bamboo.price_check`).
         """
         kind = self.find(name)
         if kind.spot_usd_per_hour is None:
@@ -151,17 +151,17 @@ class Catalogue:
         return round(_spot_in(kind, zone), 4)
 
     def ceilings(self) -> dict[str, float]:
-        """Type -> what its spot price is not above: its on-demand price. Empty where on-demand
-        prices are of another region, as spot prices of this one may be above those."""
+        """Type -> the upper limit of its spot price, which is its on-demand price. Empty if the
+        on-demand prices are of another region, because spot prices of this one may exceed those."""
         return self.on_demand_prices() if self._is_of_here else {}
 
     @property
     def _is_of_here(self) -> bool:
-        """Whether on-demand prices are those of the region that they stand for."""
+        """Whether the on-demand prices are those of the region for which they are used."""
         return (self.on_demand_region or self.region) == (self.asked or self.region)
 
     def _left_out(self, kind: InstanceType, zone: str) -> str:
-        """Why the pool of a type that has spot prices is not planned with; "" where it is."""
+        """Why a plan does not use the pool of a type that has spot prices; "" if it does."""
         try:
             most = kind.on_demand_usd_per_hour if self._is_of_here else None
             usd = checked_usd(_spot_in(kind, zone), on_demand_usd=most)
@@ -171,8 +171,8 @@ class Catalogue:
         return ""
 
     def left_out(self, names: Iterable[str], zones: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Of each pool of these types and zones (None: all that were looked at) that is not planned
-        with, though it has a price: a sentence."""
+        """One sentence for each pool of these types and zones (None: all zones seen) that has a
+        price but that no plan uses."""
         kinds = [self.types[name] for name in names if name in self.types]
         found = (
             self._left_out(kind, zone)
@@ -186,8 +186,8 @@ class Catalogue:
     def spot_prices(
         self, names: Iterable[str], zones: Iterable[str]
     ) -> dict[str, dict[str, float]]:
-        """Type -> zone -> modelled USD per hour; types without a spot range are left out, and so
-        are zones in which a type was seen to have no pool, or one of `left_out`."""
+        """Type -> zone -> modelled USD per hour. Types without a spot range are left out, and so
+        are zones in which the type has no pool, or one of `left_out`."""
         zones = tuple(zones)
         return {
             name: {
@@ -202,7 +202,7 @@ class Catalogue:
         }
 
     def on_demand_prices(self) -> dict[str, float]:
-        """Type -> USD per hour, of all types."""
+        """Type -> USD per hour, for all types."""
         return {name: kind.on_demand_usd_per_hour for name, kind in self.types.items()}
 
     def on_demand_origin(self, kind: InstanceType) -> Origin:
@@ -214,14 +214,14 @@ class Catalogue:
         return kind.spot_from.seen if kind.spot_from else self.spot_seen
 
     def _elsewhere(self, region: str) -> str:
-        """Words for prices of another region than the one they are to stand for."""
+        """A remark on prices of another region than the one for which they are used."""
         wanted = self.asked or self.region
         return "" if region == wanted else f" in {region}, not in {wanted},"
 
     def sources(self, names: Iterable[str], *, spot: bool = True) -> str:
-        """One line on the prices of some types: when they were seen, how old that is, whether spot
-        is the zones' own price or modelled from a range, which file it was read from, and of which
-        region they are where that is not the one asked for."""
+        """One line on the prices of some types: when they were seen, their age, whether spot is
+        the zones' own price or modelled from a range, the file they were read from, and their
+        region if it is not the one asked for."""
         kinds = [self.find(name) for name in names]
         if not kinds:
             return f"no price was used, of those by {self.file}"
@@ -265,12 +265,12 @@ def _aged(origins: Iterable[Origin], today: date | None) -> str:
 
 
 def parse_catalogue(text: str) -> Catalogue:
-    """Read the TOML text of a catalogue. Raises ValueError when it is none."""
+    """Read the TOML text of a catalogue. Raises ValueError for anything else."""
     return catalogue_from(tomllib.loads(text))
 
 
 def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalogue:
-    """A catalogue from the object of its file, TOML or JSON. Raises ValueError when it is none."""
+    """A catalogue from the object of its file, TOML or JSON. Raises ValueError if it is not one."""
     if not isinstance(raw, Mapping):
         raise ValueError("the catalogue is no object")
     if raw.get("schema_version") != SCHEMA_VERSION:
@@ -313,7 +313,8 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
         for zone, usd in body.get("spot_by_zone", {}).items()
     }
     fixed = _usd(body["on_demand_usd_per_hour"], f"{name} on demand")
-    # What was asked of a zone is kept, and judged where it is used; a range is of a discount.
+    # A price that was asked of a zone is kept, and is checked where it is used. A range must show
+    # a discount.
     most = None if by_zone else fixed
     kind = InstanceType(
         name=name,
@@ -343,7 +344,7 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
 
 
 def _origin(body: Mapping[str, Any], raw: Mapping[str, Any], market: str) -> Origin:
-    """A type's own, or that of the whole file."""
+    """The origin of a type's own price, or that of the whole file."""
     seen, source = (_text(body.get(f"{market}_{k}", raw.get(f"{market}_{k}", ""))) for k in _KEYS)
     return Origin(seen=seen, source=source)
 
@@ -376,7 +377,7 @@ def _usd(value: Any, what: str, most: float | None = None) -> float:
 
 
 def _text(value: Any) -> str:
-    """It is shown on a terminal: no control character, and nothing that cannot be encoded."""
+    """Text for a terminal: without control characters or anything that cannot be encoded."""
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError(f"{value!a:.80} is no text that could be shown")
     return value

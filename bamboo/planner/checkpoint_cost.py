@@ -1,9 +1,9 @@
-"""What a checkpoint costs, and how many steps lie between two where a job leaves that to the plan.
+"""What a checkpoint costs, and how many steps lie between two if a job leaves that to the plan.
 
-Rule: pure; a launch, a simulation, `plan` and `cost` take the interval of their figures from here,
-and this takes it from the one formula (`checkpoint_interval`). A checkpoint is placement: it
-changes time and bill, never a bit. What is hidden behind the training (writing) costs no time, what
-is not (the copy in memory) does; requests to a bucket cost dollars, which count as the time in
+Rule: pure. A launch, a simulation, `plan` and `cost` take the interval of their figures from here,
+and this file takes it from the one formula (`checkpoint_interval`). A checkpoint is placement: it
+changes time and bill, never a bit. Writing is hidden behind the training and costs no time; the
+copy in memory is not hidden and does. Requests to a bucket cost dollars, which count as the time in
 which the instances cost as much.
 """
 
@@ -15,70 +15,70 @@ from bamboo.planner.checkpoint_interval import best_interval_s
 
 AUTO_LEAST_S = 300.0
 """A run whose calm steps take no longer in all has no periodic checkpoint, unless its job gives an
-interval: a loss that no live copy survives costs it less than five minutes."""
+interval: a loss that no live copy survives then costs it less than five minutes."""
 LONGEST_S = 3600.0
-"""No more work than this lies between two, however rare fatal losses are said to be: how often they
-come is a model, and a copy an hour costs next to nothing."""
+"""The longest interval between two checkpoints, however rare fatal losses seem: their rate is a
+model, and a copy an hour costs next to nothing."""
 PAUSE_S = 0.005
 COPY_BYTES_PER_S = 1e9
-"""What a checkpoint takes of the training: a pause, and a copy of the state of the largest stage in
-memory. Together 9 ms where a stage has 2.6 MB: `benchmarks.elastic`, one every five steps of 345 ms
-on the virtual device at +0.5 %. A thread copied 400 MB into new memory at 0.6 GB/s and 64 MB at
-2 GB/s on a busy machine of two cores; the memory of a GPU copies faster."""
+"""The rate of the copy in memory, by which a checkpoint pauses the training for the state of the
+largest stage. The pause took 9 ms for a stage of 2.6 MB: `benchmarks.elastic`, one checkpoint every
+five steps of 345 ms on the virtual device, at +0.5 %. A thread copied 400 MB into new memory at
+0.6 GB/s and 64 MB at 2 GB/s on a busy machine of two cores; the memory of a GPU copies faster."""
 REQUESTS = 1000
-"""What the price of a request is of."""
+"""The price of a request is quoted for this number of requests."""
 PART_BYTES = 64 << 20
-"""An object that is larger goes up in parts of this size, a request each."""
+"""A larger object is uploaded in parts of this size, one request each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
-    """What a checkpoint of a plan consists of, and where it goes."""
+    """The parts of a plan's checkpoint, and where they are stored."""
 
     stage_bytes: tuple[float, ...]
-    """Of each stage: parameters and moments."""
+    """Parameters and moments of each stage."""
     store_bytes_per_s: float = 0.0
-    """Between one node and the checkpoints; 0: sizes do not matter."""
+    """Rate between one node and the storage of checkpoints; 0: sizes do not matter."""
     put_usd: float = 0.0
-    """Of a request; 0: they go to a directory."""
+    """Price of a request; 0: checkpoints go to a directory."""
 
     @property
     def cost_s(self) -> float:
-        """What one takes of the training."""
+        """The training time that one checkpoint takes."""
         return PAUSE_S + max(self.stage_bytes, default=0.0) / COPY_BYTES_PER_S
 
     @property
     def written_s(self) -> float:
-        """Until one stands; another that is due before is given up."""
+        """Time until one is written; another that is due before then is skipped."""
         rate = self.store_bytes_per_s
         return max(self.stage_bytes, default=0.0) / rate if rate else 0.0
 
     @property
     def usd(self) -> float:
-        """What the requests of one cost."""
+        """The price of one checkpoint's requests."""
         return self.put_usd * checkpoint_puts(self.stage_bytes)
 
 
 def checkpoint_puts(shard_bytes: Sequence[float]) -> int:
-    """Requests that write one checkpoint of these shards: each in parts of PART_BYTES with a begin
-    and an end where there are several, a description of each, and the manifest that makes it
-    complete."""
+    """Requests that write one checkpoint of these shards. Each shard takes one request per part of
+    PART_BYTES, plus a begin and an end if there are several, and a description. The manifest that
+    makes the checkpoint complete is one more."""
     pieces = [max(1, ceil(size / PART_BYTES)) for size in shard_bytes]
     return 1 + len(pieces) + sum(count if count == 1 else count + 2 for count in pieces)
 
 
 def is_long(run_s: float) -> bool:
-    """Whether a run of so many seconds of calm steps writes periodic checkpoints by itself."""
+    """Whether a run of this many seconds of calm steps writes periodic checkpoints by default."""
     return run_s > AUTO_LEAST_S
 
 
 def steps_between(
     shards: Shards, *, step_s: float, steps: int, fatal_per_hour: float, usd_per_hour: float
 ) -> int:
-    """The interval of a run of so many calm steps: by Daly's and Young's formula
-    (`best_interval_s`) over fatal losses, those that no live copy survives; no shorter than a
-    checkpoint takes to be written, no longer than LONGEST_S; 0: the run is too short for any.
-    `usd_per_hour`: of all instances.
+    """The interval of a run of `steps` calm steps, by Daly's and Young's formula
+    (`best_interval_s`) over fatal losses, those that no live copy survives. It is no shorter than a
+    checkpoint takes to be written and no longer than LONGEST_S; 0 if the run is too short for any.
+    `usd_per_hour`: price of all instances.
     """
     if not is_long(step_s * steps):
         return 0

@@ -1,7 +1,7 @@
-"""How often a checkpoint is worth its cost: THE formula, for our own default and for other ways.
+"""How often to write a checkpoint: the one formula, for our default and for other systems.
 
-Rule: pure; losses are taken to come independently of each other, at a known mean distance, and each
-of those that are counted costs the work since the newest checkpoint.
+Rule: pure. Losses are taken to be independent, with a known mean time between them, and each
+counted loss costs the work since the newest checkpoint.
 """
 
 from math import inf, sqrt
@@ -10,11 +10,12 @@ from bamboo.errors import CoreMisuse
 
 
 def best_interval_s(*, cost_s: float, between_losses_s: float) -> float:
-    """Seconds of work between two checkpoints that lose the least time in all.
+    """Seconds of work between two checkpoints that lose the least time in total.
 
-    `cost_s`: for which training stands for one checkpoint; `between_losses_s`: mean time between
-    two losses that go back to one, inf: there are none. 0 where a checkpoint costs nothing, inf
-    where none is needed. Raises CoreMisuse for a negative cost, or for losses without a distance.
+    `cost_s`: time for which training stops for one checkpoint; `between_losses_s`: mean time
+    between two losses that need one, inf if there are none. The result is 0 if a checkpoint costs
+    nothing, inf if none is needed. Raises CoreMisuse for a negative cost, or for a mean time that
+    is not above 0.
 
     Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart
     dumps, FGCS 22 (2006), equation 37; its first term is that of J. W. Young, CACM 17 (1974).

@@ -1,9 +1,9 @@
-"""Which option to take, and when redundancy pays: choices over figures that are known already.
+"""Which option to take, and when redundancy pays: choices over figures that are already known.
 
-Rule: without limits the most samples per dollar wins, of values that are the same as far as anybody
-knows (`ranking.SAME`) that of the least redundancy; under limits the cheapest of those that keep
-them in nine runs of ten. What is said of other rates of preemption is modelled: the plans of the
-table with their losses scaled, nothing is played again.
+Rule: without limits the option with the most samples per dollar wins; among values that cannot be
+told apart (`ranking.SAME`), the one with the least redundancy. Under limits the cheapest option
+that keeps them in nine runs of ten wins. Statements about other rates of preemption are modelled:
+they scale the losses of the plans in the table, and nothing is simulated again.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,17 @@ from bamboo.planner.ranking import ROUNDING, SAME, least_redundant
 from bamboo.planner.value import samples_per_usd
 
 LEAST_RATE, MOST_RATE = 1e-6, 20.0
-"""Preemptions per node-hour between which a break-even is looked for."""
+"""Range of preemptions per node-hour in which a break-even is searched."""
 HALVINGS = 60
 RATES = tuple(LEAST_RATE * (MOST_RATE / LEAST_RATE) ** (n / 48) for n in range(49))
-"""Where it is looked whether redundancy pays, before it is told exactly from where on."""
+"""The rates at which redundancy is compared, before the exact break-even is searched."""
 PAYS = log(1 + SAME)
-"""From this gain on redundancy is said to pay, as in a `Case`."""
+"""The gain from which redundancy is said to pay, as in a `Case`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of an option over many seeds; inf where a run was not done in time."""
+    """Results of an option over many seeds; inf if a run was not finished in time."""
 
     option: Option
     hours_p50: float
@@ -37,44 +37,44 @@ class Outcome:
     restores: float
     runs: int
     unfinished: int
-    """Runs that ended, or were not done by the end of what is simulated."""
+    """Runs that ended early, or were not finished by the end of the simulated time."""
     beside_usd_per_hour: float = 0.0
-    """Of what stands beside the instances, and is in no figure above."""
+    """Price of what stands beside the instances; no figure above includes it."""
 
     @property
     def samples(self) -> float:
-        """Of the whole job."""
+        """Samples of the whole job."""
         return float(self.option.steps * self.option.batch)
 
     @property
     def whole_usd_p50(self) -> float:
-        """With what stands beside the instances: what a budget is held against."""
+        """Instances and what stands beside them: the figure that is compared with a budget."""
         return self.usd_p50 + self._beside_usd(self.hours_p50)
 
     @property
     def whole_usd_p90(self) -> float:
-        """As `whole_usd_p50`; never too little, also where the dearest run is not the longest."""
+        """Like `whole_usd_p50`. Never too low, even if the dearest run is not the longest."""
         return self.usd_p90 + self._beside_usd(self.hours_p90)
 
     def _beside_usd(self, hours: float) -> float:
-        # Nothing, however long it takes: 0 times infinity is no number.
+        # No price stays 0, however long it takes: 0 times infinity is not a number.
         return self.beside_usd_per_hour * hours if self.beside_usd_per_hour else 0.0
 
     @property
     def value(self) -> float:
-        """Samples per dollar of instances in the median run: 0, where that is not done."""
+        """Samples per dollar of instances in the median run; 0 if that run did not finish."""
         if isinf(self.usd_p50):
             return 0.0
         rate = self.samples / (self.hours_p50 * HOUR_S)
         return samples_per_usd(rate, self.usd_p50 / self.hours_p50)
 
     def keeps(self, *, deadline_h: float, budget_usd: float) -> bool:
-        """In nine runs of ten."""
+        """Whether nine runs of ten keep both limits."""
         return self.hours_p90 <= deadline_h and self.whole_usd_p90 <= budget_usd
 
     def samples_for(self, usd: float) -> tuple[float, float]:
-        """That so many dollars buy: in half of the runs, and in nine of ten."""
-        # Of infinitely many dollars none buys anything.
+        """Samples that `usd` buys in half of the runs, and in nine of ten."""
+        # A run that costs infinitely many dollars buys nothing.
         return self.samples * usd / self.whole_usd_p50, self.samples * usd / self.whole_usd_p90
 
 
@@ -90,7 +90,7 @@ class Chosen:
 def choose(
     outcomes: Sequence[Outcome], *, deadline_h: float = inf, budget_usd: float = inf
 ) -> Chosen:
-    """Of the options that a launch can rent. inf: no such limit."""
+    """Choose among the options that a launch can rent. inf: no such limit."""
     able = [one for one in outcomes if one.option.launchable]
     safe = [one for one in able if one.keeps(deadline_h=deadline_h, budget_usd=budget_usd)]
     if isinf(deadline_h) and isinf(budget_usd):
@@ -122,8 +122,8 @@ def _limits(deadline_h: float, budget_usd: float) -> str:
 
 
 def _up(value: float, digits: int) -> str:
-    """With so many digits, and below 1 with those that show two figures; rounded up, because less
-    would not be enough."""
+    """The value with `digits` digits, or below 1 with two significant figures. It is rounded up,
+    because less would not be enough."""
     if 0 < value < 1:
         digits = max(digits, 1 - floor(log10(value)))
     return f"{ceil(value * 10**digits - 1e-6) / 10**digits:,.{digits}f}"
@@ -143,7 +143,7 @@ def _most_value(first: Outcome, others: Sequence[Outcome]) -> str:
 
 
 def _not_enough(able: Sequence[Outcome], deadline_h: float, budget_usd: float) -> str:
-    """And what would be."""
+    """A sentence that says that no option keeps the limits, and which limits one would keep."""
     done = [one for one in able if not isinf(one.usd_p90) and not isinf(one.hours_p90)]
     limits = _limits(deadline_h, budget_usd) or "at all"
     say = f"Not enough: no option is done {limits} in nine runs of ten"
@@ -164,11 +164,11 @@ def _not_enough(able: Sequence[Outcome], deadline_h: float, budget_usd: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """From which rate on the best plan with redundancy is worth more than the best without, by
+    """The rate from which the best plan with redundancy is worth more than the best without, by
     more than SAME."""
 
     per_node_hour: float | None
-    """Modelled; None: there is no such rate, or it is worth more at every rate."""
+    """Modelled. None: there is no such rate, or redundancy is worth more at every rate."""
     says: str
 
 
@@ -187,14 +187,14 @@ class Case:
 
 
 def value_at(option: Option, per_node_hour: float, question: Question) -> float:
-    """What the option's plan is worth where nodes are taken so often."""
+    """What the option's plan is worth at this rate of preemptions."""
     factor = per_node_hour / option.preemptions_per_node_hour
     losses = at_rate(option.plan.losses, factor, replace_s=question.replace_s)
     return replace(option.plan, losses=losses).value
 
 
 def value_in_short(option: Option, hours: float, question: Question) -> float:
-    """What the plan is worth where the whole job takes so long: a loss costs half of it at most."""
+    """What the plan is worth if the whole job takes `hours`: a loss costs at most half of it."""
     plan = option.plan
     steps = max(1, round(hours * HOUR_S / plan.step_s))
     hazard = replace(question, steps=steps).hazard({"": 1.0}, preemptible=True)
@@ -204,14 +204,14 @@ def value_in_short(option: Option, hours: float, question: Question) -> float:
 
 
 def on_spot(found: Sequence[Option], *, redundant: bool) -> tuple[Option, ...]:
-    """Those that nodes are taken from, with replicas or without."""
+    """Options on spot, with replicas or without."""
     return tuple(
         one for one in found if one.line.market == SPOT and one.line.redundant is redundant
     )
 
 
 def gain_at(found: Sequence[Option], per_node_hour: float, question: Question) -> float:
-    """By which factor, as a logarithm, the best with redundancy is worth more than without."""
+    """The logarithm of the factor by which the best with redundancy is worth more than without."""
 
     def best(*, redundant: bool) -> float:
         those = on_spot(found, redundant=redundant)
@@ -221,7 +221,7 @@ def gain_at(found: Sequence[Option], per_node_hour: float, question: Question) -
 
 
 def break_even(found: Sequence[Option], question: Question) -> BreakEven:
-    """Where `gain_at` first passes PAYS: looked for at RATES, then by halving between two."""
+    """The rate at which `gain_at` first passes PAYS: searched over RATES, then by bisection."""
     for redundant, word in ((True, "with"), (False, "without")):
         if not on_spot(found, redundant=redundant):
             return BreakEven(
@@ -244,7 +244,7 @@ def break_even(found: Sequence[Option], question: Question) -> BreakEven:
             says=f"Redundancy does not pay up to {MOST_RATE:g} preemptions per node-hour.",
         )
     first = looked_at.index(True)
-    # Where nodes are taken all the time, plans with and without it may both come to nothing.
+    # If nodes are taken all the time, plans with and without it may both be worth nothing.
     end = looked_at.index(False, first) if False in looked_at[first:] else len(RATES)
     until = f", up to {_crossing(pays, RATES[end - 1], RATES[end]):.3g}" if RATES[end:] else ""
     if not first:
@@ -263,7 +263,7 @@ def break_even(found: Sequence[Option], question: Question) -> BreakEven:
 
 
 def _crossing(pays: Callable[[float], bool], low: float, high: float) -> float:
-    """The first rate, as far as it can be told, at which `pays` is as it is at `high`."""
+    """The first rate, within precision, at which `pays` has the value that it has at `high`."""
     after = pays(high)
     for _ in range(HALVINGS):
         middle = exp((log(low) + log(high)) / 2)

@@ -1,7 +1,7 @@
-"""What a calm step of a plan is expected to take, and what its nodes do in it.
+"""The expected time of a plan's calm step, and what its nodes do in it.
 
-Rule: the time is that of `step_time`; durations of layers come with the workload, which says where
-they are from.
+Rule: the time is that of `step_time`; durations of layers come with the workload, which names
+their source.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a calm step is expected to take."""
+    """The expected figures of a calm step."""
 
     source: str
     step_s: float
@@ -66,9 +66,8 @@ def costs_for(workload: Workload, grid: Grid) -> Costs:
 
 
 def expected(workload: Workload, grid: Grid, mode: str) -> Expected:
-    """A calm step, whose time is `StepTimes`'; what of it is bubble and redundant work follows from
-    a dry run of all pipelines, and what that leaves of the time is bubble. Raises InputError for
-    one of no time."""
+    """A calm step. Its time is that of `StepTimes`; a dry run of all pipelines gives its redundant
+    work, and the rest of the time is bubble. Raises InputError for a step without duration."""
     shares = equal_shares(workload.shape.virtual_nodes, grid.pipelines)
     step_s = StepTimes(workload, mode).calm_s(grid, shares)
     if not step_s > 0:

@@ -1,10 +1,10 @@
-"""What is no advice: an option that costs many times what the same work is known to cost, or that
-asks for more instances than anybody should count on.
+"""Options that are not advised: their cost is many times the known cost of the same work, or they
+need more instances than a user should count on.
 
-Rule: what is known is derived from figures that have a source. The flops of the job's products, at
-the catalogue's cheapest bf16 tensor flops for a dollar on demand with every GPU of the instance
-used, of which a run reaches UTILISATION. On demand, because that is to be had at that price by
-whoever pays it.
+Rule: the known cost is derived from figures that have a source. It takes the flops of the job's
+matrix products, at the catalogue's cheapest bf16 tensor flops per dollar on demand with every GPU
+of the instance used, of which a run reaches UTILISATION. It is on demand because anybody can buy at
+that price.
 """
 
 from dataclasses import dataclass
@@ -18,41 +18,41 @@ from bamboo.planner.quota import quota_needed
 from bamboo.planner.value import samples_per_usd
 
 UTILISATION = 0.40
-"""Of the peak, by the flops of the model: large runs on tensor cores are published to reach 38 to
-43 % (Llama Team, "The Llama 3 Herd of Models", 2024)."""
+"""Share of the peak, by the flops of the model: large runs on tensor cores are published to reach
+38 to 43 % (Llama Team, "The Llama 3 Herd of Models", 2024)."""
 MOST_TIMES = 5.0
-"""The best known price: what costs more is not advised."""
+"""Multiple of the best known price; an option that costs more is not advised."""
 MOST_VCPUS = 5_000
-"""Of one GPU quota: assumed, for AWS publishes no upper end. A new account has none at all."""
+"""vCPUs of one GPU quota: assumed, because AWS publishes no upper end. A new account has none."""
 ALONE = StageCounts(stage=0, waiting=0, in_flight=1, stashed=0, replica=False, ahead=0)
-"""A model on one device, one microbatch after the other into one gradient."""
+"""A model on one device, with one microbatch after the other and one gradient."""
 NOTHING = Sizes(parameters=0, activations=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestKnown:
-    """What the products of one sample are known to cost."""
+    """The known cost of the matrix products of one sample."""
 
     usd_per_sample: float
     source: str
-    """Where that is from, in words."""
+    """The source of the figure, in words."""
 
     @property
     def least_value(self) -> float:
-        """Samples per dollar: what is worth less is not advised."""
+        """Samples per dollar; an option that is worth less is not advised."""
         return 1 / (MOST_TIMES * self.usd_per_sample)
 
     def usd_per_million(self, tokens_per_sample: int) -> float:
-        """What a million tokens are known to cost."""
+        """The known cost of a million tokens."""
         return self.usd_per_sample / tokens_per_sample * 1e6
 
     def doubt_at_most(self, name: str, value: float, *, tokens_per_sample: int) -> str:
-        """Why an option that is worth no more is not advised."""
+        """Why an option that is worth at most `value` is not advised."""
         least = 1e6 / value / tokens_per_sample
         return self.doubt(f"{name}, costs at least", least, tokens_per_sample=tokens_per_sample)
 
     def doubt(self, costs: str, usd: float, *, tokens_per_sample: int) -> str:
-        """Why what `costs` so many dollars a million tokens is not advised."""
+        """Why something that `costs` this many dollars per million tokens is not advised."""
         known = self.usd_per_million(tokens_per_sample)
         times = usd / known
         times_text = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
@@ -63,22 +63,22 @@ class BestKnown:
         )
 
     def times(self, option: Option) -> float:
-        """How many times as much a sample costs with the option."""
+        """The cost of a sample with the option, as a multiple of the known cost."""
         return 1 / (option.value * self.usd_per_sample)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneCard:
-    """A single GPU that the whole model fits, without a pipeline."""
+    """A single GPU that fits the whole model, without a pipeline."""
 
     offer: Offer
     samples_per_usd: float
-    """On demand, with the times of the offer, whatever other GPUs its instance has."""
+    """On demand, with the times of the offer, however many other GPUs its instance has."""
 
 
 def best_known(counted: Profile, catalogue: Catalogue, gpus: GpuTable) -> BestKnown | None:
-    """By the work that was counted of a job's layers. None: they have no products, or no type of
-    the catalogue has a GPU with bf16."""
+    """Computed from the counted work of a job's layers. None: they have no matrix products, or no
+    type of the catalogue has a GPU with bf16."""
     flops = sum(x.forward.product_flops + x.backward.product_flops for x in counted.layers)
     able = {}
     for kind in catalogue.types.values():
@@ -100,7 +100,7 @@ def best_known(counted: Profile, catalogue: Catalogue, gpus: GpuTable) -> BestKn
 
 
 def one_card(offers: tuple[Offer, ...]) -> OneCard | None:
-    """The GPU on which the whole model trains for the fewest dollars; None: it fits none."""
+    """The GPU that trains the whole model for the fewest dollars; None if it fits none."""
     found = []
     for offer in offers:
         work = offer.workload
@@ -115,8 +115,8 @@ def one_card(offers: tuple[Offer, ...]) -> OneCard | None:
 def doubt_of(
     option: Option, best: BestKnown | None, catalogue: Catalogue, *, tokens_per_sample: int
 ) -> str:
-    """Why nobody is told to take an option, after "because"; "": nothing speaks against it. `best`
-    None: its price is not held against any."""
+    """Why an option is not advised, as text after "because"; "" if nothing speaks against it.
+    `best` None: its price is not compared."""
     if best is not None and best.times(option) > MOST_TIMES:
         return best.doubt(
             f"{option.line.name} with {option.plan.nodes} nodes, costs",

@@ -1,9 +1,9 @@
-"""What each instance of a run is there for, and since when: told by decisions, kept as changes.
+"""What each instance of a run is there for, and since when, derived from the decisions.
 
     decisions, finished steps  ->  Roster  ->  DutyChange, DutyChange, ...  ->  planner.attribution
 
-Rule: it follows from the decisions and from the times of steps alone, so the launcher and whoever
-reads the decisions later tell the same. An instance of which nothing was said boots.
+Rule: the duties follow from the decisions and from the times of steps alone, so the launcher and a
+later reader of the decisions agree. An instance of which nothing is known yet is booting.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,14 +17,14 @@ from bamboo.ids import InstanceId
 from bamboo.topology.assignment import Assignment
 
 _NOTHING_LEFT = (Outcome.UNRECOVERABLE, Outcome.PARKED, Outcome.FAULT)
-"""Ends that leave no state but that of the newest checkpoint."""
+"""Ends of a run that leave no state but the newest checkpoint."""
 
 
 class Duty(StrEnum):
     """steps: owns slots of a run that trains · shadow: keeps replicas and owns nothing · recovery:
-    a failover, a reconfiguration or a restore holds it up, or it is being made a replica · standby:
+    a failover, a reconfiguration or a restore delays it, or it is being made a replica · standby:
     waits for a slot · booting, forming, parked: waits for a node, for the others, for capacity ·
-    leaving: its node is gone, has left, or the run is over; it has not been ended yet."""
+    leaving: its node is gone, has left, or the run is over, and it has not been ended yet."""
 
     STEPS = "steps"
     SHADOW = "shadow"
@@ -38,7 +38,7 @@ class Duty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """An instance has another duty."""
+    """An instance takes another duty."""
 
     instance: InstanceId
     duty: Duty
@@ -46,7 +46,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """What was done between these times by those in steps was lost with them, and is done again."""
+    """The work of these instances between these times is lost, and is done again."""
 
     since_s: float
     until_s: float
@@ -57,18 +57,18 @@ class DutyChange:
     """From `at_s` on these instances have another duty."""
 
     number: int
-    """Counts from 0 in each part of a run: what is missing in between shows."""
+    """Counts from 0 in each part of a run, so that a missing one shows."""
     at_s: float
     changed: tuple[Taken, ...]
     lost: tuple[InstanceId, ...] = ()
-    """Whose loss this answers: the others stood from the end of those on."""
+    """Instances whose loss this answers. The others waited from the end of those on."""
     again: Again | None = None
     crossed_bytes: int = 0
-    """Of a replica that was made over the border of a zone."""
+    """Bytes of a new replica that crossed the border of a zone."""
 
 
 def duties_of(state: State) -> dict[InstanceId, Duty]:
-    """The duty of every instance that a node ever came from."""
+    """The duty of every instance that ever had a node."""
     if state.phase is Phase.FINISHED:
         return {node.instance: Duty.LEAVING for node in state.nodes}
     waiting = parked(state)
@@ -108,28 +108,28 @@ def _duty(
 
 
 def _hit_pipelines(state: State) -> frozenset[int]:
-    """Pipelines in which a lost slot is being caught up; a hand-over holds nobody up."""
+    """Pipelines in which a lost slot is being recomputed. A hand-over delays no node."""
     return frozenset(f.slot.pipeline for f in state.failovers if not f.planned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A change as it was decided; what is done again is known once the steps' times are."""
+    """A change as it was decided; the repeated work is known once the times of steps are."""
 
     at_s: float
     changed: tuple[Taken, ...]
     lost: tuple[InstanceId, ...] = ()
     base: int | None = None
-    """The step that all went on from, where what was done beyond it is done again."""
+    """The step from which all continue, if work beyond it is done again."""
     until_s: float = 0.0
     went_on_s: float = 0.0
-    """When the run had gone on last, from that step or one before it; 0: it never had."""
+    """When the run last continued, from that step or an earlier one; 0: never."""
     crossed_bytes: int = 0
 
 
 class Roster:
-    """Folds one part of a run. Told decisions in order, and steps in any; `changes` says what
-    became of it."""
+    """Folds one part of a run. It takes decisions in order, and steps in any order; `changes` gives
+    the result."""
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
@@ -143,12 +143,12 @@ class Roster:
         return len(self._entries)
 
     def stepped(self, steps: int, at_s: float) -> None:
-        """So many steps were finished at `at_s`, by the one who took the last of them."""
+        """`steps` steps were finished at `at_s`, as the node that took the last of them says."""
         self._reached.setdefault(steps, set()).add(at_s)
 
     def resumed(self, step: int, at_s: float, *, whole: bool = False) -> None:
-        """This part goes on from `step` of the parts before it. `whole`: they ended there, with no
-        step in hand, so that nothing of them is done again."""
+        """This part continues from `step` of the parts before it. `whole`: they ended exactly
+        there, so that none of their work is done again."""
         base = None if whole else step
         self._entries.append(_Entry(at_s=at_s, changed=(), base=base, until_s=at_s))
         self._went_on.append((step, at_s))
@@ -181,8 +181,8 @@ class Roster:
             self._entries.append(entry)
 
     def _gone_on(self, before: State, after: State, at_s: float) -> tuple[int | None, float]:
-        """The step that all have gone on from now, or could go on from after an end that leaves
-        nothing else, and since when they stood; None where nothing was lost."""
+        """The step from which all continue now, or from which they could continue after an end that
+        leaves nothing else, and since when they waited; None if nothing was lost."""
         if after.outcome in _NOTHING_LEFT and before.outcome is None:
             newest = max((one.step for one in after.checkpoints), default=0)
             return newest, at_s if self._stood_since_s is None else self._stood_since_s
@@ -225,8 +225,8 @@ class Roster:
         return Again(since_s=since_s, until_s=entry.until_s)
 
     def _reached_at_s(self, step: int, entry: _Entry) -> float | None:
-        """When the run last stood before `step`; where nobody said when the step before it was
-        finished, when it was stored; None: it is not known."""
+        """When the run last stood before `step`. If the end of the step before it is unknown, this
+        is when `step` was stored; None if that is unknown too."""
 
         def between(times_s: Iterable[float]) -> list[float]:
             return [at_s for at_s in times_s if entry.went_on_s <= at_s <= entry.until_s]

@@ -1,4 +1,4 @@
-"""Owners that are in different zones, as a dry run has to know it.
+"""Links between owners in different zones, as a dry run needs them.
 
 Rule: pure; a node whose zone is not known is in a zone of its own name, "".
 """
@@ -14,7 +14,7 @@ from bamboo.topology.assignment import Assignment
 def exchange_link(
     assignment: Assignment, zone_of: Mapping[NodeId, ZoneId], links: ZoneLinks
 ) -> Link | None:
-    """Everybody waits for the slowest message of the exchange; None: it crosses no zone."""
+    """The slowest link of the exchange, for which all owners wait; None if it crosses no zone."""
     stages = assignment.grid.stages
     columns = (assignment.owners[stage::stages] for stage in range(stages))
     zones = {frozenset(zone_of.get(owner, ZoneId("")) for owner in column) for column in columns}
@@ -30,7 +30,7 @@ def exchange_link(
 def zones_in_order(
     owners: Sequence[NodeId], zone_of: Mapping[NodeId, ZoneId], *, named: bool
 ) -> tuple[str, ...]:
-    """The zone of each owner, in the order of their first stages; empty if they are all in one."""
+    """The zone of each owner, in the order of their first stages; empty if all are in one zone."""
     zones = [zone_of.get(node, ZoneId("")) for node in dict.fromkeys(owners)]
     numbers = {zone: str(number) for number, zone in enumerate(dict.fromkeys(zones))}
     if len(numbers) < 2:

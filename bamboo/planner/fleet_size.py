@@ -1,10 +1,10 @@
-"""Which fleet size is best where it is known what a step takes at each.
+"""Which fleet size is best where the step time at each size is known.
 
 The rule is that of Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learning",
 MLSys 2020. With R(k) samples per second at k nodes, the next nodes are worth it while their
 marginal value (dR/dk) / (R(k) / k) exceeds a threshold, or while finishing sooner is worth more
-dollars to the user than the larger fleet adds. The best size is the smallest that no next nodes are
-worth it at.
+dollars to the user than the larger fleet adds. The best size is the smallest at which no next nodes
+are worth it.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ UTILITIES = ("none", "linear", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utility:
-    """What finishing is worth, in US dollars: `step`, `usd` by the deadline and nothing after it;
-    `linear`, `usd` at once, and less and less until the deadline; `none`, nothing at all."""
+    """What finishing is worth, in US dollars. `step`: `usd` until the deadline and nothing after
+    it; `linear`: `usd` at once, falling to nothing at the deadline; `none`: nothing."""
 
     kind: str = "none"
     usd: float = 0.0
     deadline_s: float = 0.0
-    """After the start of the run; time between its parts does not count."""
+    """Seconds after the start of the run; time between its parts does not count."""
 
     def at(self, finish_s: float) -> float:
-        """Of finishing so long after the start."""
+        """The worth of finishing `finish_s` after the start."""
         if self.kind == "none" or finish_s > self.deadline_s:
             return 0.0
         return self.usd if self.kind == "step" else self.usd * (1 - finish_s / self.deadline_s)
@@ -35,7 +35,7 @@ class Utility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What does not change during a run. Raises CoreMisuse for sizes that are none."""
+    """What does not change during a run. Raises CoreMisuse for impossible sizes."""
 
     sizes: tuple[int, ...]
     """Nodes that the run may have and pays for, ascending, standbys included."""
@@ -55,21 +55,21 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What is so now."""
+    """The present state of a run."""
 
     at_s: float
     """Unix time."""
     passed_s: float
-    """Since the start of the run, as its deadline counts: what all of its parts have lasted."""
+    """Seconds since the start of the run, as its deadline counts: the sum over all its parts."""
     steps_left: int
     node_usd_per_hour: float
     spent_usd: float = 0.0
     max_usd: float = 0.0
-    """Of [budget]; 0: no limit."""
+    """The limit of [budget]; 0: no limit."""
 
 
 def best_size(rule: Rule, step_s: Mapping[int, float], situation: Situation) -> int:
-    """The smallest size that no next nodes are worth it at, of those whose step time is known."""
+    """The smallest size at which no next nodes are worth it, of those with a known step time."""
     sizes = [size for size in rule.sizes if size in step_s]
     net = [net_usd(rule, situation, size, step_s[size]) for size in sizes]
     for at, size in enumerate(sizes[:-1]):
@@ -86,7 +86,7 @@ def marginal_value(rule: Rule, step_s: Mapping[int, float], size: int, after: in
 
 
 def net_usd(rule: Rule, situation: Situation, nodes: int, step_s: float) -> float:
-    """What finishing at this size is worth beyond the dollars until then; without a utility only
+    """What finishing at this size is worth beyond the dollars until then. Without a utility only
     the marginal value counts, and this is the same for all sizes."""
     if rule.utility.kind == "none":
         return 0.0
@@ -95,5 +95,5 @@ def net_usd(rule: Rule, situation: Situation, nodes: int, step_s: float) -> floa
 
 
 def usd_of(situation: Situation, nodes: int, seconds: float) -> float:
-    """What so many nodes cost for so long."""
+    """The cost of `nodes` nodes for `seconds`."""
     return usd_per_hour([situation.node_usd_per_hour] * nodes) * seconds / 3600

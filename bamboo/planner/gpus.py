@@ -1,7 +1,7 @@
-"""GPUs by name, and what a profile would be on one: modelled from the work that was counted.
+"""GPUs by name, and a job's profile on one of them, modelled from the counted work.
 
-Rule: pure; `bamboo.config.catalogue` reads the table. What comes out says that it is modelled, from
-what, and what was assumed; nothing here was measured on the GPU that it names.
+Rule: pure; `bamboo.config.catalogue` reads the table. The result says that it is modelled, from
+what, and with which assumptions; nothing here was measured on the GPU that it names.
 """
 
 import tomllib
@@ -25,13 +25,13 @@ class Gpu:
     fp32_tflops: float
     """Peak without tensor cores."""
     bf16_tflops: float
-    """Peak of dense products on tensor cores; 0: it has none of that type."""
+    """Peak of dense products on tensor cores; 0 if it has no bf16."""
     bandwidth_gb_per_s: float
-    """Peak of its memory."""
+    """Peak bandwidth of its memory."""
 
     @property
     def arithmetic(self) -> str:
-        """What its times are of, beside what bf16 would be."""
+        """The arithmetic of its times, and what bf16 would give."""
         less = self.fp32_tflops / self.bf16_tflops if self.bf16_tflops else 0.0
         bf16 = f"bf16 on them would take {less:.2g} of the time of products"
         return f"fp32 without tensor cores, {self.fp32_tflops:g} TFLOPS at most; " + (
@@ -41,18 +41,18 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTable:
-    """GPUs by name, and what is assumed of all of them."""
+    """GPUs by name, and the assumptions that hold for all of them."""
 
     seen: str
     product_share: float
-    """Of the peak, that products reach."""
+    """Share of the peak that matrix products reach."""
     bandwidth_share: float
     kernel_s: float
-    """From the issue of one kernel to that of the next."""
+    """Time from the issue of one kernel to that of the next."""
     gpus: Mapping[str, Gpu]
 
     def find(self, name: str) -> Gpu:
-        """Whatever case the name is in. Raises InputError, with the names there are."""
+        """A GPU by name, in any case. Raises InputError, with the known names."""
         for known, gpu in self.gpus.items():
             if known.lower() == name.lower():
                 return gpu
@@ -61,21 +61,21 @@ class GpuTable:
         )
 
     def has(self, name: str) -> bool:
-        """Whether `of` finds a variant of it."""
+        """Whether `of` finds a variant of this GPU."""
         return any(known.partition("-")[0] == name for known in self.gpus)
 
     def of(self, name: str, memory_gib: float) -> Gpu:
-        """The variant of a GPU whose memory is nearest: EC2 says what error correction leaves of
-        it, 22.4 of 24 GiB. Raises InputError."""
+        """The variant of a GPU with the nearest memory size, because EC2 reports the memory without
+        that for error correction (22.4 of 24 GiB). Raises InputError."""
         variants = [gpu for gpu in self.gpus.values() if gpu.name.partition("-")[0] == name]
         if not variants:
             return self.find(name)
         return min(variants, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
 
     def seconds(self, work: Work, gpu: Gpu) -> float:
-        """How long a GPU takes for it: products by whichever of arithmetic and memory takes longer
-        (Williams et al., Roofline, 2009), everything else by the memory; and not less than it takes
-        to issue the kernels, which goes on meanwhile."""
+        """The time of a GPU for this work. Matrix products take the longer of arithmetic and memory
+        (Williams et al., Roofline, 2009), everything else takes its memory traffic. The time is not
+        below that of issuing the kernels, which runs concurrently."""
         bytes_per_s = gpu.bandwidth_gb_per_s * 1e9 * self.bandwidth_share
         flops_per_s = gpu.fp32_tflops * 1e12 * self.product_share
         products_s = max(work.product_flops / flops_per_s, work.product_bytes / bytes_per_s)

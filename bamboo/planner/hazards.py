@@ -1,25 +1,25 @@
-"""How often nodes of an instance type are lost, by the best source that there is, named.
+"""How often nodes of an instance type are lost, by the best available source, which is named.
 
-Of two sources the first counts: what the command line says (`--hazard`, `--trace`), the user's own
-runs, the published band of interruptions, the p3 trace.
+The first source that exists counts, in this order: what the command line says (`--hazard`,
+`--trace`), the user's own runs, the published band of interruptions, the p3 trace.
 
-What a band is taken for. AWS publishes for each type which share of its spot instances was
-interrupted within a month, over all instances of a region: the middle of a closed band, read as a
-rate, is 0.00003 to 0.00026 losses an hour. The trace (Thorpe et al., NSDI 2023) lost 0.611 per
-node-hour, 2,000 times as many and more: a fleet of up to 48 nodes that asked for all the capacity
-there was, of a type whose own band is the open one. No fleet may plan with the level of a band,
-therefore; only the *ratio* of two bands is used:
+How a band is used. AWS publishes for each type which share of its spot instances was interrupted
+within a month, over all instances of a region. The middle of a closed band, read as a rate, is
+0.00003 to 0.00026 losses an hour. The trace (Thorpe et al., NSDI 2023) lost 0.611 per node-hour,
+more than 2,000 times as many: its fleet of up to 48 nodes asked for all the capacity there was, of
+a type whose own band is the open one. Therefore no fleet may plan with the level of a band; only
+the *ratio* of two bands is used:
 
     rate = 0.611 x ln(1 - middle of the type's band) / ln(1 - middle of the trace's type's band)
 
 The middle of the open band, 22.5 %, is assumed; the factors are 0.10, 0.31, 0.52, 0.75 and 1. Such
-a rate is modelled, and is called so.
+a rate is modelled, and is labelled so.
 
-What own runs are taken for. Losses of a type are counted as those of a Poisson process whose rate
-has a Gamma prior: rate = (a + losses) / (b + instance-hours), b = PRIOR_H and a = b x the rate that
-holds without own runs. A zone has as its prior what all zones of the type came to together.
+How own runs are used. Losses of a type are counted as those of a Poisson process whose rate has a
+Gamma prior: rate = (a + losses) / (b + instance-hours), b = PRIOR_H and a = b x the rate that holds
+without own runs. The prior of a zone is the rate of the type over all zones together.
 
-Rule: pure; who calls has read the files.
+Rule: pure; the caller reads the files.
 """
 
 import tomllib
@@ -29,44 +29,44 @@ from math import isfinite, log
 from typing import Any
 
 LOSSES_PER_NODE_HOUR = 167 / 273.117
-"""Of the p3 trace published with Bamboo: 167 losses in 273.117 node-hours."""
+"""Losses in the p3 trace published with Bamboo: 167 in 273.117 node-hours."""
 TRACE_TYPE = "p3.2xlarge"
 SCHEMA_VERSION = 1
 MIDDLES = {"< 5 %": 0.025, "5-10 %": 0.075, "10-15 %": 0.125, "15-20 %": 0.175, "> 20 %": 0.225}
-"""Of each band of a month's interruptions; that of the open one is assumed."""
+"""The middle of each band of a month's interruptions; that of the open band is assumed."""
 REGION = "us-east-1"
-"""Whose bands stand for a region or a type that has none."""
+"""The region whose bands are used for a region or a type that has none."""
 BY_BAND = "modelled by its band"
 PRIOR_H = 10.0
-"""Instance-hours that the rate without own runs weighs."""
+"""Instance-hours that the rate without own runs counts as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossRate:
-    """Losses per hour of a node of one type, and where that is from."""
+    """Losses per hour of a node of one type, and their source."""
 
     per_node_hour: float
     word: str = "modelled"
-    """What kind of figure it is, in few words."""
+    """The kind of figure, in a few words."""
     source: str = "as in Bamboo's p3 trace"
-    """Where it is from, to be read after the figure."""
+    """The source, as text that follows the figure."""
     by_zone: Mapping[str, float] = field(default_factory=dict)
-    """Where zones differ; the others have that of the type."""
+    """Rates of zones that differ; all other zones have the rate of the type."""
     against: str = ""
-    """Of a rate by a band what it was made with, whatever the type."""
+    """What a rate from a band is computed from, whatever the type."""
 
     def of(self, zone: str) -> float:
-        """In one zone."""
+        """The rate in one zone."""
         return self.by_zone.get(zone, self.per_node_hour)
 
     def mean(self, zones: Mapping[str, int]) -> float:
-        """Of a node among so many of each zone."""
+        """The mean rate of nodes, given the number of nodes in each zone."""
         if not self.by_zone or not any(zones.values()):
             return self.per_node_hour
         return sum(n * self.of(zone) for zone, n in zones.items()) / sum(zones.values())
 
     def at_trace(self) -> "LossRate":
-        """The same differences between zones, where the type has the rate of the trace."""
+        """The rate with the same ratios between zones, but the type's rate set to the trace's."""
         if not self.by_zone:
             return PUBLISHED
         factor = LOSSES_PER_NODE_HOUR / self.per_node_hour
@@ -75,11 +75,11 @@ class LossRate:
 
     @property
     def words(self) -> str:
-        """`0.461 per node-hour, ...`."""
+        """Text such as `0.461 per node-hour, ...`."""
         return f"{self.per_node_hour:.3g} per node-hour, {self.source}"
 
     def body(self) -> dict[str, Any]:
-        """For JSON."""
+        """The value for JSON."""
         return {
             "per_node_hour": self.per_node_hour,
             "by_zone": dict(self.by_zone),
@@ -91,7 +91,7 @@ PUBLISHED = LossRate(per_node_hour=LOSSES_PER_NODE_HOUR)
 
 
 def said(per_node_hour: float, by: str = "--hazard") -> LossRate:
-    """What an option of the command line says."""
+    """The rate that an option of the command line gives."""
     return LossRate(per_node_hour=per_node_hour, word=f"by {by}", source=f"as {by} says")
 
 
@@ -100,7 +100,7 @@ def said(per_node_hour: float, by: str = "--hazard") -> LossRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bands:
-    """Interruptions within a month, as published."""
+    """Interruptions within a month, as published by AWS."""
 
     seen: str
     source: str
@@ -108,8 +108,8 @@ class Bands:
     """Region -> instance type -> one of MIDDLES."""
 
     def of(self, kind: str, region: str) -> tuple[str, str]:
-        """The band of a type and the region that it is of, REGION where this one has none; both
-        empty where nobody has one."""
+        """The band of a type and the region of that band, which is REGION if this one has none;
+        both are empty if no region has one."""
         for where in (region, REGION):
             band = self.by_region.get(where, {}).get(kind)
             if band is not None:
@@ -117,7 +117,7 @@ class Bands:
         return "", ""
 
     def rate(self, kind: str, region: str) -> LossRate:
-        """Modelled; that of the trace where the type has no band."""
+        """A modelled rate; that of the trace if the type has no band."""
         band, where = self.of(kind, region)
         if not band:
             source = f"modelled: {PUBLISHED.source}, as no band of {kind} is published"
@@ -142,7 +142,7 @@ def _rate(band: str) -> float:
 
 
 def parse_bands(text: str) -> Bands:
-    """The table as the installed file has it. Raises ValueError when it is damaged."""
+    """The table from the text of the installed file. Raises ValueError when it is damaged."""
     raw = tomllib.loads(text)
     if raw.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"bands of interruptions have schema_version {SCHEMA_VERSION}")
@@ -165,12 +165,12 @@ def parse_bands(text: str) -> Bands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lived:
-    """What spot instances of one type and zone went through."""
+    """The hours and losses of spot instances of one type and zone."""
 
     hours: float
-    """Of all of them together."""
+    """The sum over all of these instances."""
     losses: int
-    """Taken by the cloud."""
+    """Instances that the cloud took."""
 
     def __add__(self, other: "Lived") -> "Lived":
         return Lived(hours=self.hours + other.hours, losses=self.losses + other.losses)
@@ -178,14 +178,14 @@ class Lived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRuns:
-    """What the user's runs have seen of one type."""
+    """What the user's runs have measured for one type."""
 
     runs: int
     by_zone: Mapping[str, Lived]
 
     @property
     def lived(self) -> Lived:
-        """In all zones."""
+        """The sum over all zones."""
         return sum(self.by_zone.values(), Lived(hours=0.0, losses=0))
 
     def __add__(self, other: "OwnRuns") -> "OwnRuns":
@@ -196,7 +196,7 @@ class OwnRuns:
 
 
 def learned(prior: LossRate, own: OwnRuns, *, kind: str) -> LossRate:
-    """The rate of a type after what own runs have seen of it; `prior` where they saw nothing."""
+    """The rate of a type, updated by own runs; `prior` if they have no hours of it."""
     lived = own.lived
     if not lived.hours > 0 or not isfinite(lived.hours):
         return prior
@@ -219,7 +219,7 @@ def _zones_words(by_zone: Mapping[str, float]) -> str:
 
 
 def _posterior(prior: float, lived: Lived) -> float:
-    """The mean of the Gamma distribution."""
+    """The mean of the posterior Gamma distribution."""
     return (prior * PRIOR_H + lived.losses) / (PRIOR_H + lived.hours)
 
 
@@ -238,7 +238,7 @@ def loss_rate(
     own: OwnRuns | None = None,
     asked: LossRate | None = None,
 ) -> LossRate:
-    """Of an instance type in a region; `asked`: what the command line says of it."""
+    """The rate of an instance type in a region; `asked` is the rate from the command line."""
     if asked is not None:
         return asked
     prior = bands.rate(kind, region)

@@ -1,9 +1,9 @@
-"""What the losses of nodes cost a run: how often they come, and the seconds that each takes.
+"""What losses of nodes cost a run: how often they come, and how many seconds each one takes.
 
-Rule: a loss that a live copy survives costs the step that it hits and the slower steps until the
-place is taken again; any other costs the work since the newest checkpoint and the restart. Step
-times are those of dry runs; how often, and how many nodes go at once, is modelled after one trace
-(`bamboo.planner.zones`), scaled to the rate that is given, and never a promise.
+Rule: a loss that a live copy survives costs time in the step that it hits, and slower steps until
+the lost node is replaced. Any other loss costs the work since the newest checkpoint and the
+restart. Step times are those of dry runs. How often losses come, and how many nodes go at once, is
+modelled after one trace (`bamboo.planner.zones`), scaled to the given rate, and never a promise.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ from bamboo.topology.slots import Slot
 
 INF = float("inf")
 PAUSE_S = 0.048
-"""From the loss of a node to its stage's first operation on the shadow: the median of 20 kills of
-real processes (`benchmarks.failover_pause`)."""
+"""Time from the loss of a node to its stage's first operation on the shadow: the median of 20 kills
+of real processes (`benchmarks.failover_pause`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,47 +44,47 @@ class Hazard:
     stakes: Stakes
     rate: LossRate = PUBLISHED
     replace_s: float = REPLACE_S
-    """Until a lost node's place is taken: with a standby the copy of the state, else the boot too.
-    A restore takes no less than RESTART_S."""
+    """Time until a lost node is replaced: with a standby the copy of the state, otherwise the boot
+    too. A restore takes at least RESTART_S."""
 
     def fatal_s(self, step_s: float, every: int) -> float:
-        """What a loss without a live copy costs on average, with a checkpoint `every` so many
-        steps (0: none)."""
+        """The mean cost of a loss without a live copy, with a checkpoint every `every` steps
+        (0: none)."""
         return self.stakes.lost_s(step_s, every) + max(0.0, self.replace_s - RESTART_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What is expected of one plan."""
+    """The expected losses of one plan."""
 
     survived_per_hour: float
-    """Nodes whose work a live copy goes on with."""
+    """Lost nodes whose work continues from a live copy."""
     survived_s: float
-    """Time lost by each in the step that it hits."""
+    """Seconds that each of them costs in the step that it hits."""
     empty_share: float
-    """Of the time, in which some node's place is not taken yet."""
+    """Share of the time in which some lost node is not yet replaced."""
     slower: float
-    """By so much longer are the steps then."""
+    """Relative increase of the step time during that share."""
     fatal_per_hour: float
-    """Instants after which all go back to a checkpoint, or begin again."""
+    """Instants after which all nodes go back to a checkpoint, or start again."""
     fatal_s: float
     checkpoint_every: int = 0
     """Steps between two checkpoints of the plan; 0: there are none."""
 
     @property
     def survived_share(self) -> float:
-        """Time lost per useful time, by losses that a live copy survives."""
+        """Time lost per useful time, through losses that a live copy survives."""
         kept = 1 - self.empty_share + self.empty_share / (1 + self.slower)
         return (1 + self.survived_per_hour * self.survived_s / 3600) / kept - 1
 
     @property
     def fatal_share(self) -> float:
-        """Time lost per useful time, by the others."""
+        """Time lost per useful time, through fatal losses."""
         return self.fatal_per_hour * self.fatal_s / 3600
 
     @property
     def share(self) -> float:
-        """Time lost per useful time, all of it; above 1 a run loses more than it does."""
+        """Time lost per useful time, in total; above 1 a run loses more than it gains."""
         return self.survived_share + self.fatal_share
 
 
@@ -99,7 +99,7 @@ NO_LOSSES = Losses(
 
 
 def shards_of(work: Workload, cut: Sequence[int]) -> Shards:
-    """What a checkpoint of a workload in these stages consists of."""
+    """The checkpoint of a workload that is cut into these stages."""
     return Shards(
         stage_bytes=tuple(work.state_bytes(range(a, b)) for a, b in pairwise(cut)),
         store_bytes_per_s=work.store_bytes_per_s,
@@ -107,13 +107,13 @@ def shards_of(work: Workload, cut: Sequence[int]) -> Shards:
 
 
 def empty_share(survived_per_hour: float, *, replace_s: float) -> float:
-    """Of the time, in which some place is empty. However many are, all wait for the slowest
-    pipeline."""
+    """Share of the time in which some place is empty. However many are empty, all pipelines wait
+    for the slowest one."""
     return 1 - exp(-survived_per_hour * replace_s / 3600)
 
 
 def at_rate(losses: Losses, factor: float, *, replace_s: float) -> Losses:
-    """The losses where nodes are taken `factor` times as often."""
+    """The losses if nodes are taken `factor` times as often."""
     survived = losses.survived_per_hour * factor
     return replace(
         losses,
@@ -125,17 +125,17 @@ def at_rate(losses: Losses, factor: float, *, replace_s: float) -> Losses:
 
 @dataclass(slots=True, kw_only=True)
 class LossBook:
-    """Of nodes in one spread over zones; what depends on the grid alone is worked out once."""
+    """Losses of nodes in one spread over zones; what depends on the grid alone is computed once."""
 
     hazard: Hazard
     spread: str
     standbys: int
     instants: dict[tuple[Grid, str], float] = field(default_factory=dict)
-    """Those that are fatal, by grid and kind of mode, as `LossRate.at_trace` has the zones: may be
-    shared between books of one spread over as many zones, where zones do not differ."""
+    """Fatal instants, by grid and kind of mode, with the zones of `LossRate.at_trace`. Books of one
+    spread over the same number of zones may share them if the zones do not differ."""
 
     def of(self, work: Workload, times: StepTimes, grid: Grid, mode: str) -> Losses:
-        """Of a workload on a grid; `times` are its step times in that mode."""
+        """Losses of a workload on a grid; `times` are its step times in that mode."""
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
         calm_s = times.calm_s(grid, shares)
         if not self.hazard.stakes.preemptible or self.hazard.rate.per_node_hour <= 0:
@@ -169,7 +169,8 @@ class LossBook:
         )
 
     def fatal_per_hour(self, grid: Grid, mode: str) -> float:
-        """Instants that leave a stage without a live copy; in mode `off` all that take an owner."""
+        """Instants that leave a stage without a live copy; in mode `off`, all that take an
+        owner."""
         kind = "stash" if has_replica(mode) else mode
         if (grid, kind) not in self.instants:
             assignment, zone_of = self.laid_out(grid, kind)
@@ -178,49 +179,49 @@ class LossBook:
         return self.instants[grid, kind] * self.hazard.rate.per_node_hour / LOSSES_PER_NODE_HOUR
 
     def zones(self, grid: Grid) -> dict[str, int]:
-        """Zone -> nodes; empty where there are too few zones or pipelines for the spread."""
+        """Zone -> nodes; empty if there are too few zones or pipelines for the spread."""
         order = self.hazard.stakes.zones_by_price()
         return nodes_by_zone(self.spread, grid, order, nodes=grid.size + self.standbys)
 
     def laid_out(self, grid: Grid, mode: str) -> tuple[Assignment, dict[NodeId, ZoneId]]:
-        """Where slots and replicas lie in the spread, and the zone of each node."""
+        """The assignment of slots and replicas in the spread, and the zone of each node."""
         assignment, zones = laid_out(self.spread, self.zones(grid), grid, mode)
         return assignment, {node: ZoneId(zone) for node, zone in zones.items()}
 
     def _survived(
         self, work: Workload, times: StepTimes, grid: Grid, mode: str
     ) -> tuple[float, float]:
-        """The time that the hit step loses, and what the steps after it take."""
+        """The time that the hit step loses, and the duration of the steps after it."""
         leaves = work.shape.virtual_nodes
         shares = equal_shares(leaves, grid.pipelines)
         calm_s = times.calm_s(grid, shares)
         fewer_s = INF
         if grid.pipelines > 1:
-            # What all do soon, if that is faster than to wait for a node that does the work of two.
+            # All nodes soon reconfigure, if that is faster than waiting for the merged node.
             fewer = Grid(pipelines=grid.pipelines - 1, stages=grid.stages)
             fewer_s = times.calm_s(fewer, equal_shares(leaves, fewer.pipelines))
         if not has_replica(mode):
-            # `peer`: the step is done again, half of it on average.
+            # `peer`: the step is done again, after half of it on average.
             return PAUSE_S + calm_s / 2, max(calm_s, fewer_s)
         cut = work.cut(grid.stages)
         forward, backward = work.sums(work.forward_s, cut), work.sums(work.backward_s, cut)
         both = [f + b for f, b in zip(forward, backward, strict=True)]
-        # Slower steps are those of the stage whose work is the most together with its shadow's.
+        # The slowest merged node owns the stage with the most work together with its shadow's.
         victim = max(range(grid.stages), key=lambda stage: both[stage] + both[stage - 1])
         merged_s = max(calm_s, self._merged_s(times, grid, shares, victim))
         microbatches = max(shares) * work.shape.microbatches
-        # What is done again is that of any stage: each is as likely to be lost.
+        # The repeated work is that of any stage: each one is equally likely to be lost.
         again_s = fmean(
             forward[stage] * (1 - ahead_f) + backward[stage] * (1 - ahead_b)
             for stage, (ahead_f, ahead_b) in enumerate(times.calm_ahead(grid, shares))
         )
-        # On average a loss falls into the middle of a step.
+        # On average a loss comes in the middle of a step.
         hit_s = PAUSE_S + microbatches * again_s / 2 + (merged_s - calm_s) / 2
         return hit_s, max(calm_s, min(merged_s, fewer_s))
 
     @staticmethod
     def _merged_s(times: StepTimes, grid: Grid, shares: tuple[int, ...], stage: int) -> float:
-        """A step while the shadow of a stage of the busiest pipeline owns it, too."""
+        """Time of a step while the shadow of a stage of the busiest pipeline also owns it."""
         busiest = max(range(grid.pipelines), key=lambda pipeline: shares[pipeline])
         victim = Slot(pipeline=busiest, stage=stage)
         calm = times.calm(grid)

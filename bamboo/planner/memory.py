@@ -1,8 +1,8 @@
-"""The memory report before launch: what each stage's node will hold, by purpose, in bytes.
+"""The memory report before launch: the bytes that each stage's node will hold, by purpose.
 
-Rule: an upper bound from the schedule and the layers' facts, in fp32, for the busiest pipeline.
-What an allocator or a kernel takes on top is not in it; the runtime reports tensor bytes at peak
-afterwards, under the same names.
+Rule: an upper bound from the schedule and the layers' facts, in fp32, for the busiest pipeline. It
+leaves out what an allocator or a kernel adds. The runtime later reports tensor bytes at peak, under
+the same names.
 """
 
 import itertools
@@ -19,67 +19,68 @@ from bamboo.topology.strategy import stage_modes
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 STASHED_STEPS = 2
-"""A stash is kept until the next step's reduced gradient is acknowledged: two steps at most."""
+"""Steps for which a stash is kept, at most: until the next step's reduced gradient is
+acknowledged."""
 MOMENTS = 2
-"""AdamW: first and second."""
+"""Moments of AdamW: first and second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
-    """What the node of one stage holds at most."""
+    """The most that the node of one stage holds."""
 
     stage: int
     parameters: int
     gradients: int
-    """Of the virtual node in progress."""
+    """The gradient of the virtual node in progress."""
     moments: int
     partials: int
     """Sums of earlier virtual nodes that wait for their siblings in the tree, and the partials
     and results of the exchange between pipelines."""
     activations: int
-    """Held by autograd for the microbatches in flight."""
+    """Tensors that autograd holds for the microbatches in flight."""
     stash: int
-    """Outputs and input gradients, of two steps."""
+    """Outputs and input gradients of two steps."""
     replica: int
-    """Parameters and moments of the next stage, and its gradient as it comes."""
+    """Parameters and moments of the next stage, and its incoming gradient."""
     shipping: int
     """The reduced gradient on its way to the shadow."""
     ahead: int
-    """Redundant forwards that are held in case the next stage is lost."""
+    """Redundant forwards, held in case the next stage is lost."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return sum(getattr(self, f.name) for f in fields(self) if f.name != "stage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What some consecutive layers take, in bytes."""
+    """The sizes of some consecutive layers, in bytes."""
 
     parameters: int
     activations: int
-    """Held by autograd for one microbatch."""
+    """Tensors that autograd holds for one microbatch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCounts:
-    """How often the node of one stage holds what: all that its bytes depend on beside layers."""
+    """How many of each tensor the node of one stage holds; with the layers these give its bytes."""
 
     stage: int
     waiting: int
     """Partial sums of its gradient."""
     in_flight: int
-    """Microbatches with a forward and no backward yet."""
+    """Microbatches that have run forward but not yet backward."""
     stashed: int
-    """Tensors of each boundary to another stage."""
+    """Tensors kept for each boundary to another stage."""
     replica: bool
     ahead: int
     """Redundant forwards of the next stage."""
 
     def bytes_of(self, own: Sizes, following: Sizes, *, crossing_bytes: int) -> StageBytes:
-        """THE definition of what a node holds. Linear in all that it is given, which the exact
-        partition under a memory limit makes use of.
+        """Defines what a node holds. It is linear in all arguments, which the exact partition
+        under a memory limit relies on.
 
         `following` is the next stage, cyclically; `crossing_bytes` is what one microbatch sends
         to other stages: its output, and the gradient of its input.
@@ -111,7 +112,7 @@ def memory_report(
         )
     stages = [facts[first:stop] for first, stop in itertools.pairwise(cut)]
     sizes = [sizes_of(layers) for layers in stages]
-    # To the next stage; none comes from before the first, and none leaves the last.
+    # Bytes to the next stage: no layer comes before the first, and the last sends none.
     outputs = [0, *(layers[-1].output_bytes for layers in stages[:-1]), 0]
     return tuple(
         counts.bytes_of(
@@ -124,7 +125,7 @@ def memory_report(
 
 
 def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
-    """Of these layers together."""
+    """The sizes of these layers together."""
     return Sizes(
         parameters=FLOAT_BYTES * sum(layer.parameters for layer in layers),
         activations=sum(layer.activation_bytes for layer in layers),
@@ -133,7 +134,7 @@ def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
 
 @lru_cache(maxsize=4096)
 def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts, ...]:
-    """Of each stage, in the pipeline that has most of it. A price list asks the same of every GPU.
+    """The counts of each stage, in the pipeline with the highest ones; the same for every GPU.
 
     Raises ValueError when there are more pipelines than virtual nodes.
     """
@@ -141,7 +142,7 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
     microbatches = max(len(block) for block in held) * shape.microbatches
     waiting = max(partials_held(block, shape.virtual_nodes) for block in held) - 1
     if grid.pipelines > 1:
-        # An owner of 1/D of the parameters holds that share of every pipeline's partials.
+        # The owner of 1/D of the parameters holds that share of every pipeline's partials.
         shares = sum(partials_at_end(block, shape.virtual_nodes) for block in held)
         waiting += -(-shares // grid.pipelines) + 1
     replica = has_replica(mode)
@@ -164,8 +165,8 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
 
 
 def partials_held(block: range, virtual_nodes: int) -> int:
-    """The most sums a pipeline holds at once while it computes its block of virtual nodes, the
-    one in progress included."""
+    """The most sums that a pipeline holds at once while it computes its block of virtual nodes,
+    the one in progress included."""
     tree: TreeSum[int] = TreeSum(virtual_nodes, lambda left, right: left + right)
     most = 0
     for leaf in block:

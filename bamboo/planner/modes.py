@@ -1,9 +1,9 @@
-"""Which redundancy a grid takes where the job leaves it open (`redundancy = "auto"`), and why.
+"""Which redundancy a grid takes if the job leaves it open (`redundancy = "auto"`), and why.
 
-Rule: the mode of the most samples per dollar by `ranking`, losses counted; of modes whose values
-are the same as far as anybody knows (`ranking.SAME`), the one with the least redundancy. A mode in
-which one loss would end the run is taken only where nothing can be lost, or nothing else fits.
-Where modes of the stages' own are worth more than that one for all (`stage_modes`), those.
+Rule: the mode with the most samples per dollar by `ranking`, losses counted. Among modes whose
+values cannot be told apart (`ranking.SAME`), the one with the least redundancy. A mode in which one
+loss would end the run is taken only if nothing can be lost, or nothing else fits. If modes by stage
+are worth more than one for all (`stage_modes`), they are taken.
 """
 
 from collections.abc import Sequence
@@ -49,9 +49,9 @@ def choose_mode(
     cut: Sequence[int] = (),
     played: Played | None = None,
 ) -> Chosen:
-    """The mode of a grid, in the job's own microbatches. `spread` may be `auto`; with a `cut` only
-    modes that fit with it count, where any does. `room` says what a node has, and in which other
-    plans to look where no mode fits; `played` as `ranked` has it.
+    """The mode of a grid, in the job's own microbatches. `spread` may be `auto`. With a `cut` only
+    modes that fit with it count, if any does. `room` gives a node's memory, and the other plans to
+    search if no mode fits; `played` is as in `ranked`.
 
     Raises JobFitsNowhere with the three nearest plans of the room, and InputError as `ranked` does.
     """
@@ -86,8 +86,8 @@ def choose_mode(
 
 
 def lasting_modes(stakes: Stakes, workload: Workload, *, nodes: int) -> tuple[str, ...]:
-    """Those in which the loss of one node does not end a run (of `peer`: with two pipelines), of at
-    most so many nodes."""
+    """The modes in which the loss of one node does not end a run, for at most `nodes` nodes. For
+    `peer` that needs two pipelines."""
     least_s = sum(workload.both_s) * workload.shape.total / nodes
     safe = not stakes.preemptible or stakes.may_restore(stakes.steps * least_s)
     return tuple(mode for mode in REDUNDANCY_MODES if safe or mode != "off")

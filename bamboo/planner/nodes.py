@@ -1,7 +1,7 @@
 """What each node of a plan holds, and how it spends a calm step.
 
-Rule: layers and replicas are those of the plan's assignment, bytes those of its memory report,
-times those of a dry run; nothing is worked out here a second way.
+Rule: layers and replicas are those of the plan's assignment, bytes those of its memory report and
+times those of a dry run; this file computes nothing a second way.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ class NodeShare:
 
     slot: Slot
     zone: str
-    """Empty: any."""
+    """Empty: any zone."""
     layers: range
-    """Global indices."""
+    """Global layer indices."""
     replicas: tuple[Slot, ...]
-    """Whose state it keeps, too."""
+    """Slots whose replicas it keeps."""
     bytes: StageBytes
-    """At most: those of its stage in the pipeline with the most of it."""
+    """The most that it holds: the bytes of its stage in the pipeline with the most of them."""
     figures: NodeFigures
-    """Of a calm step."""
+    """The figures of a calm step."""
 
 
 def node_shares(plan: Plan, workload: Workload) -> tuple[NodeShare, ...]:
-    """Of every node of the grid, pipeline by pipeline."""
+    """The share of every node of the grid, pipeline by pipeline."""
     workload = replace(workload, cuts={plan.grid.stages: plan.cut})
     layout = layout_for(plan.grid, shape=workload.shape, mode=plan.mode)
     figures = node_figures(plan_run(layout, costs_for(workload, plan.grid)))
@@ -56,18 +56,18 @@ def node_shares(plan: Plan, workload: Workload) -> tuple[NodeShare, ...]:
 
 
 def _until(figures: NodeFigures, step_s: float) -> NodeFigures:
-    """Of a step of that time: what is left of it a node waits."""
+    """The figures for a step of `step_s`: a node waits for the rest of it."""
     spent_s = figures.useful_s + figures.redundant_s
     return replace(figures, idle_s=max(0.0, step_s - spent_s))
 
 
 def tightest(nodes: Sequence[NodeShare]) -> tuple[NodeShare, NodeShare]:
-    """The one that holds most, and the one that idles least: in one mode for all stages these two
-    decide what redundancy may add. Of equal ones the first."""
+    """The node that holds most, and the one that idles least. In one mode for all stages these two
+    limit what redundancy may add. Among equal ones the first is taken."""
     most = max(nodes, key=lambda node: node.bytes.total)
     return most, min(nodes, key=lambda node: node.figures.idle_s)
 
 
 def _zone(node: NodeId) -> str:
-    """Nodes of a plan are named after their zones."""
+    """The zone of a node of a plan, which is named after it."""
     return node.rpartition("/")[0]

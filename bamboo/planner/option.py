@@ -1,4 +1,4 @@
-"""One way to rent for a job, as a value: what is offered, what is asked, what an option comes to.
+"""One way to rent for a job, as a value: the offer, the question, and the resulting option.
 
 Rule: plain values; `options` finds them. Every figure of an option is the planner's, and its value
 is that of `value.py`.
@@ -23,18 +23,18 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One instance type, and what the job takes on it."""
+    """One instance type, and the job's figures on it."""
 
     name: str
     gpu: str
     memory_bytes: int
-    """Of a node."""
+    """Memory of one node."""
     workload: Workload
     on_demand_usd_per_hour: float
     spot_usd_per_hour: Mapping[str, float]
-    """By zone; empty: it is not to be had."""
+    """By zone; empty if it is not available on spot."""
     rate: LossRate = PUBLISHED
-    """Of losses on spot."""
+    """Rate of losses on spot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +44,16 @@ class Question:
     nodes: range
     steps: int
     checkpoint_every: int | None
-    """As `Stakes` has it, and so has `put_usd`."""
+    """As in `Stakes`, like `put_usd`."""
     replace_s: float = REPLACE_S
-    """Until a lost node's place is taken."""
+    """Time until a lost node is replaced."""
     standbys: int = 0
     modes: tuple[str, ...] = REDUNDANCY_MODES
     put_usd: float = 0.0
     most_hours: float = inf
-    """Expected; slower plans are left out."""
+    """Expected hours; slower plans are left out."""
     least_value: float = 0.0
-    """Samples per dollar: where no plan can be worth as much, none is looked at closely."""
+    """Samples per dollar: a line whose plans cannot reach it is not examined closely."""
 
     def hazard(
         self,
@@ -62,7 +62,7 @@ class Question:
         preemptible: bool,
         rate: LossRate = PUBLISHED,
     ) -> Hazard:
-        """Of nodes at these prices, which are lost so often."""
+        """The hazard of nodes at these prices and this rate of losses."""
         stakes = Stakes(
             zone_usd_per_hour=zone_usd_per_hour,
             preemptible=preemptible,
@@ -75,7 +75,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What makes an option another one."""
+    """The choices that tell options apart."""
 
     instance_type: str
     market: str
@@ -84,12 +84,12 @@ class Line:
 
     @property
     def resilience(self) -> str:
-        """The redundancy mode in words for who rents: what helps when a node is lost."""
+        """The redundancy mode in words for a user: what helps when a node is lost."""
         return {"off": "checkpoints only", "peer": "other pipelines"}.get(self.mode, self.mode)
 
     @property
     def name(self) -> str:
-        """`g5.xlarge spot, stash, all in one zone`."""
+        """Text such as `g5.xlarge spot, stash, all in one zone`."""
         where = {
             "one": "all in one zone",
             "pipelines": "a pipeline in a zone",
@@ -113,17 +113,17 @@ class Option:
     zones: Mapping[str, int]
     """Zone -> nodes, standbys included."""
     anchors: int
-    """Of the nodes, those on demand in a mixed option: `cloud.anchors` of its launch."""
+    """The nodes that are on demand in a mixed option: `cloud.anchors` of its launch."""
     preemptions_per_node_hour: float
-    """Expected of those on spot, by their zones; 0: there are none."""
+    """Expected rate for the spot nodes, by their zones; 0: there are none."""
     steps: int
     batch: int
 
     @property
     def launchable(self) -> bool:
-        """Whether a launch rents what is meant. `cloud.anchors` says how many nodes are on demand,
-        not in which slots they are: that is enough where each stage has a live copy on one of them
-        wherever they are, and no standby may be one."""
+        """Whether a launch rents exactly this option. `cloud.anchors` says how many nodes are on
+        demand, but not in which slots they are. That suffices if each stage has a live copy on one
+        of them wherever they are, and no standby may be one."""
         if self.line.market != MIXED:
             return True
         grid = self.plan.choice.grid
@@ -131,7 +131,7 @@ class Option:
         return grid.pipelines == 1 and grid.stages - self.anchors <= 1 and not standbys
 
     def by_market(self) -> dict[bool, int]:
-        """Whether on spot -> so many nodes."""
+        """Whether on spot -> number of nodes."""
         fixed = self.plan.nodes if self.line.market == ON_DEMAND else self.anchors
         return {
             spot: nodes
@@ -141,56 +141,56 @@ class Option:
 
     @property
     def value(self) -> float:
-        """Samples per US dollar: `value.samples_per_usd`, what losses cost taken off."""
+        """Samples per US dollar: `value.samples_per_usd`, less what losses cost."""
         return self.plan.value
 
     @property
     def hours(self) -> float:
-        """Expected until the last step."""
+        """Expected hours until the last step."""
         return self.steps * self.batch / self.plan.expected_samples_per_s / HOUR_S
 
     @property
     def usd(self) -> float:
-        """Expected in all."""
+        """Expected total cost."""
         return self.steps * self.batch / self.value
 
     @property
     def preemptions(self) -> float:
-        """Expected in all."""
+        """Expected total number."""
         spot = self.by_market().get(True, 0)
         return self.preemptions_per_node_hour * spot * self.hours
 
     def usd_per_million_tokens(self, tokens_per_sample: int) -> float:
-        """Where the samples are text."""
+        """The price of a million tokens, for samples of text."""
         return 1e6 / tokens_per_usd(self.value, tokens_per_sample)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfits:
-    """Lines of which no plan fits into memory."""
+    """Lines without a plan that fits into memory."""
 
     lines: int
     nearest: str
-    """The type and the reason, with layer and bytes; "": there are none."""
+    """The type and the reason, with layer and bytes; "" if there are none."""
     memory_bytes: int = 0
-    """Of a node of that type."""
+    """Memory of a node of that type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The table: what was found best first, and all else that was looked at."""
+    """The table: the options found, best first, and all other lines examined."""
 
     found: tuple[Option, ...]
     behind: tuple[tuple[Line, float], ...]
-    """Of each other line what it is worth at most."""
+    """Each other line, with an upper bound of its value."""
     misfits: Misfits
     too_slow: tuple[Line, ...]
-    """Lines of which every plan that fits takes longer than is allowed."""
+    """Lines in which every plan that fits takes longer than allowed."""
     least_hours: float
-    """No plan that fits takes less, whatever is allowed; inf: none fits."""
+    """The least time of any plan that fits, without the limit; inf: none fits."""
     lines: int
-    """In all."""
+    """Number of all lines."""
 
     def first(self, wanted: Callable[[Option], bool]) -> Option | None:
-        """The best of those that are wanted."""
+        """The best option for which `wanted` is true."""
         return next((one for one in self.found if wanted(one)), None)

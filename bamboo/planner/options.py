@@ -1,11 +1,12 @@
-"""What a job could be rented as, best value first: instance type x market x zones x resilience.
+"""All ways to rent for a job, best value first: instance type x market x zones x resilience.
 
 Rule: the value of an option is that of its best plan by `ranking`, which quotes `value.py`; this
-file only crosses what can be chosen. A line of the table is worked out no further than is needed to
-know that it is behind those asked for: of the others it is said what they are worth at most.
+file only crosses the choices. A line of the table is computed no further than is needed to know
+that it ranks below the requested ones; such lines show an upper bound of their value.
 
-A mixed option has anchors on demand, which nobody takes: one whole pipeline, or with a single one
-every second stage of the ring, so that each stage always has a live copy. It is modelled so.
+A mixed option has anchors on demand, which the cloud does not take: one whole pipeline or, with a
+single pipeline, every second stage of the ring, so that each stage always has a live copy. It is
+modelled this way.
 """
 
 import heapq
@@ -35,9 +36,10 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import SPREADS, how_redundant
 
 LEAST, FATAL, CALM, WHOLE = range(4)
-"""What is known of a plan: its least step; what fatal losses cost at least; its calm step; all."""
+"""What is known of a plan, in order: its least step; the least cost of fatal losses; its calm step;
+all."""
 Told = Callable[[int, int], None]
-"""(lines that are known, of all)."""
+"""Receives the number of lines that are known, and of all lines."""
 
 
 def options(
@@ -47,10 +49,10 @@ def options(
     most: int,
     told: Told = lambda _done, _of_all: None,
 ) -> Options:
-    """The `most` best lines (0: all), best first, and beside them the best on demand, the best on
+    """The `most` best lines (0: all), best first, and in addition the best on demand, the best on
     spot without redundancy and the best on spot with it.
 
-    Raises InputError without any offer; what does not fit is counted, and no error here.
+    Raises InputError without any offer. What does not fit is counted and is not an error here.
     """
     if not offers:
         raise InputError("no instance type to compare; name one that the catalogue has")
@@ -58,8 +60,8 @@ def options(
 
 
 def together(tables: Sequence[Options], *, most: int) -> Options:
-    """What parts of the offers came to, as if all had been searched at once: the best `most`, and
-    one of each sort."""
+    """Merge the tables of parts of the offers, as if all had been searched at once: the best
+    `most`, and one of each sort."""
     ordered = sorted((one for table in tables for one in table.found), key=lambda one: -one.value)
     kept, sorts = [], set[str]()
     behind = [(line, most_) for table in tables for line, most_ in table.behind]
@@ -81,8 +83,8 @@ def together(tables: Sequence[Options], *, most: int) -> Options:
 
 
 def shared_out(offers: Sequence[Offer], parts: int) -> list[list[Offer]]:
-    """The offers in at most so many parts that may be searched apart: of one GPU all are in one,
-    because they share most of their work. The same for the same offers."""
+    """The offers in at most `parts` parts that may be searched separately. Offers of one GPU are in
+    one part, because they share most of their work. The result is deterministic."""
     groups: dict[tuple[int, tuple[float, ...]], list[Offer]] = {}
     for offer in offers:
         groups.setdefault(_size(offer), []).append(offer)
@@ -99,16 +101,16 @@ def again(option: Option, offer: Offer, question: Question) -> Option:
 
 
 def anchors(grid: Grid) -> int:
-    """How many nodes a mixed option has on demand, so that no stage can lose its last live copy."""
+    """The number of on-demand nodes of a mixed option that keeps a live copy of every stage."""
     return grid.stages if grid.pipelines > 1 else -(-grid.stages // 2)
 
 
 @dataclass(order=True, slots=True)
 class _Entry:
-    """Of the queue. What less is known of comes first where values are equal."""
+    """An entry of the queue. Among equal values, the one of which less is known comes first."""
 
     key: tuple[float, int, int]
-    """Minus the value, how much is known, and a number of its own."""
+    """The negated value, how much is known, and a unique number."""
     line: Line = field(compare=False)
     judge: Judge = field(compare=False)
     choice: Choice = field(compare=False)
@@ -130,7 +132,7 @@ class _Table:
         self._alike: list[tuple[Offer, Judge]] = []
 
     def played(self, most: int, told: Told) -> Options:
-        """Look at everything, and closely at the best."""
+        """Examine all lines, and the best of them closely."""
         for done, offer in enumerate(self._offers.values()):
             told(done, 2 * len(self._offers))
             self._enter(offer)
@@ -151,7 +153,7 @@ class _Table:
         )
 
     def _search(self, goal: int, told: Told) -> tuple[list[Option], dict[Line, float]]:
-        """Once there are enough, only a sort that is still missing is looked at more closely."""
+        """Once there are enough options, only a sort that is still missing is examined closely."""
         found: list[Option] = []
         done: set[Line] = set()
         left: dict[Line, float] = {}
@@ -171,16 +173,16 @@ class _Table:
         return sorted(found, key=lambda one: -one.value), left
 
     def _at_most(self) -> dict[Line, float]:
-        """Of every line that fits what the best of its plans is worth at most."""
+        """Every line that fits, with an upper bound of the value of its plans."""
         left: dict[Line, float] = {}
         for entry in self._queue:
             left[entry.line] = max(left.get(entry.line, 0.0), -entry.key[0])
         return left
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- lines and plans
 
     def of_plan(self, line: Line, choice: Choice) -> Option:
-        """A line with this plan, whatever others there are."""
+        """A line with this plan, whatever other plans it has."""
         judges = self._judges(self._offers[line.instance_type])
         judge = next(j for market, j in judges if (market, j.book.spread) == _place(line))
         known = judge.with_losses(judge.calm(choice))
@@ -189,17 +191,17 @@ class _Table:
         return self._option(line, judge, known)
 
     def _enter(self, offer: Offer) -> None:
-        """Every line of an offer, and every plan of it that fits, with the most it is worth."""
+        """Enter every line of an offer, and every plan of it that fits, with its upper bound."""
         for market, judge in self._judges(offer):
-            # Of one GPU there are instances of several sizes.
+            # One GPU comes in instances of several sizes.
             size = _size(offer)
             if size not in self._fitting:
                 self._fitting[size] = list(judge.candidates.all())
             self._enter_lines(offer, market, judge, self._fitting[size])
 
     def _judges(self, offer: Offer) -> Iterator[tuple[str, Judge]]:
-        """Of each market and spread; all of them share their dry runs, also with those of offers
-        on which a step takes the same."""
+        """A judge for each market and spread. They all share their dry runs, also with those of
+        offers with the same step times."""
         question, spot = self._question, offer.spot_usd_per_hour
         room, standbys = self._room(offer, question.modes), question.standbys
         fixed = question.hazard({"": offer.on_demand_usd_per_hour}, preemptible=False)
@@ -251,12 +253,12 @@ class _Table:
                     self._queue.append(_Entry(key=key, line=line, judge=judge, choice=choice))
 
     def _grids(self, work: Workload, mode: str) -> Iterator[Grid]:
-        """Those that a mode could have, if there were memory: `peer` needs a second pipeline."""
+        """The grids that a mode could have with enough memory: `peer` needs a second pipeline."""
         least = 2 if mode == "peer" else 1
         return (g for g in grids_of(work, self._question.nodes) if g.pipelines >= least)
 
     def _bound(self, line: Line, judge: Judge, choice: Choice, *, fatal: bool = False) -> float:
-        """The plan is worth no more: with the least step, and with the `fatal` losses alone."""
+        """An upper bound of the plan's value: its least step and, with `fatal`, fatal losses."""
         grid, floor_s = choice.grid, judge.floor_s(choice)
         rate = samples_per_s(judge.candidates.work(choice.microbatch).batch, floor_s)
         if fatal and line.market == SPOT:
@@ -269,7 +271,7 @@ class _Table:
         return samples_per_usd(rate, price) * (1 + ROUNDING)
 
     def _mixed_usd_per_hour(self, line: Line, judge: Judge, grid: Grid) -> float:
-        """Of all nodes, in one zone."""
+        """The price of all nodes, in one zone."""
         prices, zones = judge.book.hazard.stakes.zone_usd_per_hour, judge.book.zones(grid)
         each = [prices[zone] for zone, count in zones.items() for _ in range(count)]
         fixed = anchors(grid)
@@ -285,7 +287,7 @@ class _Table:
         )
 
     def _nearest(self) -> Misfits:
-        """Of those that do not fit the one with the most memory and the least redundancy."""
+        """Of the lines that do not fit, the one with the most memory and the least redundancy."""
         if not self._misfits:
             return Misfits(lines=0, nearest="")
 
@@ -297,7 +299,7 @@ class _Table:
         offer = self._offers[line.instance_type]
         try:
             why = str(Candidates(offer.workload, self._room(offer, (line.mode,))).nothing())
-        except InputError as none:  # the nodes make no grid at all
+        except InputError as none:  # the nodes do not make any grid
             why = str(none)
         return Misfits(
             lines=len(self._misfits),
@@ -308,7 +310,7 @@ class _Table:
     # ---------------------------------------------------------------- one plan
 
     def _look_closer(self, entry: _Entry) -> None:
-        """One step further; what turns out to be too slow is dropped."""
+        """Compute the entry one step further; drop it if it turns out to be too slow."""
         judge, line, level = entry.judge, entry.line, entry.key[1]
         known = entry.candidate
         if level == LEAST:
@@ -324,7 +326,7 @@ class _Table:
         heapq.heappush(self._queue, replace(entry, key=key, candidate=known))
 
     def _mixed(self, line: Line, judge: Judge, plan: Candidate) -> Candidate:
-        """With anchors: dearer, fewer are lost, and no loss is fatal."""
+        """The plan with anchors: it costs more, fewer nodes are lost, and no loss is fatal."""
         price = self._mixed_usd_per_hour(line, judge, plan.choice.grid)
         hazard = judge.book.hazard
         losses = plan.losses
@@ -355,12 +357,12 @@ class _Table:
 
 
 def _size(offer: Offer) -> tuple[int, tuple[float, ...]]:
-    """What decides which plans fit."""
+    """The properties of an offer that decide which plans fit."""
     return offer.memory_bytes, offer.workload.both_s
 
 
 def _same_steps(one: Offer, other: Offer) -> bool:
-    """Whether plans fit and steps take the same on both, but for what a node sends in all."""
+    """Whether fits and step times are the same on both, except for a node's total send rate."""
     if _size(one) != _size(other):
         return False
     works = (
@@ -371,8 +373,8 @@ def _same_steps(one: Offer, other: Offer) -> bool:
 
 
 def _modes(market: str, modes: Sequence[str]) -> tuple[str, ...]:
-    """Those that make a difference: nobody takes what is on demand, and anchors without a copy of
-    every stage are for nothing."""
+    """The modes that make a difference on a market. Nodes on demand are not taken, and anchors are
+    useless without a copy of every stage."""
     if market == ON_DEMAND:
         return ("off",)
     return tuple(mode for mode in modes if market == SPOT or mode != "off")
@@ -383,5 +385,5 @@ def _place(line: Line) -> tuple[str, str]:
 
 
 def _sort(line: Line) -> str:
-    """One of each is looked for, to compare with."""
+    """The sort of a line; the best line of each sort is found for comparison."""
     return line.market if line.market != SPOT else f"{SPOT} {'with' if line.redundant else 'bare'}"

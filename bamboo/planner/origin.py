@@ -1,7 +1,7 @@
-"""Where a price is from and when it held: every price says both, and so how old it is.
+"""The source and the date of a price: every price has both, and therefore an age.
 
 Rule: pure; the present day is an argument. A time that is known roughly counts as its earliest day,
-so an age that is shown is never less than the true one.
+so the age shown is never less than the true one.
 """
 
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ class Origin:
     """The source of a price."""
 
     seen: str
-    """When it held, as ISO 8601: a moment, a day, a month or a year, or `… to …`."""
+    """When the price held, as ISO 8601: a moment, a day, a month or a year, or `… to …`."""
     source: str
 
     def __post_init__(self) -> None:
-        """Raises ValueError when `seen` names no time."""
+        """Raises ValueError when `seen` is not a time."""
         last_moment(self.seen)
 
     @property
     def until(self) -> datetime:
-        """The latest moment at which it is known to have held."""
+        """The latest moment at which the price is known to have held."""
         return last_moment(self.seen)
 
     def age_days(self, today: date) -> int:
-        """Whole days since then; 0 where that is still to come."""
+        """Whole days since then; 0 if that is in the future."""
         return max(0, (today - self.until.date()).days)
 
 
 def last_moment(seen: str) -> datetime:
-    """The beginning of what is named last in `seen`, in UTC. Raises ValueError."""
+    """The beginning of the last period named in `seen`, in UTC. Raises ValueError."""
     last = seen.rpartition(" to ")[2].strip()
     padded = last + "-01" * max(0, 2 - last.count("-")) if len(last) < len("2026-01-01") else last
     try:

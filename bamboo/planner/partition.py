@@ -1,7 +1,7 @@
 """Cuts a list of layers into consecutive stages of nearly equal cost: exact, and deterministic.
 
-Rule: first the largest stage is as small as it can be, then the sum of the squares of the stages'
-costs, then the cut that comes first in dictionary order.
+Rule: first, the largest stage is as small as possible; then the sum of the squares of the stages'
+costs is least; then the first cut in dictionary order is taken.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,9 +16,9 @@ def partition(costs: Sequence[float], stages: int) -> tuple[int, ...]:
     """The first layer of each stage, and the number of layers at the end (`Placement.cut`).
 
     `costs` holds one finite figure >= 0 per layer (any unit). Every stage gets at least one layer.
-    Dynamic programming over (stages, layers): O(stages * layers * log(layers)) for the largest
-    stage, and then over the stages that are no larger, of which each layer begins about
-    layers / stages.
+    Dynamic programming over (stages, layers) takes O(stages * layers * log(layers)) for the largest
+    stage. A second pass considers only stages that are no larger; each layer begins about
+    layers / stages of those.
     Raises InputError when there are more stages than layers, or a cost is unusable.
     """
     check_costs(costs, stages)
@@ -52,8 +52,8 @@ def _smallest_largest(before: Sequence[float], stages: int) -> float:
 
 
 def _least_of_both(before: Sequence[float], best: Sequence[float], start: int, last: int) -> float:
-    """The least larger one of the stage from `start` to a stop, and of what follows the stop, over
-    all stops up to `last`: the one grows with the stop, the other does not."""
+    """The minimum, over all stops up to `last`, of the larger of two costs: the stage from `start`
+    to the stop, which grows with the stop, and what follows the stop, which does not."""
 
     def is_longer(stop: int) -> bool:
         return before[stop] - before[start] >= best[stop]
@@ -93,7 +93,7 @@ def _flattest(before: Sequence[float], stages: int, limit: float) -> tuple[int, 
 
 
 def _end_of_longest(before: Sequence[float], start: int, limit: float) -> int:
-    """Where a stage from `start` ends that costs at most `limit`: no cost is below 0."""
+    """The end of the longest stage from `start` that costs at most `limit`; no cost is below 0."""
 
     def cost(until: float) -> float:
         return until - before[start]

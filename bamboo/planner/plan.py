@@ -1,6 +1,6 @@
-"""The plan of a job before anything is started: cut, bytes, price, step time, what it survives.
+"""The plan of a job before launch: cut, bytes, price, step time, and the losses that it survives.
 
-Rule: plain arguments in, one frozen value out; every figure says what it was made from.
+Rule: plain arguments in, one frozen value out; every figure names its source.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,34 +45,34 @@ class Plan:
     cut: tuple[int, ...]
     """First layer of each stage, then the layer count."""
     parameters: int
-    """Scalars of the whole model, each copy of a tied one counted."""
+    """Scalars of the whole model, counting each copy of a tied parameter."""
     memory: tuple[StageBytes, ...]
     instance_type: InstanceType
     instances: int
     on_demand_usd_per_hour: float
     spot_usd_per_hour: Mapping[str, float]
-    """Zone -> all instances in that zone; empty where no spot price is known."""
+    """Zone -> all instances in that zone; empty if no spot price is known."""
     expected: Expected | None
-    """With `grid`. None: nobody has measured or given how long a microbatch takes."""
+    """With `grid`. None: the time of a microbatch is neither measured nor given."""
     largest: Grid
-    """That the instances fill, standbys apart: what they are paid for."""
+    """The largest grid that the instances, without standbys, fill."""
     full: Expected | None
     """With `largest`."""
     spread: str
-    """How the nodes lie over the zones, one of SPREADS."""
+    """How the nodes are spread over the zones, one of SPREADS."""
     spreads: tuple[Spread, ...]
-    """The price of each that the zones and pipelines allow, with the most pipelines that the run
-    may have; empty where nobody knows how long a step takes."""
+    """The price of each spread that the zones and pipelines allow, with the most pipelines that the
+    run may have; empty if the step time is unknown."""
     rate: LossRate
-    """Of losses, that the spreads are priced for."""
+    """The rate of losses for which the spreads are priced."""
     assignment: Assignment
-    """Who owns and shadows which slot at the start, the nodes named after their zones."""
+    """Owner and shadow of every slot at the start; nodes are named after their zones."""
     shards: Shards
-    """What a checkpoint consists of."""
+    """The parts of a checkpoint."""
     given_every: int | None
-    """Steps between two checkpoints as the job says; None: it leaves them to the plan."""
+    """Steps between two checkpoints as the job says; None: the plan decides."""
     notes: tuple[str, ...]
-    """What the user should know before he starts, as sentences."""
+    """What the user should know before a launch, one sentence each."""
 
     @property
     def chosen(self) -> Spread | None:
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def transfer_usd_per_hour(self) -> float:
-        """Of bytes between zones, at the rate of calm steps, for the spread that is taken."""
+        """The price of bytes between zones, at the rate of calm steps, for the spread taken."""
         return 0.0 if self.chosen is None else self.chosen.transfer_usd_per_hour
 
     def samples_per_usd(self, usd_per_hour: float) -> float | None:
@@ -115,14 +115,14 @@ def make_plan(
     spread: str = "auto",
     rate: LossRate = PUBLISHED,
 ) -> Plan:
-    """Plan a job on one instance type, one node an instance.
+    """Plan a job on one instance type, with one node per instance.
 
     `cut` names the first layer of each stage; empty: balanced by flops. `shape` is the batch in
-    virtual nodes; `timed` the same layers with their times, None: nobody knows them.
+    virtual nodes; `timed` is the same layers with their times, None if unknown.
     `zone_spot_usd_per_hour` is per instance; `standbys` are instances beyond the grid of
     `max_pipelines` (0: of `grid`), paid like the others. `spread` is one of SPREADS, or `auto` for
-    the cheapest. Raises InputError when there are more stages than layers, or cut or spread do not
-    fit.
+    the cheapest. Raises InputError when there are more stages than layers, or if the cut or the
+    spread does not fit.
     """
     whole = whole_cut(facts, grid, cut)
     largest = Grid(pipelines=max(max_pipelines, grid.pipelines), stages=grid.stages)
@@ -174,8 +174,8 @@ def make_plan(
 def whole_cut(
     facts: Sequence[LayerFacts], grid: Grid, cut: Sequence[int], costs: Sequence[float] = ()
 ) -> tuple[int, ...]:
-    """`cut` with the layer count; an empty one balanced by `costs`, by default the flops.
-    Raises InputError for one that does not cut these layers into so many stages."""
+    """`cut` with the layer count; an empty one is balanced by `costs`, by default the flops. Raises
+    InputError if it does not cut these layers into the stages of the grid."""
     if not cut:
         return partition(costs or [layer.cost for layer in facts], grid.stages)
     whole = (*cut, len(facts))
@@ -202,7 +202,7 @@ def _choose(spread: str, spreads: Sequence[Spread]) -> str:
 def _notes(
     plan: Plan, stakes: Stakes, zones: Mapping[str, int], zone_of: Mapping[NodeId, str]
 ) -> tuple[str, ...]:
-    """Of a plan without any; `zones` are empty where none has a price."""
+    """The notes for a plan; `zones` is empty if none has a price."""
     every = min(plan.checkpoint_every, stakes.steps)
     loss = single_loss(plan.assignment, plan.mode, checkpoint_every=every)
     return (
@@ -221,8 +221,8 @@ def _notes(
 
 
 def _replica_notes(assignment: Assignment) -> tuple[str, ...]:
-    """A ring of an odd number of stages over two zones has neighbours in one zone, whose replica
-    goes to a node that has one already."""
+    """A ring of an odd number of stages over two zones has two neighbours in one zone; their
+    replica goes to a node that already has one."""
     most = max(len(assignment.shadowed_by(node)) for node in assignment.owners)
     if most < 2:
         return ()
@@ -233,7 +233,7 @@ def _replica_notes(assignment: Assignment) -> tuple[str, ...]:
 
 
 def _until_replaced(mode: str, loss: Outcome, grid: Grid) -> str:
-    """Who does a lost node's work while nobody stands by; "" where its loss ends the run."""
+    """Which node does a lost node's work without a standby; "" if its loss ends the run."""
     if mode not in BARE_MODES:
         return "a lost node's neighbour does its work until a replacement has booted"
     if loss is Outcome.ENDED:
@@ -244,7 +244,7 @@ def _until_replaced(mode: str, loss: Outcome, grid: Grid) -> str:
 
 
 def _spare_notes(growing: int, standbys: int, each: float, *, without: str) -> tuple[str, ...]:
-    """What the nodes beyond the grid of the start are for, and what they cost."""
+    """The purpose and the cost of the nodes beyond the first grid."""
     notes = []
     if growing:
         notes.append(

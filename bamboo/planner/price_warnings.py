@@ -1,8 +1,9 @@
-"""What is to be said of the prices that a plan is made with, beside where they are from.
+"""Warnings about the prices of a plan, in addition to their sources.
 
-Rule: pure; one function for plan, price list, simulation and offers, so that they say the same.
-What is no price was refused where it was read; here are pools that are left out, and prices that
-are taken though they are old, or cannot be held against an on-demand price of their own region.
+Rule: pure; plan, price list, simulation and offers use this one function, so they say the same. Bad
+prices were refused where they were read. The warnings are about pools that are left out, and about
+prices that are used although they are old or cannot be compared with an on-demand price of their
+own region.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +23,9 @@ def price_warnings(
     *,
     spot: bool = True,
 ) -> tuple[str, ...]:
-    """A sentence for each pool of these types and zones (None: all that were looked at) that is
-    left out, and for all types whose prices are old; without `spot` of on-demand prices alone.
-    Without a day in the catalogue nothing is old."""
+    """One sentence for each pool of these types and zones (None: all zones seen) that is left out,
+    and one for all types whose prices are old. Without `spot`, on-demand prices alone count.
+    Without a day in the catalogue no price counts as old."""
     kinds = [catalogue.types[name] for name in dict.fromkeys(names) if name in catalogue.types]
     zones = None if zones is None else tuple(zones)
     said = list(catalogue.left_out([kind.name for kind in kinds], zones)) if spot else []

@@ -1,4 +1,4 @@
-"""Facts of a model's layers: the only thing that the planner knows of a model.
+"""Facts of a model's layers, which are all that the planner knows of a model.
 
 Rule: a workload gives one LayerFacts per layer; nothing else here assumes a transformer. For the
 built-in GPT the facts come from its shape, so that a plan needs neither torch nor the weights.
@@ -16,13 +16,13 @@ class LayerFacts:
 
     name: str
     parameters: int
-    """Scalars, its copy of a tied parameter included."""
+    """Scalars, including its copy of a tied parameter."""
     forward_flops: float
-    """Multiplications and additions of one forward; a backward counts twice as much."""
+    """Multiplications and additions of one forward; a backward counts twice as many."""
     output_bytes: int
-    """What goes to the next layer."""
+    """The tensor for the next layer."""
     activation_bytes: int
-    """What autograd holds between forward and backward, the layer's input included."""
+    """Tensors that autograd holds between forward and backward, the layer's input included."""
 
     @property
     def cost(self) -> float:

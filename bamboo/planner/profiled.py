@@ -1,7 +1,7 @@
-"""The profile of a job: what each of its layers takes, in seconds, bytes and work.
+"""The profile of a job: time, bytes and work of each of its layers.
 
-Rule: a value with a JSON form of its own. Who measures or models it is elsewhere; whatever is
-planned or simulated from it takes `facts` and `profiled_workload`, and shows its source.
+Rule: a value with a JSON form of its own. Other files measure or model it; plans and simulations
+use it through `facts` and `profiled_workload`, and show its source.
 """
 
 import json
@@ -18,19 +18,19 @@ from bamboo.topology.virtual_nodes import BatchShape
 
 SCHEMA_VERSION = 1
 STATE_COPIES = 2 + MOMENTS
-"""Of a layer's parameters while it trains: themselves, their gradient and the moments."""
+"""Copies of a layer's parameters in training: the parameters, their gradient and the moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an operation has a device do, counted while it ran."""
+    """The work of an operation on a device, counted during a run."""
 
     product_flops: float
-    """Of matrix products, convolutions and attention: multiplications and additions."""
+    """Multiplications and additions of matrix products, convolutions and attention."""
     product_bytes: float
-    """That these read and write."""
+    """Bytes that these operations read and write."""
     other_bytes: float
-    """That all other kernels read and write, each on its own, as without a compiler."""
+    """Bytes that all other kernels read and write, each separately, as without a compiler."""
     kernels: int
 
 
@@ -41,23 +41,23 @@ class LayerProfile:
     name: str
     measured_as: int
     """The layer that was measured for it: itself, or an earlier one that the same function makes
-    and that takes an input of the same shape."""
+    and whose input has the same shape."""
     forward_s: float
     backward_s: float
     optimizer_s: float
     """Once a step: the squares for the norm, the clipping and AdamW."""
     scatter: float
-    """Interquartile range of forward plus backward, over its median; 0 where it is modelled."""
+    """Interquartile range of forward plus backward, over its median; 0 if it is modelled."""
     repeats: int
-    """Measured; the times are their medians."""
+    """Number of measurements; the times are their medians."""
     parameters: int
-    """Scalars, its copy of a tied parameter included."""
+    """Scalars, including its copy of a tied parameter."""
     parameter_bytes: int
     output_bytes: int
-    """What goes to the next layer."""
+    """The tensor for the next layer."""
     activation_bytes: int
-    """What autograd holds between forward and backward, its input included; of the last layer what
-    the loss holds, too."""
+    """Tensors that autograd holds between forward and backward, its input included. The last layer
+    also includes what the loss holds."""
     forward: Work
     backward: Work
     optimizer: Work
@@ -69,20 +69,20 @@ class LayerProfile:
 
     @property
     def least_bytes(self) -> int:
-        """What a device must have to train this layer alone, with one microbatch in flight."""
+        """Memory that a device needs to train this layer alone, with one microbatch in flight."""
         return STATE_COPIES * self.parameter_bytes + self.activation_bytes + self.output_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Of the layers of a job, in order."""
+    """The profiles of a job's layers, in order."""
 
     job: str
     """Name of the job file."""
     source: str
-    """Where the times are from, for whoever shows them."""
+    """The source of the times, as text."""
     modelled: bool
-    """Whether the times follow from counted work instead of a clock."""
+    """Whether the times are modelled from counted work instead of measured."""
     device: str
     """`cpu`, or the name of a GPU."""
     machine: str
@@ -93,11 +93,11 @@ class Profile:
     context: int
     """Tokens of a sample."""
     load: float
-    """Of the machine when the measuring began: processes that wanted a core, for each core."""
+    """The machine's load when the measuring began: processes that wanted a core, per core."""
     seen: str
-    """The day, as YYYY-MM-DD."""
+    """The day of the profile, as YYYY-MM-DD."""
     limit_s: float
-    """So long the measuring was allowed to take."""
+    """The time limit of the measurement."""
     layers: tuple[LayerProfile, ...]
 
     def __post_init__(self) -> None:
@@ -110,8 +110,8 @@ class Profile:
 
     @classmethod
     def from_json(cls, text: str) -> "Profile":
-        """Read what `to_json` wrote. Raises ValueError for anything else: another schema, a field
-        that is missing, unknown or of another kind."""
+        """Read what `to_json` wrote. Raises ValueError for anything else: another schema, or a
+        missing, unknown or ill-typed field."""
         try:
             raw = json.loads(text)
         except RecursionError as error:
@@ -124,27 +124,27 @@ class Profile:
         return profile
 
     def stash_bytes(self, index: int) -> int:
-        """What a stage that is this layer alone keeps of a microbatch until its neighbours' shadows
-        are safe: its output, and its input's gradient. (Of two steps at most, see `memory`.)"""
+        """What a stage of this layer alone keeps of a microbatch until its neighbours' shadows are
+        safe: its output, and its input's gradient. (Two steps are kept at most, see `memory`.)"""
         after = self.layers[index].output_bytes if index < len(self.layers) - 1 else 0
         before = self.layers[index - 1].output_bytes if index > 0 else 0
         return after + before
 
     @property
     def scatter(self) -> float:
-        """The largest of any layer that has a part in the time worth a word, 2 % of it."""
+        """The largest scatter of any layer that takes at least 2 % of the time."""
         whole_s = sum(layer.both_s for layer in self.layers)
         return max(
             (layer.scatter for layer in self.layers if layer.both_s >= 0.02 * whole_s), default=0.0
         )
 
     def largest_beyond(self, memory_bytes: float) -> int | None:
-        """The layer that needs most, if a device with so much memory cannot train it alone."""
+        """The layer that needs most, if a device with this much memory cannot train it alone."""
         largest = max(range(len(self.layers)), key=lambda i: self.layers[i].least_bytes)
         return largest if self.layers[largest].least_bytes > memory_bytes else None
 
     def facts(self) -> tuple[LayerFacts, ...]:
-        """As the planner takes them; the flops are those of matrix products."""
+        """The facts for the planner; the flops are those of matrix products."""
         return tuple(
             LayerFacts(
                 name=layer.name,
@@ -158,7 +158,7 @@ class Profile:
 
 
 def profiled_workload(profile: Profile, *, shape: BatchShape, batch: int) -> Workload:
-    """The job of a profile for plan and simulator; links and cuts are whoever's who knows them
+    """The workload of a profile, for plans and simulations. The caller adds links and cuts
     (`dataclasses.replace`). `batch`: samples in a step."""
     return Workload(
         name=profile.job,
@@ -173,7 +173,7 @@ def profiled_workload(profile: Profile, *, shape: BatchShape, batch: int) -> Wor
 
 
 def alike(profile: Profile) -> Iterable[range]:
-    """Layers that follow each other and were measured as one."""
+    """Runs of consecutive layers that were measured as one."""
     first = 0
     for index in range(1, len(profile.layers) + 1):
         end = index == len(profile.layers)

@@ -1,6 +1,6 @@
-"""Quotas: how many vCPUs of which quota a plan needs, and what an account may run of it.
+"""Quotas: how many vCPUs of which quota a plan needs, and how many an account may use.
 
-Rule: pure. An account that was never asked has what a new account has: 0 of every GPU quota. Spot
+Rule: pure. An account whose quotas are unknown is taken for a new one: 0 of every GPU quota. Spot
 and on-demand have different quotas. Source: AWS, "Amazon EC2 instance type quotas".
 """
 
@@ -59,7 +59,7 @@ CODES = tuple(dict.fromkeys(q.code for f in FAMILIES for q in (f.spot, f.on_dema
 
 
 def family_of(instance_type: str) -> Family | None:
-    """None: its quota is not known here."""
+    """The family of a type; None if its quota is not known here."""
     return next((f for f in FAMILIES if f.pattern.match(instance_type)), None)
 
 
@@ -68,17 +68,18 @@ class QuotaNeed:
     """What a plan needs of one quota."""
 
     quota: Quota | None
-    """None: not known for these types."""
+    """None: unknown for these types."""
     instances: Mapping[str, int]
     vcpus: int | None
     """None: the catalogue does not say how many vCPUs a type has."""
     has: float | None
-    """What the account has; None: it was not asked."""
+    """The account's quota; None: unknown."""
     seen: str = ""
 
     @property
     def enough(self) -> bool | None:
-        """None: not known. An account that was not asked is taken for a new one."""
+        """Whether the quota suffices; None: unknown. An account whose quota is unknown counts as a
+        new one."""
         if self.vcpus is None or self.quota is None:
             return None
         return (NEW_ACCOUNT_VCPUS if self.has is None else self.has) >= self.vcpus
@@ -87,8 +88,8 @@ class QuotaNeed:
 def quota_needed(
     instances: Mapping[str, int], catalogue: Catalogue, *, spot: bool
 ) -> tuple[QuotaNeed, ...]:
-    """The quotas that so many instances of each type need at once, all of one market, in the order
-    of the types. Raises InputError for a type that is not in the catalogue."""
+    """The quotas that these instances of each type need at once, all on one market, in the order of
+    the types. Raises InputError for a type that is not in the catalogue."""
     grouped: dict[Quota | None, dict[str, int]] = {}
     for name, count in instances.items():
         catalogue.find(name)
@@ -115,7 +116,7 @@ def quota_needed(
 
 
 def quota_sentence(need: QuotaNeed, *, region: str, today: date | None = None) -> str:
-    """One sentence on a need: how many vCPUs of what, and whether they are there."""
+    """One sentence on a need: how many vCPUs of which quota, and whether the account has them."""
     what = " and ".join(f"{count} {name}" for name, count in need.instances.items())
     if need.quota is None:
         return f"the quota of {what} is not known here: look it up in Service Quotas of {region}"

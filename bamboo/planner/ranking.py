@@ -1,12 +1,12 @@
-"""What each plan that fits is worth, best first, and why each of the others is behind.
+"""The value of each plan that fits, best first, and why each other plan ranks lower.
 
-Rule: value is samples per dollar with the time that losses cost taken off, and the one definition
-of it is in `value.py`. Times are those of dry runs, losses those of `losses.py`, bytes those of
-`memory.py`. Equal values are told apart by fewer nodes, the job's own bits, less redundancy, fewer
-pipelines, larger microbatches and a simpler spread, in this order.
+Rule: value is samples per dollar less the time that losses cost, as `value.py` defines it. Times
+are those of dry runs, losses those of `losses.py`, bytes those of `memory.py`. Equal values are
+ordered by fewer nodes, the job's own bits, less redundancy, fewer pipelines, larger microbatches
+and a simpler spread, in this order.
 
-A plan is played through only when it may be among those that are asked for: until then its value is
-bounded by a step that no schedule can beat, and then by its own without losses. The order is exact.
+A plan is simulated only if it may be among the requested ones. Until then its value is bounded by a
+step that no schedule can beat, and then by its own value without losses. The order is exact.
 """
 
 import heapq
@@ -26,71 +26,71 @@ from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO, SPREADS, how_redundant
 
 WHOLE = 2
-"""What is known of a plan: its bound; 1: its calm step; 2: what losses cost it, too."""
+"""What is known of a plan: 0: its bound; 1: its calm step; 2: also what losses cost."""
 DIGITS = 9
-"""Of a value that count when two are compared: what is beyond is rounding."""
+"""Digits of a value that count when two are compared; the rest is rounding."""
 ROUNDING = 1e-8
 SAME = 5e-3
-"""Values that differ by no more are called equal in words, and where a mode is chosen: times are
-not known better than that."""
+"""Values that differ by no more count as equal in words and in the choice of a mode, because times
+are not known more exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A plan that fits with its figures, all of them predicted."""
+    """A plan that fits, with its predicted figures."""
 
     choice: Choice
     source: str
-    """Where the times are from."""
+    """The source of the times."""
     nodes: int
     """Standbys included."""
     step_s: float
     samples_per_s: float
-    """While nothing is lost."""
+    """Throughput without losses."""
     busy: float
-    """Share of the nodes' time with forwards and backwards that are needed; the rest is bubbles,
-    messages and redundant work."""
+    """Share of the nodes' time in needed forwards and backwards; the rest is bubbles, messages and
+    redundant work."""
     redundancy_overhead: float
-    """By how much a calm step is longer than with mode `off`, the same in all else."""
+    """Relative increase of a calm step over mode `off`, all else being equal."""
     losses: Losses
     sent_bytes: float
-    """By the busiest node, per step."""
+    """Bytes per step of the busiest node."""
     wire_share: float
-    """Of a step that this takes at the rate of a node or, where only links have one, at that of
-    one link; 0: sizes do not matter here."""
+    """Share of a step that sending them takes, at the rate of a node or, if only links have a rate,
+    at that of one link; 0: sizes do not matter here."""
     usd_per_hour: float
-    """All nodes, and what moves between zones."""
+    """The price of all nodes, and of traffic between zones."""
     spread: str = ""
-    """How the nodes lie over the zones."""
+    """How the nodes are spread over the zones."""
     why: str = ""
-    """One sentence: why it is the first, or why it is behind the first."""
+    """One sentence: why it is the first, or why it ranks below the first."""
 
     @property
     def value(self) -> float:
-        """Samples per US dollar, the time that losses cost taken off."""
+        """Samples per US dollar, less the time that losses cost."""
         return samples_per_usd(self.expected_samples_per_s, self.usd_per_hour)
 
     @property
     def expected_samples_per_s(self) -> float:
-        """With what losses are expected to cost."""
+        """Throughput with the expected cost of losses."""
         return self.samples_per_s / (1 + self.losses.share)
 
     @property
     def overhead(self) -> float:
-        """Expected: of redundancy in calm steps and of losses together, per useful time."""
+        """Expected overhead of redundancy in calm steps and of losses, per useful time."""
         return (1 + self.redundancy_overhead) * (1 + self.losses.share) - 1
 
 
 T = TypeVar("T")
 Played = dict[tuple[int, str, tuple[int, ...]], DryRuns]
-"""Of one workload: by samples of a microbatch, mode and cut."""
+"""Dry runs of one workload, by samples of a microbatch, mode and cut."""
 
 
 def least_redundant(
     found: Sequence[T], *, value: Callable[[T], float], mode: Callable[[T], str]
 ) -> T:
-    """Of those that are worth the most as far as anybody knows (to within SAME) the one with the
-    least redundancy, and of those the one that is worth most."""
+    """Among those whose value cannot be told from the best (to within SAME), those with the least
+    redundancy; and of those, the one with the highest value."""
     best = max(map(value, found))
     alike = [one for one in found if value(one) >= best * (1 - SAME)]
     return min(alike, key=lambda one: (how_redundant(mode(one)), -value(one)))
@@ -109,12 +109,11 @@ def ranked(
 ) -> tuple[Candidate, ...]:
     """The `most` best plans (0: all) of a job, best first, each with its sentence.
 
-    `workload` is the job as it is written; `spread` says how the nodes lie over the zones of
-    `hazard.stakes`, and plans that it does not allow are left out; with `auto` each plan has the
-    one that it is worth most with. `standbys` are paid. `told` is called with (plans timed, of
-    all): not all of them need be. `played`: dry runs of these layers, to use and add to.
-    Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
-    zones allow none.
+    `workload` is the job as written. `spread` says how the nodes are spread over the zones of
+    `hazard.stakes`, and plans that it does not allow are left out; with `auto` each plan has its
+    best spread. `standbys` are paid. `told` is called with (plans timed, of all); not every plan
+    needs to be timed. `played`: dry runs of these layers, to use and add to. Raises JobFitsNowhere
+    when no plan of the room fits, and InputError when it has none or the zones allow none.
     """
     judges: dict[str, Judge] = {}
     for name in SPREADS if spread == AUTO else (spread,):
@@ -138,7 +137,7 @@ def ranked(
             f"{len(hazard.stakes.zone_usd_per_hour)} zones with a price; name more zones, allow "
             "for more pipelines, or take 'one'"
         )
-    # What is known less of comes first where values are equal, so nothing is passed over.
+    # Among equal values, plans of which less is known come first, so none is missed.
     queue: list[tuple[float, int, tuple[float, ...], int, Candidate | None]] = [
         (-judges[name].bound(choice), 0, _order(choice, name), number, None)
         for number, (choice, name) in enumerate(plans)
@@ -167,7 +166,7 @@ def ranked(
 
 
 def _order(choice: Choice, spread: str) -> tuple[float, ...]:
-    """Of equal values."""
+    """The order among equal values."""
     return (
         choice.grid.size,
         not choice.same_bits,
@@ -179,9 +178,9 @@ def _order(choice: Choice, spread: str) -> tuple[float, ...]:
 
 
 class Judge:
-    """Works out the figures of plans; step times are shared between those of one cut, and with
-    another judge of the same workload and room, whom this one is `like`: what a node sends in all
-    and what checkpoints take may differ."""
+    """Computes the figures of plans. Step times are shared between plans of one cut, and with
+    another judge of the same workload and room, `like`. The total send rate of a node and the
+    costs of checkpoints may differ between the two."""
 
     def __init__(
         self,
@@ -195,8 +194,8 @@ class Judge:
         instants: dict[tuple[Grid, str], float] | None = None,
         played: Played | None = None,
     ) -> None:
-        """`instants`: those of other judges of this spread over as many zones; `played`: dry runs
-        of other judges of these layers, whatever their room."""
+        """`instants`: those of other judges of this spread over the same number of zones; `played`:
+        dry runs of other judges of these layers, whatever their room."""
         self.candidates: Candidates = like.candidates if like else Candidates(workload, room)
         known = {} if instants is None else instants
         self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys, instants=known)
@@ -210,21 +209,21 @@ class Judge:
                 self._times = like._times
 
     def floor_s(self, choice: Choice) -> float:
-        """No calm step of the plan takes less."""
+        """A lower bound of the plan's calm step."""
         grid, times = choice.grid, self._times_of(choice, choice.mode)
         shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
         return times.floor_s(grid, shares)
 
     def least_usd_per_hour(self, choice: Choice) -> float:
-        """What the plan costs in steps of the least time: no plan of longer ones gets more out of
+        """The plan's price with steps of the least time. No plan with longer steps gets more out of
         a dollar."""
         moved = self._moved_usd_per_hour(choice, self.floor_s(choice))
         return self._nodes_usd_per_hour(choice.grid) + moved
 
     def bound(self, choice: Choice) -> float:
-        """The plan is worth no more."""
+        """An upper bound of the plan's value."""
         rate = samples_per_s(self._workload.batch, self.floor_s(choice))
-        # Rounded up, for values are rounded to so many digits.
+        # Rounded up, because values are rounded to DIGITS digits.
         return samples_per_usd(rate, self.least_usd_per_hour(choice)) * (1 + ROUNDING)
 
     def with_losses(self, one: Candidate) -> Candidate:
@@ -238,7 +237,7 @@ class Judge:
         )
 
     def calm(self, choice: Choice) -> Candidate:
-        """The figures of a plan without losses, and without what redundancy takes of its step."""
+        """The figures of a plan without losses, and without redundancy's share of its step."""
         grid, work, times = choice.grid, self._work(choice), self._times_of(choice, choice.mode)
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
         step_s = times.calm_s(grid, shares)
@@ -269,7 +268,7 @@ class Judge:
         return usd_per_hour(count * self._prices[zone] for zone, count in zones.items())
 
     def _moved_usd_per_hour(self, choice: Choice, step_s: float) -> float:
-        """Of what crosses from zone to zone."""
+        """The price of bytes between zones."""
         grid = choice.grid
         if len(self.book.zones(grid)) < 2:
             return 0.0
@@ -295,7 +294,7 @@ class Judge:
 
 
 def against(taken: Candidate, other: Candidate) -> str:
-    """Why `other` is not the plan that is taken, or by what it would be the better one."""
+    """Why `other` is not the plan taken, or by how much it would be better."""
     behind = 1 - other.value / taken.value
     if behind < -SAME:
         why = _reason(other, taken, "this one")
@@ -308,9 +307,8 @@ def against(taken: Candidate, other: Candidate) -> str:
 
 
 def _reason(first: Candidate, one: Candidate, there: str) -> str:
-    """Of all that the value is made of, what most of the difference is due to: value is samples
-    over node time, less what losses cost, over the price of a node. `there`: what `first` is called
-    where `one` is spoken of."""
+    """The factor that causes most of the difference. Value is samples over node time, less what
+    losses cost, over the price of a node. `there`: the name of `first` in sentences about `one`."""
     parts = {
         "time": first.busy / one.busy,
         "losses": (1 + one.losses.share) / (1 + first.losses.share),

@@ -1,7 +1,7 @@
-"""A catalogue with what a cloud has just said, the newest of two catalogues, and one as text.
+"""Merges a catalogue with a cloud's answer or with another catalogue, and writes it as text.
 
-Rule: pure. Prices are compared one by one, by the time at which each was seen, so no figure gives
-way to an older one, whichever file it is in. What was not asked stays as it was, with its own date.
+Rule: pure. Prices are compared one by one, by the time at which each was seen, so no older figure
+replaces a newer one, whichever file it is in. What was not asked keeps its value and its date.
 """
 
 import json
@@ -18,11 +18,11 @@ EARLIEST = "0001-01-01"
 
 
 def refreshed(catalogue: Catalogue, seen: PricesSeen, *, at: str, source: str) -> Catalogue:
-    """The catalogue after a cloud was asked for its types in one region. `at`: ISO 8601.
+    """The catalogue after a cloud has answered for its types in one region. `at`: ISO 8601.
 
-    Spot prices, facts, zone IDs and quotas are the answer's; on-demand prices stay, with their
-    dates. A type without a pool has no spot price from then on; one the region lacks is marked.
-    Pools of `no_prices` are none.
+    Spot prices, facts, zone IDs and quotas are taken from the answer; on-demand prices stay, with
+    their dates. A type without a pool has no spot price from then on; one that the region lacks is
+    marked. Pools in `no_prices` are left out.
     """
     bad = no_prices(seen)
     origin = Origin(seen=at, source=source)
@@ -47,7 +47,7 @@ def refreshed(catalogue: Catalogue, seen: PricesSeen, *, at: str, source: str) -
 
 
 def no_prices(seen: PricesSeen) -> dict[tuple[str, str], str]:
-    """(Type, zone) -> why what a cloud says of that pool is no price, as a sentence."""
+    """(Type, zone) -> one sentence why the cloud's figure for that pool is not a valid price."""
     found = {}
     for name, zones in seen.spot.items():
         for zone, usd in zones.items():
@@ -78,9 +78,10 @@ def _asked(
 
 
 def newest(first: Catalogue, second: Catalogue) -> Catalogue:
-    """Of each price the one seen later, of equal times that of `first`; `second` names region and
-    file. Facts, zone IDs and quotas are those of whichever was put together later. Zones belong to
-    a region: where the two are of different ones, spot prices are those of `second`."""
+    """Takes of each price the one seen later, and `first` if both were seen at the same time;
+    `second` names region and file. Facts, zone IDs and quotas are those of the catalogue that was
+    put together later. Zones belong to a region: if the regions differ, spot prices are those of
+    `second`."""
     older, newer = sorted((first, second), key=_taken)
     types = {}
     for name in (*newer.types, *(n for n in older.types if n not in newer.types)):
@@ -126,7 +127,7 @@ def _seen(origin: Origin | None) -> Any:
 
 
 def catalogue_json(catalogue: Catalogue) -> str:
-    """As text that `catalogue_from` reads; the same catalogue has the same text."""
+    """Text that `catalogue_from` reads; the same catalogue gives the same text."""
     body = {
         "schema_version": SCHEMA_VERSION,
         "region": catalogue.region,

@@ -1,8 +1,8 @@
-"""The same plan in other microbatches: what a step would take, and what a node would hold.
+"""The same plan in other microbatches: the time of a step, and the memory of a node.
 
-Rule: batch, virtual nodes, grid, redundancy and spread stay, so each sample is used where it would
-be; the order of sums changes, so the numbers do. A plan never takes another size by itself: this
-says what the user may want to set before the first launch.
+Rule: batch, virtual nodes, grid, redundancy and spread stay, so each sample is used in the same
+place. The order of sums changes, and so do the numbers. A plan never changes the size by itself:
+this tells the user what to consider before the first launch.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ class Resized:
     """Samples."""
     step_s: float
     faster: float
-    """By which share more samples a second than the plan as it is; below 0: fewer."""
+    """Relative increase of samples per second over the plan as it is; below 0: a decrease."""
     most_bytes: int
-    """Of its fullest node."""
+    """Bytes of its fullest node."""
     less_bytes: int
-    """Than the fullest node of the plan as it is; below 0: more."""
+    """Bytes saved against the fullest node of the plan as it is; below 0: more are needed."""
 
 
 def resized(
@@ -38,8 +38,8 @@ def resized(
     told: Callable[[int, int], None] | None = None,
 ) -> tuple[Resized, ...]:
     """Every other size that fits into the memory of `room`, fastest first. `workload` is the job as
-    it is written; `room.operation_s` is what keeps small microbatches from being free. `told` is
-    called with (sizes timed, of all)."""
+    written. `room.operation_s` keeps small microbatches from seeming free. `told` is called with
+    (sizes timed, of all)."""
     grid, mode = taken.choice.grid, taken.choice.mode
     own = taken.choice.microbatch
     forwards = -(-workload.batch // grid.pipelines) * grid.stages
@@ -67,13 +67,13 @@ def resized(
 
 
 def worth_a_word(found: tuple[Resized, ...]) -> Resized | None:
-    """The fastest, where it is faster by more than times are known."""
+    """The fastest size, if its gain exceeds the accuracy of the times."""
     return found[0] if found and found[0].faster > SAME else None
 
 
 def least_operation_s(workload: Workload, *, given: bool) -> float:
-    """What a forward or backward of a layer takes however few samples it has. Where times are
-    `given`, as on the virtual device, they are the same for any size; else no operation is taken to
-    be shorter than the shortest that was measured."""
+    """The least time of a forward or backward of a layer, however few samples it has. If times are
+    `given`, as on the virtual device, they are the same for any size; otherwise the shortest
+    measured operation is taken as the limit."""
     every = (*workload.forward_s, *workload.backward_s)
     return max(every) if given else min(every)

@@ -1,13 +1,13 @@
-"""A run that chooses its own size: what its steps took at which, and what follows for the fleet.
+"""A run that chooses its own size: measured step times by size, and the resulting fleet size.
 
     decisions: when it trained at which size  \
     steps: when each of them was finished     /  ->  step times by size  ->  `autoscale`
       ->  more nodes wanted, or nodes given back  ->  the core, as for any other node
 
-Rules. (1) Only whole steps of an undisturbed run count, and only such a run is resized. (2) A node
-that takes part is never ended from here: the run is asked to go on without it, and it leaves with
-the next layout. (3) Whoever keeps a fleet drives this one, a launcher with the nodes of a cloud and
-the simulator with those of its world.
+Rules. (1) Only whole steps of an undisturbed run count, and only such a run is resized. (2) This
+code never ends a node that takes part: it asks the run to continue without the node, which leaves
+with the next layout. (3) A caller that keeps a fleet drives this code: a launcher with the nodes of
+a cloud, or the simulator with those of its world.
 """
 
 import math
@@ -23,29 +23,29 @@ from bamboo.planner.autoscale import Resize, Scaling, decide, with_times, withou
 from bamboo.planner.fleet_size import Rule, Situation
 
 SETTLING = 2
-"""So many steps after a new layout do not count."""
+"""Number of steps after a new layout that do not count."""
 LEAST_WAIT_S = 5.0
-"""So long more nodes are waited for at least, whatever `ScalerTerms.pool_out_s`."""
+"""The shortest time to wait for more nodes, whatever `ScalerTerms.pool_out_s`."""
 DIGITS = 6
-"""Of a step's seconds: instants have no more."""
+"""Digits of a step's seconds; the recorded times have no more."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Window:
-    """The run trained undisturbed with so many nodes."""
+    """A period in which the run trained undisturbed with a fixed number of nodes."""
 
     nodes: int
     from_s: float
     until_s: float = math.inf
     steps: int = 0
-    """That were seen to begin and end in it."""
+    """Steps that were seen to begin and end in it."""
 
 
 class Watch:
     """Folds decisions, and steps in order of their times, into step times by size."""
 
     def __init__(self, *, after_s: float = 0.0) -> None:
-        """What was before `after_s` is known already."""
+        """Events before `after_s` are already known."""
         self._after_s = after_s
         self._windows: list[_Window] = []
         self._layout: tuple[int, int] | None = None
@@ -69,7 +69,7 @@ class Watch:
         self._pending.append((at_s, step))
 
     def times(self) -> list[tuple[int, float]]:
-        """(nodes, seconds) of every step that counts and was not told yet."""
+        """(nodes, seconds) of every step that counts and was not returned yet."""
         found = []
         for at_s, step in sorted(self._pending):
             last, self._last = self._last, (at_s, step)
@@ -92,12 +92,12 @@ class Watch:
 
 
 def _stays(state: State) -> bool:
-    """Whether all nodes that are there have the part that they will have."""
+    """Whether all present nodes have their final roles."""
     return at_rest(state) and state.preparing is None
 
 
 def trained_size(state: State) -> int:
-    """Nodes that a run keeps, without those that only wait for an advised or a slow one to go."""
+    """Nodes that a run keeps, without those that wait for an advised or a slow node to leave."""
     roll = state.roll
     for_slow = kept_beyond(state) - roll.advised
     waiting = sum(node.status is NodeStatus.READY and node.usable for node in roll.aside)
@@ -106,44 +106,44 @@ def trained_size(state: State) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What is to be done now."""
+    """The actions that follow now."""
 
     nodes: int
-    """To be kept."""
+    """Number of nodes to keep."""
     resize: Resize | None = None
     kept: bool = False
-    """Whether it was just found that the size of now is to stay."""
+    """Whether the present size was just chosen to be kept."""
     release: NodesReleased | None = None
     spare: tuple[InstanceId, ...] = ()
-    """Instances that no node has come from yet, and are not needed any more."""
+    """Instances that have no node yet and are no longer needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerTerms:
-    """What is settled before a run begins."""
+    """What is fixed before a run begins."""
 
     rule: Rule
     begin: int
-    """Nodes that it begins with, standbys included."""
+    """Nodes at the beginning, standbys included."""
     max_usd: float = 0.0
-    """Of [budget]; 0: no limit."""
+    """The limit of [budget]; 0: no limit."""
     pool_out_s: float = 0.0
-    """So long a pool without capacity is not asked again."""
+    """Time for which a pool without capacity is not asked again."""
     again_s: float = 60.0
-    """And so long at least more nodes are not wished for again."""
+    """The shortest time before more nodes are asked for again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How far the run has come."""
+    """The progress of the run."""
 
     passed_s: float
-    """Since its start, as its deadline counts."""
+    """Time since its start, as its deadline counts."""
     step: int
-    """Steps that are finished."""
+    """Finished steps."""
     steps: int
     usd: float
-    """Spent so far, as its limit counts."""
+    """Dollars spent so far, as the limit counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class Hired:
 
 
 class Scaler:
-    """Of one run. `scaling`: what is known of it already; `after_s`: since when it is not."""
+    """The scaler of one run. `scaling`: what is already known of it; `after_s`: until when."""
 
     def __init__(
         self, terms: ScalerTerms, scaling: Scaling | None = None, *, after_s: float = 0.0
@@ -166,26 +166,26 @@ class Scaler:
         self._watch = Watch(after_s=after_s)
         self._short_since_s: float | None = None
         self._why = ""
-        """The reason of the shrink that is under way; "": none is."""
+        """The reason of the shrink in progress; "" if there is none."""
         self._ending: set[str] = set()
-        """Instances that the fleet was asked to end: no node is awaited from them any more."""
+        """Instances that the fleet was asked to end; no node is expected from them."""
 
     def decided(self, state: State, at_s: float) -> None:
-        """Every decision, in order."""
+        """Takes every decision, in order."""
         self._watch.decided(state, at_s)
 
     def stepped(self, step: int, at_s: float) -> None:
-        """Every step that was finished."""
+        """Takes every finished step."""
         self._watch.stepped(step, at_s)
 
     @property
     def settled(self) -> bool:
-        """Whether the size of now was found to be kept."""
+        """Whether the present size was chosen to be kept."""
         return self.scaling.kept_step_s > 0
 
     def changes_at_s(self) -> float:
-        """When time alone may bring a resize: a wish is given up, or may be repeated; infinite if
-        never."""
+        """When time alone may cause a resize, because a request is given up or may be repeated;
+        infinite if never."""
         wish_s = [] if self._short_since_s is None else [self._short_since_s + self._patience_s]
         return min((*wish_s, *(until_s for _, until_s in self.scaling.barred)), default=math.inf)
 
@@ -196,9 +196,9 @@ class Scaler:
     def turn(
         self, state: State, standing: Standing, hired: Sequence[Hired], *, now_s: float
     ) -> Turn:
-        """What follows from all that was told."""
+        """The actions that follow from everything reported so far."""
         for nodes, took_s in self._watch.times():
-            # Beside a grid that it is too few for a node is idle: such a size is none to learn of.
+            # A node that does not fit into a grid is idle: its size says nothing about scaling.
             if nodes in self.terms.rule.sizes:
                 self.scaling = with_times(self.scaling, nodes, [took_s])
         resize, kept = None, False
@@ -229,7 +229,7 @@ class Scaler:
     def _without_capacity(
         self, standing: Standing, size: int, *, booting: int, now_s: float
     ) -> Resize | None:
-        """Give a wish up that nobody has filled for long enough."""
+        """Give up a request that has not been met for long enough."""
         if size >= self.scaling.nodes or booting:
             self._short_since_s = None
             return None
@@ -265,25 +265,25 @@ class Scaler:
         spare = tuple(InstanceId(one.instance) for one in booting[: max(0, beyond)])
         self._ending.update(spare)
         if usable <= wanted:
-            self._why = ""  # nothing is, or no more: what is too many later has its own reason
+            self._why = ""  # no shrink is in progress; a later surplus has its own reason
         release = None
         if usable > wanted and state.assignment is not None and at_rest(state):
             given = tuple(to_give_back(state))[: usable - wanted]
             reason = self._why or f"{usable} nodes are there, and {wanted} wanted"
             release = NodesReleased(reporter="launcher", nodes=given, reason=reason, keep=wanted)
-        # Those who take part are not surplus: they go when the run can do without them.
+        # Nodes that take part are not surplus: they leave when the run can do without them.
         nodes = max(wanted, usable)
         return Turn(nodes=nodes, resize=resize, kept=kept, release=release, spare=spare)
 
     def _booting(self, state: State, hired: Sequence[Hired]) -> list[Hired]:
-        """Instances that a node may still come from."""
+        """Instances that may still get a node."""
         joined = {node.instance for node in state.nodes}
         return [one for one in hired if one.instance not in joined | self._ending]
 
 
 def to_give_back(state: State) -> Iterable[NodeId]:
-    """Usable nodes, the first to be given back first: standbys, the last to come before others,
-    then those of the last pipelines."""
+    """Usable nodes, the first to be given back first: standbys, the newest of them first, then the
+    nodes of the last pipelines."""
     assert state.assignment is not None
     usable = state.roll.usable
     idle = [n.id for n in reversed(state.nodes) if n.status is NodeStatus.READY]

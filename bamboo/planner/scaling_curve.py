@@ -1,11 +1,11 @@
-"""What a step takes at each fleet size, from noisy times at those that were seen.
+"""The step time at each fleet size, estimated from noisy measurements at some sizes.
 
-    times at a size  ->  their robust centre, and how sure it is
+    times at a size  ->  their robust centre, and its standard error
     centres          ->  a + b / k + c k, none of the three negative  ->  any size
 
-The three terms are what does not shrink with nodes, what is shared by them, and what each of them
-adds. Rule: where the centres are surer than the fit is near them, the centres count; else the fit.
-Without noise a size that was seen has therefore exactly the time that was seen.
+The three terms are what does not shrink with nodes, what nodes share, and what each node adds.
+Rule: where the centres are more certain than the distance to the fit, the centres count; otherwise
+the fit does. So without noise a measured size has exactly its measured time.
 """
 
 import math
@@ -16,18 +16,18 @@ from itertools import combinations
 from statistics import median
 
 LEAST = 8
-"""So many times make a centre at all."""
+"""Fewest times that make a centre."""
 MOST = 64
-"""And so many at most; older ones are forgotten."""
+"""Most times that are kept; older ones are dropped."""
 SURE = 0.005
 """A centre of this relative error needs no more times."""
 _TERMS: tuple[Callable[[float], float], ...] = (lambda k: 1.0, lambda k: 1.0 / k, lambda k: k)
 _NORMAL = 1.4826
-"""Of a normal distribution: standard deviations in a median absolute deviation."""
+"""Standard deviations in a median absolute deviation, for a normal distribution."""
 _MIDDLE = 1.1
-"""And the error of the mean of its middle half against that of the mean."""
+"""Standard error of the mean of its middle half, relative to that of the mean."""
 _TOLERANCE = 4.0
-"""Times the variance of the centres: so far they may lie from the fit by chance."""
+"""Multiple of the centres' variance by which they may differ from the fit by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +40,18 @@ class Centre:
 
     @property
     def enough(self) -> bool:
-        """Whether more times would not tell more."""
+        """Whether more times would not improve the centre."""
         return self.count >= MOST or (self.count >= LEAST and self.error <= SURE)
 
 
 def is_time(step_s: float) -> bool:
-    """Whether this can be what a step took."""
+    """Whether this can be the time of a step."""
     return math.isfinite(step_s) and step_s > 0
 
 
 def centre(times_s: Sequence[float]) -> Centre | None:
-    """The mean of the middle half of the times; None without any. What cannot be a time is left
-    out."""
+    """The mean of the middle half of the times; None without any. Values that cannot be a time are
+    left out."""
     known = sorted(time_s for time_s in times_s if is_time(time_s))
     if not known:
         return None
@@ -69,15 +69,15 @@ class Curve:
 
     terms: tuple[float, float, float]
     corrections: tuple[tuple[int, float], ...]
-    """Sizes that were seen, ascending, with what they take beyond the fit, as a share of it."""
+    """Measured sizes, ascending, with their deviation from the fit, as a share of it."""
 
     def step_s(self, nodes: int) -> float:
-        """What a step takes at a size, seen or not."""
+        """The step time at a size, measured or not."""
         return _fitted(self.terms, nodes) * (1.0 + self._correction(nodes))
 
     def _correction(self, nodes: int) -> float:
-        """Between two sizes that were seen as the logarithms of them have it, beyond all as at the
-        last."""
+        """Interpolated between two measured sizes by their logarithms; beyond all of them, the
+        correction of the last one."""
         sizes = [size for size, _ in self.corrections]
         at = bisect_left(sizes, nodes)
         if at == len(sizes):
@@ -91,8 +91,8 @@ class Curve:
 
 
 def curve_of(centres: Mapping[int, Centre]) -> Curve | None:
-    """The curve through the sizes that were seen; None where they are fewer than two, of which
-    nothing follows."""
+    """The curve through the measured sizes; None if they are fewer than two, which determine no
+    curve."""
     if len(centres) < 2:
         return None
     sizes = sorted(centres)
@@ -111,7 +111,7 @@ def curve_of(centres: Mapping[int, Centre]) -> Curve | None:
 
 
 def _weight(beside: float, error: float) -> float:
-    """How much of what a centre lies beside the fit is of the curve, and not of chance."""
+    """The share of a centre's distance from the fit that is real, and not chance."""
     return beside / (beside + error**2) if beside > 0 else 0.0
 
 
@@ -121,7 +121,7 @@ def _fitted(terms: Sequence[float], nodes: int) -> float:
 
 def _fit(times_s: Mapping[int, float]) -> tuple[tuple[float, float, float], int]:
     """The terms with the least squares of relative errors, none negative, and how many of them
-    there are: of every choice of terms whose best fit has none below 0, the nearest."""
+    there are: the best fit over all choices of terms that leave none below 0."""
     best: tuple[float, int, tuple[float, float, float]] | None = None
     for count in range(1, min(3, len(times_s)) + 1):
         for chosen in combinations(range(3), count):
@@ -140,7 +140,7 @@ def _fit(times_s: Mapping[int, float]) -> tuple[tuple[float, float, float], int]
 
 
 def _least_squares(times_s: Mapping[int, float], chosen: Sequence[int]) -> list[float] | None:
-    """By the normal equations, columns brought to one length first; None where they say nothing."""
+    """By the normal equations, with columns scaled to one length; None if they are singular."""
     rows = [[_TERMS[place](k) / t for place in chosen] for k, t in times_s.items()]
     lengths = [math.sqrt(sum(row[i] ** 2 for row in rows)) for i in range(len(chosen))]
     rows = [[x / length for x, length in zip(row, lengths, strict=True)] for row in rows]

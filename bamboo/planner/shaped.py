@@ -1,8 +1,8 @@
-"""The profile of the built-in GPT from its shape alone: no torch, no weights, nothing run.
+"""The profile of the built-in GPT from its shape alone: without torch, weights or a run.
 
-Rule: work is what `bamboo.runtime.device.work` counts when such a layer runs on a CPU, as formulas
-that a test holds against it; times are none until a GPU is modelled (`bamboo.planner.gpus`). So a
-model that this machine has no room for can be priced.
+Rule: the work equals what `bamboo.runtime.device.work` counts when such a layer runs on a CPU, as
+formulas that a test compares with it. There are no times until a GPU is modelled
+(`bamboo.planner.gpus`). So a model that does not fit on this machine can be priced.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from bamboo.planner.profiled import LayerProfile, Profile, Work
 
 SOURCE = "of the model's shape"
 UPDATE_BYTES = 40
-"""Of each parameter once a step: clipping and AdamW, each its own."""
+"""Bytes of each parameter per step: clipping and AdamW, each separately."""
 SQUARES_BYTES = 44
-"""For the norm, of each number whose square is added in float64: a parameter that is no matrix's,
-or the norm of a matrix's row."""
+"""Bytes for the norm, per number whose square is added in float64: a parameter outside matrices, or
+the norm of a matrix's row."""
 ATTENTION_BACK = 2.5
-"""Products of its backward over those of its forward, which it does once again."""
+"""Products of the backward over those of the forward, which it repeats once."""
 
 
 def gpt_profile(
@@ -32,7 +32,7 @@ def gpt_profile(
     dropout: float,
     threads: int = 1,
 ) -> Profile:
-    """Of embedding, blocks and head, with `microbatch` sequences; all times are 0."""
+    """The profile of embedding, blocks and head, with `microbatch` sequences; all times are 0."""
     facts = gpt_facts(
         layers=layers,
         width=width,
@@ -67,12 +67,12 @@ def gpt_profile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Size:
     tokens: int
-    """Of a microbatch."""
+    """Tokens of a microbatch."""
     width: int
     heads: int
     context: int
     table: int
-    """Vocabulary."""
+    """Size of the vocabulary."""
     drops: bool
 
     @property
@@ -135,7 +135,7 @@ def _block(facts: LayerFacts, size: _Size) -> LayerProfile:
 
 
 def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
-    """With the loss."""
+    """The head, with the loss."""
     tokens, width, state, vocabulary = size.tokens, size.width, size.state, size.table
     logits, weights = tokens * vocabulary * FLOAT_BYTES, width * vocabulary * FLOAT_BYTES
     flops, moved = 2.0 * tokens * vocabulary * width, float(state + logits + weights)
@@ -162,7 +162,7 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
 
 
 def _moved(size: int, kernels: int) -> Work:
-    """Of layers without products."""
+    """The work of layers without products."""
     return Work(product_flops=0.0, product_bytes=0.0, other_bytes=float(size), kernels=kernels)
 
 
@@ -177,7 +177,8 @@ def _layer(
     vectors: int,
     kernels: int,
 ) -> LayerProfile:
-    """`rows`: of all its matrices; `vectors`: parameters of none; `kernels`: of the optimizer."""
+    """`rows`: of all its matrices; `vectors`: parameters outside matrices; `kernels`: of the
+    optimizer."""
     norms = FLOAT_BYTES * (facts.parameters - vectors + rows)
     squares = norms + SQUARES_BYTES * (rows + vectors)
     return LayerProfile(

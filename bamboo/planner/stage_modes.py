@@ -1,10 +1,10 @@
-"""A redundancy mode for each stage, where that is worth more than the best one for all.
+"""A redundancy mode for each stage, if that is worth more than the best one for all.
 
-Rule: a stage's shadow computes ahead where its node has the memory for it, and recomputes where it
-has not; what that is worth is asked of `ranking`, and it is taken only where it can be told from
-one mode for all (`ranking.SAME`). All modes that compute ahead hold as much, so memory asks one
-thing of a stage. Other mixtures are not looked for: `gap` fits each stage's own waits already.
-`benchmarks.mode_per_stage` values them all beside these.
+Rule: a stage's shadow computes ahead if its node has the memory for it, and recomputes otherwise.
+`ranking` gives the value of such a mixture, and it is taken only if it can be told from one mode
+for all (`ranking.SAME`). All modes that compute ahead need the same memory, so memory leaves one
+choice per stage. Other mixtures are not searched: `gap` already fits each stage's own waits.
+`benchmarks.mode_per_stage` values all of them for comparison.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,8 @@ def by_stage(
     cut: Sequence[int] = (),
     played: Played | None = None,
 ) -> Candidate:
-    """`taken`, which has one mode for all stages, or the same grid with modes of the stages' own
-    where those are worth more by more than SAME; with a `cut` only such as fit with it. Mixtures
+    """`taken`, which has one mode for all stages, or the same grid with modes by stage if those
+    are worth more by more than SAME. With a `cut`, only mixtures that fit with it count. Mixtures
     are made of the modes of `room`."""
     if taken.choice.mode in BARE_MODES or not taken.losses.survived_per_hour:
         return taken
@@ -47,7 +47,7 @@ def by_stage(
 
 def mixtures(judge: Judge, choice: Choice, room: Room) -> Iterator[Choice]:
     """On the grid of `choice`: each mode that computes ahead, on the stages whose shadow's node has
-    the memory for it where all are cut as `stash` has them, and `stash` on the others."""
+    the memory for it with the cut of `stash`, and `stash` on all other stages."""
     grid, candidates = choice.grid, judge.candidates
     stash = candidates.choice(grid, STASH, choice.microbatch)
     if stash is None or STASH not in room.modes:

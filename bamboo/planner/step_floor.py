@@ -1,7 +1,7 @@
-"""What the nodes of a step send, how long that takes, and what no calm step takes less than.
+"""What the nodes send in a step, how long that takes, and a lower bound of a calm step.
 
-Rule: pure sums over layers and links; nothing is played here. Bytes between two nodes go over a
-link of their own, and all that a node sends shares what the node can send.
+Rule: pure sums over layers and links; nothing is simulated here. Bytes between two nodes use a link
+of their own, and all links of a node share its send rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from bamboo.topology.virtual_nodes import blocks_of
 
 
 class StepFloor:
-    """Of one workload in one redundancy mode, or one for each stage."""
+    """The bound for one workload in one redundancy mode, or one for each stage."""
 
     def __init__(self, workload: Workload, mode: str) -> None:
         self._workload, self._mode = workload, mode
@@ -32,10 +32,10 @@ class StepFloor:
         self._many_zones = False
 
     def floor_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
-        """No calm step takes less: the first microbatch comes down to a stage and the last goes
-        back up from it, all pass the stage, or the link behind it, one after the other; the first
-        stage exchanges and steps last; and in the long run a gradient is shipped in a step, and a
-        node sends all that it has to."""
+        """A lower bound of a calm step. The first microbatch comes down to a stage and the last
+        goes back up from it; all of them pass the stage, or the link behind it, one after the
+        other; the first stage exchanges and steps last. In the long run a step also ships one
+        gradient, and a node sends all its bytes."""
         key = (grid, shares)
         if key not in self._floors_s:
             passed_s, sent_s = self._passed_s(grid, shares), self.sent_s(grid, shares)
@@ -43,13 +43,13 @@ class StepFloor:
         return self._floors_s[key]
 
     def sent_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
-        """What the busiest node takes to send all that a calm step has it send; 0: only each link
-        has a rate."""
+        """The time in which the busiest node sends all bytes of a calm step; 0 if only links have a
+        rate."""
         rate = self._workload.node_bytes_per_s
         return max(self.sent_bytes(grid, shares)) / rate if rate else 0.0
 
     def _passed_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
-        """Until the last microbatch is back, and the first stage has stepped."""
+        """Time until the last microbatch is back and the first stage has stepped."""
         work, cut = self._workload, self._cut(grid.stages)
         forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.backward_s))
         count = max(shares) * work.shape.microbatches
@@ -66,7 +66,7 @@ class StepFloor:
         return least_s + last_s
 
     def shipped_s(self, grid: Grid) -> float:
-        """What the largest gradient of a stage takes to its shadow; 0: there are none."""
+        """The time that a stage's largest gradient takes to its shadow; 0 if there are none."""
         if not has_replica(self._mode):
             return 0.0
         return self._carry_s(max(self._gradient_bytes(grid.stages)))
@@ -76,8 +76,8 @@ class StepFloor:
         return size_bytes / rate if rate else 0.0
 
     def sent_bytes(self, grid: Grid, shares: tuple[int, ...]) -> tuple[float, ...]:
-        """What the node of each stage sends to others in a calm step: outputs and gradients of
-        inputs, its reduced gradient to its shadow, and its part of the exchange of pipelines."""
+        """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs,
+        its reduced gradient to its shadow, and its part of the exchange between pipelines."""
         microbatches = max(shares) * self._workload.shape.microbatches
         shipped = 1.0 if has_replica(self._mode) else 0.0
         peers = grid.pipelines - 1
@@ -145,9 +145,10 @@ class StepFloor:
     def _exchange_s(
         self, grid: Grid, *, partials: int, link: Link | None = None
     ) -> tuple[float, ...]:
-        """Of each stage: an owner sends every peer its partials of that peer's part, and its own
-        part back. Each has a link of its own, and all share what the node sends in all. `link`: the
-        longest and the narrowest that the owners of any stage have between zones."""
+        """The exchange of each stage: an owner sends every peer its partials of that peer's part,
+        and the result of its own part. Each pair has a link of its own, and all links share the
+        node's send rate. `link`: the slowest link between zones that the owners of any stage
+        have."""
         peers, work = grid.pipelines - 1, self._workload
         if not peers:
             return (0.0,) * grid.stages
@@ -168,9 +169,9 @@ def _sent_bytes(
     microbatches: int,
     copies: float,
 ) -> tuple[float, ...]:
-    """What the node of each stage sends to others in a calm step: outputs and gradients of inputs
-    of so many microbatches, and its gradient so many times over. `boundary_bytes` and
-    `gradient_bytes` are those of each stage."""
+    """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs of
+    `microbatches`, and its gradient `copies` times. `boundary_bytes` and `gradient_bytes` are those
+    of each stage."""
     crossing = [0.0, *boundary_bytes[:-1], 0.0]
     return tuple(
         microbatches * (before + after) + size * copies

@@ -1,12 +1,12 @@
-"""How long a step takes with an assignment: a dry run for each shape, made once.
+"""The step time of an assignment, from one dry run for each shape.
 
-Rule: pipelines wait for each other at the end of a step only, so a step takes as long as that of
-the slowest one. The dry run is that of one pipeline; the same nodes in the same pattern, whatever
-their names, are one shape. A node that works for several pipelines is counted in each of them with
-the stages that it owns in all.
+Rule: pipelines wait for each other at the end of a step only, so a step takes as long as the
+slowest of them. A dry run covers one pipeline; the same nodes in the same pattern, whatever their
+names, are one shape. A node that works for several pipelines is counted in each of them with all
+the stages that it owns.
 
-THE time of a calm step is `calm_s`: plan, price list, dry run, budget, simulation, receipt and
-report quote it. It counts what a node sends in all, and the cores that the nodes share.
+`calm_s` is THE time of a calm step: plan, price list, dry run, budget, simulation, receipt and
+report quote it. It counts a node's total send rate, and the cores that the nodes share.
 """
 
 from collections import Counter
@@ -33,46 +33,47 @@ from bamboo.topology.strategy import modes_of
 Of = TypeVar("Of")
 _Ahead = tuple[tuple[float, float], ...]
 DRY_STEPS = 2
-"""The first is left out of the step time."""
+"""Simulated steps; the first one does not count for the step time."""
 UNLIKE_STEPS = STEADY_STEPS
-"""Where steps are unlike each other: as many as the plan's own dry run counts."""
+"""Simulated steps if steps differ from each other: as many as the plan's own dry run counts."""
 UNLIKE_MODES = frozenset({"eager", "full"})
-"""A redundant operation that is not done when a step ends is done in the next one."""
+"""A redundant operation that is not done when a step ends is done in the next step."""
 SETTLED_STEPS = 8
-"""The first half is left out. Played where gradients may take longer to ship than a step takes,
-which shows only when one begins whose last but one is still on its way."""
+"""Simulated steps, of which the first half does not count, if a gradient may take longer to ship
+than a step takes. That shows only in a step that begins while the gradient before the last one is
+still in transit."""
 SLOW = 0.5
-"""Of a step: what shipping a gradient may take before so many steps are played."""
+"""Share of a step: a gradient that takes longer to ship makes SETTLED_STEPS necessary."""
 IDLE_SHADOWS = ("off", "peer", "stash")
-"""Modes in which a shadow computes nothing until it has to: where neither bytes nor the optimizer
-take time either, a pipeline steps as if it had none, and each of its steps takes as long as the
-first."""
+"""Modes in which a shadow computes nothing until it takes over. If neither bytes nor the optimizer
+take time either, a pipeline steps as if it had no shadows, and each of its steps takes as long as
+the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """Of one pipeline: what its dry run depends on."""
+    """What the dry run of one pipeline depends on."""
 
     stages: int
     microbatches: int
     owners: tuple[int, ...]
-    """Of each stage, numbered as they appear."""
+    """The owner of each stage, numbered in order of appearance."""
     shadows: tuple[int | None, ...]
     elsewhere: tuple[int, ...]
     """Stages that each owner has in other pipelines."""
     peers_s: tuple[float, ...]
-    """Of each stage, what the exchange with the other pipelines takes."""
+    """Time that each stage's exchange with the other pipelines takes."""
     steps: int
-    """That are played."""
+    """Number of simulated steps."""
     zones: tuple[str, ...] = ()
-    """Of each owner, by name where pairs of zones are unlike each other, else numbered as they
-    appear; empty: they do not matter, or are all one."""
+    """The zone of each owner: by name if pairs of zones differ from each other, otherwise numbered
+    in order of appearance. Empty if zones do not matter, or all are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRuns:
-    """Those that were made, of layers on links: they may be shared by step times of one cut and
-    mode that differ in what a node sends in all."""
+    """Finished dry runs of layers on links. Step times of one cut and mode may share them if they
+    differ only in a node's total send rate."""
 
     step_s: dict[_Shape, float] = field(default_factory=dict)
     ahead: dict[_Shape, _Ahead] = field(default_factory=dict)
@@ -80,19 +81,19 @@ class DryRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timed:
-    """An assignment and what a step of each of its pipelines takes."""
+    """An assignment and the step time of each of its pipelines."""
 
     assignment: Assignment
     shares: tuple[int, ...]
     seconds: tuple[float, ...]
 
     def comparable(self, assignment: Assignment, shares: tuple[int, ...]) -> bool:
-        """Whether pipelines that are alike in both take as long in both."""
+        """Whether pipelines that are the same in both take the same time in both."""
         return assignment.grid == self.assignment.grid and shares == self.shares
 
     def unlike(self, assignment: Assignment, *, idle: bool) -> set[int]:
-        """Pipelines whose time may be another one: those with another owner, or shadow unless these
-        are `idle`, and those in which an owner works who has more or fewer stages now."""
+        """Pipelines whose time may differ: those with another owner, or another shadow unless
+        shadows are `idle`, and those with an owner that now has more or fewer stages."""
         old, grid = self.assignment, assignment.grid
         moved = _unlike(old.owners, assignment.owners)
         if not idle:
@@ -104,8 +105,8 @@ class _Timed:
 
 
 class StepTimes(StepFloor):
-    """Of one workload in one redundancy mode, or one for each stage. `known`: dry runs to use and
-    add to."""
+    """Step times of one workload in one redundancy mode, or one for each stage. `known`: dry runs
+    to use and add to."""
 
     def __init__(self, workload: Workload, mode: str, *, known: DryRuns | None = None) -> None:
         super().__init__(workload, mode)
@@ -122,14 +123,14 @@ class StepTimes(StepFloor):
         self.dry_runs = 0
 
     def calm_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
-        """With a node for every slot, each shadowed by the one before it."""
+        """The step time with a node for every slot, each shadowed by the node before it."""
         key = (grid.pipelines, grid.stages, shares)
         if key not in self._calm_s:
             self._calm_s[key] = self.of(self.calm(grid), shares)
         return self._calm_s[key]
 
     def calm(self, grid: Grid) -> Assignment:
-        """A node for every slot, named like it, each shadowed by the one before it."""
+        """A node for every slot, named like it, each shadowed by the node before it."""
         slots = grid.slots()
         replica = has_replica(self._mode)
         return Assignment(
@@ -139,9 +140,8 @@ class StepTimes(StepFloor):
         )
 
     def calm_ahead(self, grid: Grid, shares: tuple[int, ...]) -> _Ahead:
-        """Of the forwards and of the backwards of each stage in a calm step, the shares that its
-        shadow has done, too, when it commits: what a takeover at the end of a step has not to do
-        again."""
+        """The shares of each stage's forwards and backwards that its shadow has also done by the
+        commit of a calm step. A takeover at the end of a step does not need to repeat them."""
         key = (grid.pipelines, grid.stages, shares)
         if key not in self._calm_ahead:
             busiest = max(range(grid.pipelines), key=lambda pipeline: shares[pipeline])
@@ -151,8 +151,8 @@ class StepTimes(StepFloor):
         return self._calm_ahead[key]
 
     def with_peers_s(self, grid: Grid, nodes: int) -> float:
-        """Where a stage of `grid` has only so many nodes in all, among whom its microbatches are
-        shared out, and no other has fewer: all its pipelines together, a node for each stage."""
+        """The step time if a stage of `grid` has only `nodes` nodes, which share its microbatches,
+        and no other stage has fewer: all pipelines together, with a node for each stage."""
         leaves = self._workload.shape
         shape = _Shape(
             stages=grid.stages,
@@ -171,8 +171,8 @@ class StepTimes(StepFloor):
         shares: tuple[int, ...],
         zone_of: Mapping[NodeId, ZoneId] | None = None,
     ) -> float:
-        """Seconds of a step. `shares`: virtual nodes of each pipeline; `zone_of`: where each node
-        is, which counts if links between zones are unlike the others."""
+        """Seconds of a step. `shares`: virtual nodes of each pipeline; `zone_of`: the zone of each
+        node, which counts if links between zones differ from the others."""
         far = self._workload.far
         zones = zone_of if far is not None else None
         exchange = exchange_link(assignment, zones or {}, far) if far is not None else None
@@ -191,7 +191,7 @@ class StepTimes(StepFloor):
                 peers_s = self._peers_s(assignment.grid, shares, exchange)
                 shape = replace(shape, zones=where, peers_s=peers_s)
             seconds[pipeline] = self._pipeline_s(shape)
-        # Decisions change a pipeline or two, and a cluster may have hundreds.
+        # Decisions change one or two pipelines, and a cluster may have hundreds.
         if zones is None:
             self._last = _Timed(assignment=assignment, shares=shares, seconds=tuple(seconds))
         least_s = 0.0
@@ -228,7 +228,7 @@ class StepTimes(StepFloor):
         )
 
     def _whole_shape(self, grid: Grid, shares: tuple[int, ...], share: int) -> _Shape:
-        """Of a pipeline with a node for each stage, none of which works for another one."""
+        """The shape of a pipeline with a node for each stage that works for no other stage."""
         key = (grid.stages, share)
         if key not in self._whole:
             self._whole[key] = _Shape(
@@ -250,7 +250,7 @@ class StepTimes(StepFloor):
         return known_s[shape]
 
     def _steps_of(self, grid: Grid, shares: tuple[int, ...]) -> int:
-        """A gradient that takes longer than a step holds up the step after the next."""
+        """A gradient that takes longer than a step delays the step after the next."""
         key = (grid, shares)
         if key not in self._grids_steps:
             slow = self.shipped_s(grid) > SLOW * self.floor_s(grid, shares)
@@ -279,8 +279,8 @@ class StepTimes(StepFloor):
         return step_s * self._on_cores(timeline, shape)
 
     def _on_cores(self, timeline: Timeline, shape: _Shape) -> float:
-        """How many times as long a step takes where nodes share cores. The other pipelines are
-        taken to compute when this one does, each as its part of the batch has it."""
+        """The factor by which a step takes longer if nodes share cores. The other pipelines are
+        assumed to compute at the same time, each in proportion to its part of the batch."""
         work = self._workload
         if not work.cores:
             return 1.0
@@ -289,7 +289,7 @@ class StepTimes(StepFloor):
 
     def _costs(self, shape: _Shape) -> Costs:
         workload, cut = self._workload, self._cut(shape.stages)
-        # Who works elsewhere too has that much less time for a stage of this pipeline.
+        # A node that also works elsewhere has less time for a stage of this pipeline.
         here = Counter(shape.owners)
         slower = [1 + shape.elsewhere[owner] / here[owner] for owner in shape.owners]
         return Costs.of(
@@ -313,20 +313,20 @@ class StepTimes(StepFloor):
 
 
 def longer_on(busy_shares: Sequence[float], *, cores: float) -> float:
-    """How many times as long a step takes on so many cores: whenever more nodes compute at once
-    than there are cores, as many times. Bubbles are no loss while others compute; a core stands
-    idle where a pipeline fills and drains. `busy_shares`: of each count of nodes from 0 on, the
-    share of the time in which so many compute at once."""
+    """The factor by which a step takes longer on `cores` cores: whenever more nodes compute at once
+    than there are cores, the time grows by their ratio. Bubbles cost nothing while others compute;
+    a core is idle where a pipeline fills and drains. `busy_shares`: for each number of nodes from 0
+    on, the share of the time in which exactly that many compute."""
     return sum(share * max(1.0, nodes / cores) for nodes, share in enumerate(busy_shares))
 
 
 def _part(by_slot: Sequence[Of], pipeline: int, grid: Grid) -> Sequence[Of]:
-    """Of one pipeline, by stage."""
+    """The part of one pipeline, by stage."""
     return by_slot[pipeline * grid.stages : (pipeline + 1) * grid.stages]
 
 
 def _unlike(some: Sequence[Of], others: Sequence[Of]) -> set[int]:
-    """Where two sequences differ."""
+    """Indices at which two sequences differ."""
     return set() if some == others else set(compress(count(), map(ne, some, others)))
 
 

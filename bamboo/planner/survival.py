@@ -1,10 +1,10 @@
-"""Which losses a run survives, and how: counted over the copies of every slot, then said in words.
+"""Which losses a run survives, and how: counted over the copies of every slot, then put in words.
 
-Rule: what `bamboo.core` does with a loss is followed, not guessed. A slot goes on inside the step
-while its owner or shadow is there; in every mode but `off` a stage is there while any pipeline has
-a copy of it, and the step is then done again; all else needs a checkpoint. A gap is named, and not
-counted: copies of different pipelines, or of an owner and a shadow, may stand a step apart for as
-long as the last letters of a step are on their way, and no step is then common to all that is left.
+Rule: this follows what `bamboo.core` does with a loss. A slot continues inside the step while its
+owner or shadow is there. In every mode but `off` a stage survives while any pipeline has a copy of
+it, and the step is then done again. All other losses need a checkpoint. One gap is named and not
+counted: copies of different pipelines, or of an owner and a shadow, may be a step apart while the
+last messages of a step are in transit, and then the survivors have no step in common.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,11 +15,11 @@ from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 
 Copies = tuple[frozenset[NodeId], ...]
-"""Groups of nodes, none of which may be lost as a whole."""
+"""Groups of nodes; no group may be lost as a whole."""
 
 
 class Outcome(IntEnum):
-    """What becomes of a run after a loss, mildest first."""
+    """The consequence of a loss for a run, mildest first."""
 
     INSIDE = 0
     ELSEWHERE = 1
@@ -28,14 +28,14 @@ class Outcome(IntEnum):
 
 
 def copies_of_slots(assignment: Assignment) -> Copies:
-    """Owner and shadow of each slot: while one is there, nothing but the roles changes."""
+    """Owner and shadow of each slot: while one of them is there, only the roles change."""
     pairs = zip(assignment.owners, assignment.shadows, strict=True)
     return tuple(frozenset({owner, shadow or owner}) for owner, shadow in pairs)
 
 
 def copies_of_stages(assignment: Assignment, mode: str) -> Copies:
-    """Who has what may not be lost: all owners and shadows of a stage, of any pipeline. In mode
-    `off` no pipeline takes over from another."""
+    """The nodes that hold a stage: all its owners and shadows, in any pipeline. In mode `off` no
+    pipeline takes over from another."""
     slots = copies_of_slots(assignment)
     if mode == "off":
         return slots
@@ -46,7 +46,7 @@ def copies_of_stages(assignment: Assignment, mode: str) -> Copies:
 def outcome(
     assignment: Assignment, mode: str, victims: Collection[NodeId], *, checkpoint_every: int
 ) -> Outcome:
-    """What becomes of a run that loses all `victims` at the same instant."""
+    """The consequence of losing all `victims` at the same instant."""
     lost = frozenset(victims)
     if not any(group <= lost for group in copies_of_slots(assignment)):
         return Outcome.INSIDE
@@ -56,7 +56,7 @@ def outcome(
 
 
 def single_loss(assignment: Assignment, mode: str, *, checkpoint_every: int) -> Outcome:
-    """What becomes of a run that loses the one node that it can spare least."""
+    """The worst consequence of losing a single node."""
     return max(
         outcome(assignment, mode, (node,), checkpoint_every=checkpoint_every)
         for node in assignment.members()
@@ -78,7 +78,7 @@ def survival(
     checkpoint_every: int,
     zones: Mapping[NodeId, str] | None = None,
 ) -> tuple[str, ...]:
-    """Which losses are survived, and how, in sentences. `zones`: where each node lies."""
+    """Sentences on which losses are survived, and how. `zones`: the zone of each node."""
     nodes = sorted(assignment.members())
 
     def becomes(victims: Collection[NodeId]) -> Outcome:
@@ -132,7 +132,7 @@ def _zone(
 
 
 def _pairs(assignment: Assignment, mode: str, nodes: int, checkpoint_every: int) -> str:
-    """Counts of all pairs by what becomes of them, and which those are that need more."""
+    """Counts of all pairs by their consequence, and which pairs need more."""
     _, not_inside = broken(copies_of_slots(assignment), nodes)
     _, nowhere = broken(copies_of_stages(assignment, mode), nodes)
     total = comb(nodes, 2)
@@ -163,7 +163,7 @@ def _words(what: Outcome, every: int, *, by: str = "shadows") -> str:
 
 
 def _counted(pairs: int, which: str, what: Outcome) -> str:
-    """So many pairs, which they are, and what becomes of them."""
+    """The number of pairs, which they are, and their consequence."""
     be, end = ("is", "ends") if pairs == 1 else ("are", "end")
     words = {
         Outcome.INSIDE: f"{be} survived inside the step",

@@ -29,7 +29,7 @@ def usd_per_hour(prices_usd_per_hour: Iterable[float]) -> float:
 
 
 def samples_per_usd(samples_per_s: float, usd_per_hour: float) -> float:
-    """The value: samples trained per US dollar. Raises CoreMisuse when nothing costs anything."""
+    """The value: samples trained per US dollar. Raises CoreMisuse when the price is 0."""
     if usd_per_hour <= 0:
         raise CoreMisuse(f"samples per dollar at {usd_per_hour} USD/h: the price must be above 0")
     return samples_per_s * 3600 / usd_per_hour
@@ -41,8 +41,8 @@ def tokens_per_usd(samples_per_usd: float, tokens_per_sample: int) -> float:
 
 
 def per_usd_spent(trained: float, usd: float) -> float:
-    """The value of what a run came to: samples, or tokens, per US dollar that was spent on them; 0
-    while nothing was spent. Raises CoreMisuse for dollars below 0."""
+    """The value of a run so far: samples, or tokens, per US dollar spent on them; 0 while nothing
+    was spent. Raises CoreMisuse for dollars below 0."""
     if usd < 0:
         raise CoreMisuse(f"{usd} USD cannot have been spent: it must be 0 or more")
     return trained / usd if usd else 0.0
@@ -57,10 +57,9 @@ def micro_usd(usd: float) -> int:
 def billed_s(used_s: float, *, free_first_hour: bool = False) -> int:
     """Whole seconds that EC2 bills for a Linux instance that ran `used_s`.
 
-    Per second, from 60 s up. A spot instance that EC2 itself takes back within its first hour is
-    free by its terms; one that we end, or that is taken later, is not. That is counted for
-    `free_first_hour` alone: a value that grows with losses is no ground for a choice, and not every
-    cloud has such terms.
+    Per second, from 60 s up. A spot instance that EC2 itself takes within its first hour is free by
+    its terms; one that we end, or that is taken later, is not. Only `free_first_hour` applies this:
+    a value that grows with losses is no basis for a choice, and not every cloud has such terms.
     Source: AWS, "Billing for Spot Instances" and "Amazon EC2 on-demand pricing".
     """
     if used_s < 0:
@@ -71,6 +70,6 @@ def billed_s(used_s: float, *, free_first_hour: bool = False) -> int:
 
 
 def bill_micro_usd(used_s: float, *, usd_per_hour: float, free_first_hour: bool = False) -> int:
-    """The bill of one instance in micro-dollars, rounded up as a bill is."""
+    """The bill of one instance in micro-dollars, rounded up."""
     seconds = billed_s(used_s, free_first_hour=free_first_hour)
     return -(-micro_usd(usd_per_hour) * seconds // 3600)

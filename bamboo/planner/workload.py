@@ -1,7 +1,7 @@
 """What is trained in a simulated world, as figures: layers with their times and bytes.
 
-Rule: every figure has a source, which is shown beside whatever is made from it. A pipeline cut in
-another way takes the times of its layers; nothing is measured here.
+Rule: every figure has a source, which is shown with every result. Another cut of a pipeline uses
+the times of its layers; nothing is measured here.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from bamboo.schedule.links import ZoneLinks
 from bamboo.topology.virtual_nodes import BatchShape
 
 STATE_FLOATS = 3
-"""Of a parameter: itself and two moments, 12 bytes in fp32."""
+"""Floats of a parameter: the parameter and two moments, 12 bytes in fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,37 +23,37 @@ class Workload:
 
     name: str
     source: str
-    """Where the times are from, such as `measured on this machine's CPU`."""
+    """The source of the times, such as `measured on this machine's CPU`."""
     layers: tuple[LayerFacts, ...]
     forward_s: tuple[float, ...]
-    """Per layer."""
+    """Times per layer."""
     backward_s: tuple[float, ...]
     shape: BatchShape
     batch: int
     """Samples in a step."""
     optimizer_s: tuple[float, ...] = ()
-    """Per layer, once a step: of its owner, and again of its replica. Empty: none of them takes
-    any."""
+    """Per layer, once a step: for its owner, and again for its replica. Empty: the optimizer takes
+    no time."""
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
-    """Of a link between two nodes; 0: sizes do not matter."""
+    """Rate of a link between two nodes; 0: sizes do not matter."""
     node_bytes_per_s: float = 0.0
-    """Of all that a node sends together; 0: only each link has a rate."""
+    """Total send rate of a node; 0: only links have a rate."""
     cores: float = 0.0
-    """For how many nodes at once there is a processor, where all share one machine; 0: each has its
-    own."""
+    """The number of nodes that can compute at once, if all share one machine; 0: each node has its
+    own processor."""
     core_share: float = 1.0
-    """Of the time of an operation, that for which it needs the processor: the virtual device sleeps
-    for the rest."""
+    """Share of an operation's time for which it needs the processor; the virtual device sleeps for
+    the rest."""
     far: ZoneLinks | None = None
-    """Between nodes of different zones; None: as between all others."""
+    """Links between nodes of different zones; None: the same as all others."""
     state_bytes_per_s: float = 0.0
-    """The same for copies of state, which are sent behind the training."""
+    """Rate for copies of state, which are sent behind the training; 0: sizes do not matter."""
     store_bytes_per_s: float = 0.0
-    """Between one node and the checkpoints; 0: sizes do not matter."""
+    """Rate between one node and the storage of checkpoints; 0: sizes do not matter."""
     cuts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Stages -> first layer of each stage and the layer count, where they are given; any other
-    number of stages is balanced by time."""
+    """Stages -> first layer of each stage and the layer count, if given; any other number of stages
+    is balanced by time."""
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
@@ -63,7 +63,7 @@ class Workload:
 
     @property
     def both_s(self) -> tuple[float, ...]:
-        """Forward and backward, per layer."""
+        """Forward plus backward, per layer."""
         return tuple(f + b for f, b in zip(self.forward_s, self.backward_s, strict=True))
 
     @property
@@ -72,34 +72,34 @@ class Workload:
         return max(1, self.batch // self.shape.total)
 
     def copy_bytes_per_s(self, one: str, other: str) -> float:
-        """Of a copy of state from zone to zone, or within one; 0: sizes do not matter."""
+        """Rate of a copy of state between these zones, or within one; 0: sizes do not matter."""
         rates = [self.state_bytes_per_s]
         if self.far is not None and one != other:
             rates.append(self.far.between(one, other).bytes_per_s)
         return min((rate for rate in rates if rate), default=0.0)
 
     def cut(self, stages: int) -> tuple[int, ...]:
-        """Into so many stages. Raises InputError when there are fewer layers."""
+        """The cut into `stages` stages. Raises InputError when there are fewer layers."""
         if stages in self.cuts:
             return self.cuts[stages]
         return partition(self.both_s, stages)
 
     def state_bytes(self, layers: Sequence[int] | range) -> int:
-        """Parameters and moments of these layers."""
+        """Bytes of parameters and moments of these layers."""
         return sum(self.layers[x].parameters for x in layers) * FLOAT_BYTES * STATE_FLOATS
 
     def sums(self, figures: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
-        """A figure per layer as one per stage; none as zeros."""
+        """The sums per stage of a figure per layer; zeros if there are no figures."""
         return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
 
 
 def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:
-    """The same batch and virtual nodes in microbatches of so many samples.
+    """The same batch and virtual nodes, in microbatches of `samples` samples.
 
-    Bytes of a microbatch are taken to grow with its samples, and so are times but for
-    `operation_s`, which each forward and each backward of a layer takes however small it is (where
-    it takes that long at all); the optimizer's do not change. The source says so. Raises
-    ValueError when a virtual node is no whole number of such microbatches.
+    Bytes of a microbatch are taken to grow with its samples. So are times, except for
+    `operation_s`, the part that each forward and each backward of a layer takes whatever its size
+    (if it takes that long at all). The optimizer's times do not change. The source says so. Raises
+    ValueError when a virtual node is not a whole number of such microbatches.
     """
     slice_of = workload.batch // workload.shape.virtual_nodes
     if samples < 1 or slice_of % samples:

@@ -1,8 +1,8 @@
-"""What each way to lay the nodes over zones costs per hour: instances, bytes between zones, and the
-losses that no live copy survives.
+"""The price per hour of each way to spread the nodes over zones: instances, bytes between zones,
+and the losses that no live copy survives.
 
-Rule: slots and replicas lie where `bamboo.core` puts them when it is given the nodes of a spread.
-Losses are modelled after one trace and are never a promise.
+Rule: slots and replicas are where `bamboo.core` puts them for the nodes of a spread. Losses are
+modelled after one trace and are never a promise.
 """
 
 from collections import Counter
@@ -25,19 +25,19 @@ from bamboo.topology.keys import keyed_seed
 from bamboo.topology.strategy import SPREADS
 
 USD_PER_GB = 0.02
-"""Of a GB (10^9 bytes) that moves between zones of a region: $0.01 out and $0.01 in (AWS)."""
+"""Price of a GB (10^9 bytes) between zones of a region: $0.01 out and $0.01 in (AWS)."""
 LOSSES_AT_ONCE = ((1, 39), (2, 13), (3, 15), (4, 7), (5, 1), (6, 4))
 """How many nodes an instant of preemption took, and how often, in the p3 trace published with
-Bamboo (Thorpe et al., NSDI 2023): 167 losses at 79 instants. All victims of an instant are taken to
-lie in one zone, as in 121 of 128 instants on EC2."""
+Bamboo (Thorpe et al., NSDI 2023): 167 losses at 79 instants. All victims of an instant are assumed
+to be in one zone, as in 121 of 128 instants on EC2."""
 RESTART_S = 75.0
-"""After a loss without a live copy: 45 s until there are instances, 30 s until they train, as the
-simulator published with Bamboo has it."""
+"""After a loss without a live copy: 45 s until there are instances, 30 s until they train, as in
+the simulator published with Bamboo."""
 REPLACE_S = 105.0
-"""Until the place of a lost node is taken without a standby: a minute until the market has another
-and 45 s for its boot, as simulated markets have it unless they say otherwise."""
+"""Time until a lost node is replaced without a standby: a minute until the market has another one
+and 45 s for its boot, the default of simulated markets."""
 ENUMERATED = 20_000
-"""Up to so many sets of victims are looked at one by one, of more a fixed sample of SAMPLED."""
+"""Up to this many sets of victims are enumerated; beyond it, a fixed sample of SAMPLED is used."""
 SAMPLED = 4_000
 
 
@@ -46,21 +46,21 @@ class Stakes:
     """What the price of a spread depends on beside the layout."""
 
     zone_usd_per_hour: Mapping[str, float]
-    """Of one instance, in the market of the job."""
+    """Price of one instance, on the market of the job."""
     preemptible: bool
     steps: int
     checkpoint_every: int | None = 0
-    """0: none, and a loss without a live copy costs all that was done; None: each plan has the
-    interval that is best for it."""
+    """0: there are none, and a loss without a live copy costs all finished work; None: each plan
+    has its best interval."""
     put_usd: float = 0.0
-    """Of a request that writes to the checkpoints; 0: they go to a directory."""
+    """Price of a request that writes to the checkpoints; 0: they go to a directory."""
 
     def zones_by_price(self) -> list[str]:
         """Cheapest first."""
         return sorted(self.zone_usd_per_hour, key=lambda z: (self.zone_usd_per_hour[z], z))
 
     def mean_usd_per_hour(self, zones: Mapping[str, int]) -> float:
-        """Of one of so many nodes of each zone; 0 without any."""
+        """The mean price of nodes, given their number in each zone; 0 without any."""
         price = sum(count * self.zone_usd_per_hour[zone] for zone, count in zones.items())
         return price / max(sum(zones.values()), 1)
 
@@ -79,17 +79,17 @@ class Stakes:
         )
 
     def may_restore(self, run_s: float) -> bool:
-        """Whether a run of at least so many seconds has checkpoints to go back to."""
+        """Whether a run of at least `run_s` seconds has checkpoints to go back to."""
         return is_long(run_s) if self.checkpoint_every is None else self.checkpoint_every > 0
 
     def lost_s(self, step_s: float, every: int) -> float:
-        """What a fatal loss costs on average: half of what lies between two checkpoints (`every`
-        steps), or half of the run, and the restart."""
+        """The mean cost of a fatal loss: half of the work between two checkpoints (`every` steps),
+        or half of the run, and the restart."""
         between = min(every or self.steps, self.steps)
         return between / 2 * step_s + RESTART_S
 
     def least_lost_s(self, step_s: float) -> float:
-        """No plan of such steps loses less."""
+        """A lower bound of the loss of any plan with such steps."""
         if self.checkpoint_every is None:
             return RESTART_S
         return self.lost_s(step_s, self.checkpoint_every)
@@ -97,17 +97,17 @@ class Stakes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """One way to lay the nodes over zones, and its expected price."""
+    """One way to spread the nodes over zones, and its expected price."""
 
     name: str
     zones: Mapping[str, int]
     """Zone -> nodes, standbys included."""
     instances_usd_per_hour: float
     crossing_bytes: float
-    """Between zones, per step."""
+    """Bytes between zones, per step."""
     transfer_usd_per_hour: float
     fatal_per_hour: float
-    """Expected losses, modelled, that leave a stage without a live copy."""
+    """Expected, modelled losses that leave a stage without a live copy."""
     fatal_usd_per_hour: float
     checkpoint_every: int
     """Steps between two checkpoints in this spread; 0: there are none."""
@@ -128,7 +128,7 @@ def price_spreads(
     rate: LossRate = PUBLISHED,
 ) -> tuple[Spread, ...]:
     """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
-    grid's and the standbys, `shards` are those of a checkpoint."""
+    grid and the standbys; `shards` are those of a checkpoint."""
     grid = layout.assignment.grid
     order = stakes.zones_by_price()
     microbatches = [row[0].microbatches for row in layout.programs]
@@ -160,14 +160,14 @@ def price_spreads(
 
 
 def cheapest(spreads: Sequence[Spread]) -> Spread:
-    """The spread of the least expected price; of equals the first, which moves less."""
+    """The spread with the least expected price; among equal ones the first, which moves less."""
     return min(spreads, key=lambda spread: round(spread.total_usd_per_hour, 9))
 
 
 def nodes_by_zone(name: str, grid: Grid, zones: Sequence[str], *, nodes: int) -> dict[str, int]:
-    """How many nodes each zone gets, `zones` being cheapest first; empty where a spread needs more
-    zones or pipelines than there are. Neighbours need two zones, and an odd ring a third to have
-    no two in one. Standbys go round the zones that are used."""
+    """The number of nodes in each zone, with `zones` cheapest first; empty if a spread needs more
+    zones or pipelines than there are. Neighbours need two zones, and an odd ring needs a third one
+    to keep all neighbours apart. Standbys are dealt over the used zones in turn."""
     if name == "one":
         return {zones[0]: nodes} if zones else {}
     if len(zones) < 2 or (name == "pipelines" and grid.pipelines < 2):
@@ -192,7 +192,7 @@ def nodes_by_zone(name: str, grid: Grid, zones: Sequence[str], *, nodes: int) ->
 def laid_out(
     name: str, zones: Mapping[str, int], grid: Grid, mode: str
 ) -> tuple[Assignment, dict[NodeId, str]]:
-    """Where the core puts slots and replicas on so many nodes of each zone, and each node's zone,
+    """The assignment that the core makes on these nodes of each zone, and the zone of each node,
     standbys included."""
     nodes = [
         Node(
@@ -218,8 +218,8 @@ def crossing_bytes(
     microbatches: Sequence[int],
 ) -> float:
     """Bytes of a step between nodes of different zones: boundary tensors forward and their
-    gradients back, reduced gradients on their way to shadows, and the exchange between pipelines.
-    `microbatches`: of each pipeline.
+    gradients back, reduced gradients in transit to shadows, and the exchange between pipelines.
+    `microbatches`: the number for each pipeline.
     """
     grid = assignment.grid
     total = 0.0
@@ -243,14 +243,14 @@ def fatal_per_hour(
     rate: LossRate = PUBLISHED,
 ) -> float:
     """Expected losses per hour that leave a stage without a live copy, by the hazard of each zone
-    and the trace's numbers of victims, all of one zone and as many as it has at most."""
+    and the trace's numbers of victims, limited to the nodes of one zone."""
     groups = copies_of_stages(assignment, mode)
     draws = sum(often for _, often in LOSSES_AT_ONCE)
     total = 0.0
     for zone in sorted(set(zone_of.values())):
         members = sorted(node for node, where in zone_of.items() if where == zone)
         taken = [(min(count, len(members)), often / draws) for count, often in LOSSES_AT_ONCE]
-        # An instant takes fewer where fewer are: there are more of them, and the hazard stays.
+        # In a small zone an instant takes fewer nodes; the hazard stays, so there are more of them.
         instants = rate.of(zone) * len(members) / sum(n * share for n, share in taken)
         shares = {n: fatal_share(groups, members, n) for n in {n for n, _ in taken}}
         total += instants * sum(shares[n] * share for n, share in taken)
@@ -258,8 +258,8 @@ def fatal_per_hour(
 
 
 def fatal_share(groups: Copies, members: Sequence[NodeId], victims: int) -> float:
-    """Of all sets of so many `victims` among the nodes of a zone, the share that takes the whole
-    of some group: exact up to ENUMERATED sets, else over a fixed sample."""
+    """The share of all sets of `victims` nodes of a zone that takes the whole of some group: exact
+    up to ENUMERATED sets, otherwise over a fixed sample."""
     bit = {node: 1 << place for place, node in enumerate(members)}
     masks = {sum(bit[node] for node in group) for group in groups if group <= bit.keys()}
     few = frozenset(mask for mask in masks if mask.bit_count() <= victims)
@@ -271,7 +271,7 @@ def fatal_share(groups: Copies, members: Sequence[NodeId], victims: int) -> floa
 
 @lru_cache(maxsize=4096)
 def _fatal_share(masks: frozenset[int], members: int, victims: int, *, sampled: bool) -> float:
-    """Of groups as bits of the members. A plan asks the same of every price and mode."""
+    """The share for groups as bit masks of the members. It is the same for every price and mode."""
     least = [mask for mask in masks if not any(one != mask and one & ~mask == 0 for one in masks)]
     if sampled:
         return _share(_sample(members, victims), SAMPLED, least)
@@ -287,8 +287,8 @@ def _share(drawn: Iterable[int], sets: int, masks: Sequence[int]) -> float:
 
 @lru_cache(maxsize=256)
 def _sample(members: int, victims: int) -> tuple[int, ...]:
-    """Sets of members as bits, the same ones for the same figures (Floyd's sampling; the numbers
-    are those of Knuth's MMIX generator)."""
+    """Sets of members as bit masks, the same for the same arguments (Floyd's sampling, with numbers
+    from the generator of Knuth's MMIX)."""
     number = keyed_seed(0, "losses", members, victims)
     sample = []
     for _ in range(SAMPLED):
