@@ -1,1 +1,1 @@
-"""Worlds that are not there: spot markets as traces, and what they do to a cluster."""
+"""Simulated worlds: spot markets as traces, and their effect on a cluster."""

@@ -1,6 +1,6 @@
-"""What is to be simulated, as one value.
+"""The question of a simulation, as one value.
 
-Rule: everything that a run follows from, but for the market and the seed.
+Rule: everything that determines a run, except the market and the seed.
 """
 
 import math
@@ -24,34 +24,37 @@ class Asked:
     workload: Workload
     policy: Policy
     grid: Grid
-    """To begin with."""
+    """The grid at the beginning."""
     redundancy: str
     standbys: int
     patience_s: float
     park_s: float
     surplus_s: float = math.inf
-    """So long a node beyond what the run can use is kept."""
+    """Time for which a node beyond what the run can use is kept."""
     sizes: Sizes | None = None
     """What an autoscaled run chooses its size by; None: it keeps as many nodes as it may have."""
     terms: Terms
     pauses: Pauses
     prices: Prices
-    """Of a spot instance."""
+    """Price of a spot instance."""
     on_demand_usd_per_hour: float
     free_first_hour: bool = False
-    """Of a spot instance that the market takes within it, as `budget.free_first_hour` of a job."""
+    """Whether the first hour of a spot instance that the market takes within it is free, as
+    `budget.free_first_hour` of a job."""
     horizon_s: float
     last_step: float = math.inf
     restart_s: Mapping[str, float] = field(default_factory=dict)
-    """Of other ways by name (`bamboo.sim.ways.RESTART_S`), where it is not their default."""
+    """Restart times of other ways, by name, that differ from their default
+    (`bamboo.sim.ways.RESTART_S`)."""
     store: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
-    """Prices of the object store; empty: checkpoints are not paid."""
+    """Prices of the object store; empty: checkpoints cost nothing."""
     interval_is_open: bool = False
-    """Whether the plan chose `policy.checkpoint_every`: another way then takes its own best one."""
+    """Whether the plan chose `policy.checkpoint_every`; then each other way takes its own best
+    interval."""
     keep: int = 2
-    """So many checkpoints are kept."""
+    """Number of checkpoints that are kept."""
 
     @property
     def given_every(self) -> int:
-        """Steps between checkpoints that every way is to write; 0: each has its own interval."""
+        """Steps between checkpoints for every way; 0: each has its own interval."""
         return 0 if self.interval_is_open else self.policy.checkpoint_every

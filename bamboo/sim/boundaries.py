@@ -1,4 +1,4 @@
-"""What waits for the end of a step, when its instant moves with the pace."""
+"""Actions that wait for the end of a step, whose time changes with the pace."""
 
 import heapq
 import itertools
@@ -10,7 +10,7 @@ from bamboo.sim.progress import Progress
 
 
 class Boundaries:
-    """Actions at step boundaries of one run; those of one boundary in the order asked for."""
+    """Actions at step boundaries of one run, at one boundary in the order in which they came."""
 
     def __init__(self, kernel: Kernel, progress: Progress) -> None:
         self._kernel, self._progress = kernel, progress
@@ -21,11 +21,11 @@ class Boundaries:
         progress.changed = self._look
 
     def when_next(self, action: Callable[[], None]) -> None:
-        """At the end of the step in hand, or of the next one that is begun."""
+        """Run `action` at the end of the present step, or of the next step that begins."""
         self.when(self._progress.whole + 1, action)
 
     def when(self, step: int, action: Callable[[], None]) -> None:
-        """Once so many steps are done."""
+        """Run `action` once `step` steps are done."""
         heapq.heappush(self._waiting, (step, next(self._order), action))
         self._look()
 

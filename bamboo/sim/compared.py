@@ -1,7 +1,7 @@
-"""Which runs of one market may be compared: those that did the same work, or lasted the same time.
+"""Which runs of one market can be compared: those with the same work, or the same duration.
 
-Rule: value is a rate, and rates over different hours of a market say nothing of each other. A run
-that ended early for another reason than that its work was done is compared with none.
+Rule: value is a rate, and rates over different hours of a market cannot be compared. A run that
+ended early for another reason than finished work is compared with none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ HOUR_S = 3600.0
 
 
 def why_no_ratio(ours: Figures, other: Figures, *, last_step: float) -> str:
-    """Why one run may not be set against another of the same market; "": it may."""
+    """Why a run cannot be compared with another one of the same market; "" if it can."""
     for one, who in ((ours, "bamboo"), (other, "it")):
         if one.ended and one.steps < last_step:
             return f"{who} ended after {one.seconds / HOUR_S:.3g} h: {one.ended}"
@@ -29,7 +29,7 @@ def why_no_ratio(ours: Figures, other: Figures, *, last_step: float) -> str:
 def no_ratio(
     found: Sequence[Mapping[str, Figures]], name: str, *, ours: str, last_step: float
 ) -> str:
-    """The same over many seeds: the first reason, and in how many runs there is one."""
+    """The same over many seeds: the first reason, and the number of runs that have one."""
     whys = [why_no_ratio(one[ours], one[name], last_step=last_step) for one in found]
     said = [why for why in whys if why]
     if not said or name == ours:

@@ -1,8 +1,9 @@
-"""What the market has and nobody rents, and which of it a run takes next.
+"""The nodes of the market that are not rented, and the order in which a run takes them.
 
-Rule: as `cloud.reconcile` asks a cloud. A zone that is to have more nodes than it has comes first,
-of several the one that lacks most; for the rest the cheapest zone that has any takes all, so that
-nodes of a run in one zone pay nothing for the bytes between them. Of a zone the oldest comes first.
+Rule: the order is that in which `cloud.reconcile` asks a cloud. A zone with fewer nodes than it
+should have comes first, and among several the one that lacks most. Otherwise the cheapest zone with
+free nodes is used for all, so that nodes in one zone pay nothing for the bytes between them. Within
+a zone the oldest node comes first.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,30 +21,30 @@ class Renting:
     """What a run looks for in the market."""
 
     usd_per_hour: Callable[[ZoneId, float], float] = _nothing
-    """Of an instance of a zone, at an instant of the world."""
+    """Price of an instance of a zone, at a time of the world."""
     zones: Mapping[ZoneId, int] = field(default_factory=dict)
-    """How many nodes each zone is to have, as far as it can; empty: it does not matter."""
+    """Preferred number of nodes in each zone; empty: zones do not matter."""
 
 
 class FreeNodes:
-    """Of one market, by the trace's names."""
+    """The free nodes of one market, by the trace's names."""
 
     def __init__(self, renting: Renting) -> None:
         self._renting = renting
         self._zone_of: dict[str, ZoneId] = {}
         self._by_zone: dict[ZoneId, dict[str, None]] = {}
-        """Names in the order in which they came; no zone without any."""
+        """Names in the order in which they came; zones without free nodes are absent."""
 
     def __len__(self) -> int:
         return len(self._zone_of)
 
     def add(self, name: str, zone: ZoneId) -> None:
-        """It may be rented from now on."""
+        """The node can be rented from now on."""
         self._zone_of[name] = zone
         self._by_zone.setdefault(zone, {})[name] = None
 
     def drop(self, name: str) -> None:
-        """The market has it no more, if it was here."""
+        """The market no longer has the node; no effect if it is not here."""
         zone = self._zone_of.pop(name, None)
         if zone is not None:
             of_zone = self._by_zone[zone]
@@ -52,8 +53,8 @@ class FreeNodes:
                 del self._by_zone[zone]
 
     def take(self, rented: Mapping[ZoneId, int], now_s: float) -> tuple[str, ZoneId]:
-        """The next one that is rented, and its zone; `rented`: nodes of each zone by now. Asked
-        only while there is one."""
+        """The next node to rent, and its zone; `rented`: present nodes of each zone. It is only
+        called while there is a free node."""
         wanted, usd_per_hour = self._renting.zones, self._renting.usd_per_hour
         zone = min(
             self._by_zone,

@@ -1,7 +1,7 @@
-"""What the nodes of a simulated run hold while all is laid out anew.
+"""What the nodes of a simulated run hold during a reconfiguration.
 
-Rule: a node says what it held when it stopped, and what it was given since; it forgets the former
-once all go on.
+Rule: a node reports what it held when it stopped, and what it has received since. It drops the
+former once all nodes continue.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,22 +14,22 @@ from bamboo.topology.roles import Roles
 
 
 class Holdings:
-    """Of all nodes, from the moment that a reconfiguration begins until all go on."""
+    """The holdings of all nodes, from the start of a reconfiguration until all continue."""
 
     def __init__(self) -> None:
         self._trained: tuple[ModelLayout, Roles] | None = None
         self._ahead: dict[NodeId, tuple[Feed, ...]] = {}
         self._held: dict[NodeId, tuple[Holding, ...]] = {}
         self._by_stages: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
-        """What whoever trained these stages holds before a step."""
+        """Holdings of a node that trained these stages, before a step."""
         self._by_layers: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
-        """These layers before a step, each for itself."""
+        """Holdings of these layers before a step, one for each layer."""
 
     def begin(
         self, layout: ModelLayout, assignment: Assignment | None, ahead: Iterable[Feed] = ()
     ) -> None:
-        """All stop in this layout, and have what was sent `ahead`; without an assignment nobody
-        holds anything."""
+        """All nodes stop in this layout and have what was prefetched (`ahead`). Without an
+        assignment no node holds anything."""
         self._ahead = {}
         for feed in ahead:
             self._ahead[feed.receiver] = (*self._ahead.get(feed.receiver, ()), feed)
@@ -39,7 +39,8 @@ class Holdings:
         self._by_layers.clear()
 
     def of(self, node: NodeId, *, step: int) -> tuple[Holding, ...]:
-        """What a node holds; that of its training as it is before `step`, unless it said so."""
+        """What a node holds; it is the state of its training before `step`, unless it reported
+        another."""
         if node not in self._held:
             self._held[node] = self._of_training(node, step)
             if fed := self._ahead.get(node):
@@ -50,10 +51,9 @@ class Holdings:
     def lacking(
         self, wants: Mapping[NodeId, frozenset[int]], *, step: int
     ) -> dict[NodeId, frozenset[int]]:
-        """Of the layers that each node wants, those that it does not have as they are before
-        `step`."""
+        """The layers that each node wants and does not hold in their state before `step`."""
         out: dict[NodeId, frozenset[int]] = {}
-        known: dict[tuple[int, frozenset[int]], frozenset[int]] = {}  # many hold the very same
+        known: dict[tuple[int, frozenset[int]], frozenset[int]] = {}  # many nodes hold the same
         for node, wanted in wants.items():
             held = self._held.get(node, ())
             key = (id(held), wanted)
@@ -71,8 +71,8 @@ class Holdings:
         *,
         step: int,
     ) -> list[int]:
-        """Of the layers that nodes lack, once for each node, those that nobody in its zone has as
-        they are before `step`."""
+        """The layers that nodes lack, once for each node, if no node in its zone holds them in
+        their state before `step`."""
         if len({*zone_of.values()}) < 2:
             return []
         near: dict[ZoneId, set[int]] = {}
@@ -84,7 +84,7 @@ class Holdings:
         return [layer for layer, zone in wanted if layer not in near.get(zone, ())]
 
     def built(self, node: NodeId, layers: frozenset[int], *, step: int) -> None:
-        """A node has been given all of these."""
+        """A node has received all of these layers."""
         if (step, layers) not in self._by_layers:
             self._by_layers[step, layers] = tuple(
                 Holding(first=x, stop=x + 1, step=step, reach=step) for x in sorted(layers)

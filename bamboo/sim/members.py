@@ -1,7 +1,7 @@
-"""What the members of a simulated run have in common, whatever they are doing.
+"""What the members of a simulated run have in common, in every phase.
 
-Rule: members know the state that was decided last, say what has come to pass, and need the times
-that `Pauses` states beyond the work itself.
+Rule: members know the newest decided state, report events, and take the times that `Pauses` gives
+in addition to the work itself.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from bamboo.topology.model_layout import ModelLayout, equal_shares
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pauses:
-    """What members need beyond the work itself. The defaults are rounded from this project's own
-    benchmarks on one machine, where they were measured."""
+    """Times that members need beyond the work itself. The defaults are rounded from this project's
+    own benchmarks, measured on one machine."""
 
     detect_s: float = 0.05
     """From a loss to the decision."""
     answer_s: float = 0.02
-    """From a decision to what is said to it."""
+    """From a decision to the members' answer."""
     move_s: float = 0.05
-    """A slot changes hands at a boundary."""
+    """For a slot to change its owner at a boundary."""
     reconfiguration_s: float = 0.5
-    """A reconfiguration, beside what is sent."""
+    """For a reconfiguration, in addition to the transfers."""
     restore_s: float = 1.0
-    """To find and check a checkpoint, beside what is read."""
+    """To find and check a checkpoint, in addition to reading it."""
 
 
 class Run(Protocol):
@@ -45,19 +45,19 @@ class Run(Protocol):
     state: State
 
     def say(self, event: Event) -> None:
-        """A member, or whoever keeps the fleet, has something to say now."""
+        """A member, or the keeper of the fleet, reports an event now."""
 
     def say_all(self, events: Sequence[Event]) -> None:
-        """Many have, at the same instant."""
+        """Many report events, at the same time."""
 
 
 def step_in_hand(run: Run) -> int:
-    """The step that all members are at."""
+    """The step in which all members are."""
     return run.world.progress.whole
 
 
 def layout_of(state: State, policy: Policy) -> ModelLayout:
-    """How the model lies over the grid of a state."""
+    """The layout of the model on the grid of a state."""
     grid = state.grid
     return _layout(
         grid.pipelines,
@@ -74,5 +74,5 @@ _equal_shares = lru_cache(maxsize=64)(equal_shares)
 def _layout(
     pipelines: int, stages: int, cut: tuple[int, ...], shares: tuple[int, ...]
 ) -> ModelLayout:
-    """Made once: a run asks for its own at every turn."""
+    """Cached, because a run asks for its layout again and again."""
     return ModelLayout(grid=Grid(pipelines=pipelines, stages=stages), cut=cut, shares=shares)

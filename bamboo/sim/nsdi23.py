@@ -1,16 +1,16 @@
 """The preset `nsdi23`: the published simulator's constants and its averages.
 
-Rule: nothing here is ours. The constants are those of the simulator that was published with the
-paper (Thorpe et al., Bamboo, NSDI 2023); the rules are in `bamboo.sim.published`, the random market
+Rule: nothing here is our own. The constants are those of the simulator that was published with the
+paper (Thorpe et al., Bamboo, NSDI 2023). The rules are in `bamboo.sim.published`, the random market
 in `bamboo.sim.published_market`.
 
-All nodes that the market has are rented, and paid for from their creation, whether they train or
-wait. A node joins when it has been created, also those that a trace begins with.
+All nodes of the market are rented, and paid for from their creation, whether they train or wait. A
+node joins once it has been created; this includes the nodes at the beginning of a trace.
 
-Averages are taken as they were published: nodes and dollars from 0 to the end of the last step,
-samples from the begin of the first step to the same end. Value is the mean over that window of the
-throughput of each step, a pause before it included, by its cost per hour; so it is not the quotient
-of the two means beside it.
+Averages follow the publication: nodes and dollars from 0 to the end of the last step, samples from
+the beginning of the first step to the same end. Value is the mean over that window of the
+throughput of each step, including a pause before it, over its cost per hour. So it is not the
+quotient of the two means beside it.
 """
 
 import heapq
@@ -36,13 +36,14 @@ SPOT_USD_PER_HOUR = 0.91
 ON_DEMAND_USD_PER_HOUR = 3.06
 MOST_PIPELINES = 4
 TRACE_HOURS = 12.0
-"""The published runs on recorded traces."""
+"""Length of the published runs on recorded traces."""
 RANDOM_STEPS = 22_194
-"""After so many the published runs on random markets end."""
+"""Steps after which the published runs on random markets end."""
 RANDOM_HOURS = 36.0
-"""Enough for nearly all runs; any other sees twice as many hours of the same market, and so on."""
+"""Enough for nearly all runs; any other run gets twice as many hours of the same market, again and
+again."""
 MOST_RANDOM_HOURS = 2304.0
-"""Then a run ends with the steps that it has; no published hazard comes near."""
+"""Here a run ends with the steps that it has; no published hazard comes close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,9 @@ class Published:
 
     stages: int
     samples: int
-    """Of a step."""
+    """Samples of a step."""
     step_s: tuple[float, ...]
-    """With one pipeline, with two, and so on."""
+    """Step time with one pipeline, with two, and so on."""
     reconfiguration_s: float
 
 
@@ -81,15 +82,15 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What is so from `at_s` on."""
+    """The state of a run from `at_s` on."""
 
     at_s: float
     nodes: int
-    """Paid for."""
+    """Nodes that are paid for."""
     step_s: float
-    """Infinite while nothing is done."""
+    """Infinite while no step is taken."""
     steps: float
-    """Done until then, the part of the step in hand included."""
+    """Steps done by then, including the part of the present step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ class PublishedRun:
     reconfigurations: int
     steps: int
     hours: float
-    """To the end of the last step."""
+    """Up to the end of the last step."""
     mean_nodes: float
     samples_per_s: float
     usd_per_hour: float
@@ -113,10 +114,10 @@ class PublishedRun:
 
 
 def _as_queued(events: tuple[TraceEvent, ...]) -> list[TraceEvent]:
-    """In the published order: of time, joins before losses, and within that as a heap happens to
-    hand them out. (The published one held all else that was to come, too, each step for one; ours
-    gives the recorded trace 1 to 2 % more or fewer steps, for who joins beside whom decides which
-    losses are fatal.)"""
+    """Events in the published order: by time, joins before losses, and within that in the order in
+    which a heap returns them. (The published heap also held all other future events, such as steps.
+    With ours the recorded trace gives 1 to 2 % more or fewer steps, because the order of joins
+    decides which losses are fatal.)"""
     queue: list[_Queued] = []
     for event in events:
         heapq.heappush(queue, _Queued(key=(event.at_s, not event.comes), event=event))
@@ -130,7 +131,7 @@ class _Queued:
 
 
 class _Play:
-    """One market, all of which is rented, and the paper's rules."""
+    """One market, all of whose nodes are rented, under the paper's rules."""
 
     def __init__(self, model: Published, trace: Trace, last_step: float) -> None:
         self.kernel = Kernel()
@@ -165,7 +166,7 @@ class _Play:
         self.done = True
 
     def _market(self) -> None:
-        """All events of this instant, and a look at the next."""
+        """Process all events of this time, and queue the next ones."""
         while self._next < len(self._events):
             event = self._events[self._next]
             if event.at_s > self.kernel.now_s:
@@ -216,7 +217,7 @@ def play(
     last_step: float = math.inf,
     usd_per_hour: float = SPOT_USD_PER_HOUR,
 ) -> PublishedRun:
-    """One run over the trace as it is, for so long or to the last step."""
+    """One run over the trace as it is, for `hours` or to the last step."""
     played = _Play(model, trace, last_step)
     played.kernel.run(until_s=hours * HOUR_S, over=lambda: played.done)
     steps = played.progress.whole
@@ -255,7 +256,7 @@ def _last_step_ends_s(timeline: list[Point], steps: int) -> float:
 
 
 def _pieces(timeline: list[Point], end_s: float) -> list[tuple[Point, float]]:
-    """Each point with the time until which it is so; none beyond `end_s`."""
+    """Each point with the end of its validity; none beyond `end_s`."""
     ends = [*(point.at_s for point in timeline[1:]), math.inf][: len(timeline)]
     return [
         (point, min(until_s, end_s))
@@ -265,7 +266,7 @@ def _pieces(timeline: list[Point], end_s: float) -> list[tuple[Point, float]]:
 
 
 def _per_node(timeline: list[Point], begin_s: float, end_s: float) -> Iterator[float]:
-    """Steps by the mean number of nodes from the end of the step before to the end of their own."""
+    """Steps over the mean number of nodes from the end of the previous step to their own end."""
     since_s, node_s = begin_s, 0.0
     for point, until_s in _pieces(timeline, end_s):
         if until_s <= begin_s:

@@ -1,12 +1,12 @@
-"""Bamboo in a simulated world: `core.transition` decides, honest members do what they are told.
+"""Bamboo in a simulated world: `core.transition` decides, and honest members carry out its effects.
 
     the world's nodes  ->  events  ->  core.transition  ->  state and effects  ->  what members do
     and how long it takes  ->  events
 
-Rule: nothing is decided here. Members answer as the runtime's do, after times that `Pauses` states;
-what lies between two decisions is one straight piece of progress. A checkpoint is told to the core
-when all is to be laid out anew, the newest that is complete then: those before it would have been
-superseded.
+Rule: nothing is decided here. Members answer like those of the runtime, after the times in
+`Pauses`; between two decisions the progress is linear. A checkpoint is reported to the core when a
+reconfiguration begins: the newest one that is complete then, because it would have superseded those
+before it.
 """
 
 import math
@@ -48,13 +48,13 @@ from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, World
 T = TypeVar("T")
 LAUNCHER = "launcher"
 _NOBODY_SAYS = ((f" (says {LAUNCHER})", ""), (f"{LAUNCHER} saw its connection end", "it was taken"))
-"""Words of the core on who told it, and those for a world in which nobody is there to tell."""
+"""Phrases of the core that name a reporter, and those for a world that has no reporter."""
 
 
 class Ours:
     """One run in one world. `patience_s`, `park_s`: as the `[cluster]` keys of a job; `surplus_s`:
-    so long a node beyond what the run can use is kept, for ever by default; `sizing` makes who
-    chooses the run's size where that is not settled."""
+    time for which a node beyond what the run can use is kept, by default for ever; `sizing` makes
+    the object that chooses the run's size, if the size is not fixed."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class Ours:
         self._sizing = None if sizing is None else sizing(self)
         self.transitions = 0
 
-    # ---------------------------------------------------------------- the world speaks
+    # ---------------------------------------------------------------- reports of the world
 
     @property
     def resizes(self) -> tuple[Resize, ...]:
-        """What the run chose of its own accord."""
+        """The resizes that the run chose."""
         return () if self._sizing is None else tuple(self._sizing.resizes)
 
     def wanted(self) -> int:
@@ -103,9 +103,9 @@ class Ours:
         return nodes_wanted(available, self.policy, standbys=self._standbys) + beyond
 
     def spare(self) -> NodeId | None:
-        """Of those without a slot the newest one, once it has had none for long enough."""
+        """The newest node without a slot, if it has had none for `surplus_s`."""
         if self._sizing is not None:
-            return None  # the run is asked, and gives back itself
+            return None  # the scaler asks the run to give nodes back
         now_s = self.world.kernel.now_s
         idle = {n.id for n in self.state.roll.aside if n.status is NodeStatus.READY}
         self._idle_since_s = {n: self._idle_since_s.get(n, now_s) for n in idle}
@@ -129,7 +129,7 @@ class Ours:
     def lost(self, node: NodeId) -> None:
         found = self.state.node(node)
         if found is None or not found.status.live:
-            return  # it handed over before
+            return  # it had handed over before
         works = self.state.assignment is not None and self.state.assignment.owned_by(node)
         if works and self.state.reconfiguration is None:
             self.world.progress.pause(self.pauses.detect_s)
@@ -156,8 +156,8 @@ class Ours:
             reconfiguration.base is not None or not decided.state.roll.live
         )
         if newest and late:
-            # It is decided already from which step all go on, or nobody is left who could tell of
-            # the checkpoint: it was there before.
+            # The base is already decided, or no live node is left to report the checkpoint: the
+            # report came before this event.
             before = self.state = self._completed(newest)
             decided, newest = self._decide(event), 0
         self.state = decided.state
@@ -175,7 +175,7 @@ class Ours:
             self._follow(before, decided)
 
     def _follow(self, before: State, decided: Transition) -> None:
-        """See to what is new in the state, then to the effects."""
+        """Handle what is new in the state, then the effects."""
         after = self.state
         if self._sizing is not None:
             self._sizing.decided()
@@ -195,7 +195,7 @@ class Ours:
         for failover in _new(after.failovers, before.failovers):
             self._take_over(failover)
         replaced = after.assignment is not before.assignment
-        # A decision may end a reconfiguration and begin the next: all train on until it stops them
+        # A decision may end a reconfiguration and begin the next: all train until it stops them.
         ended = GoOn in map(type, decided.effects)
         ended = ended or (after.reconfiguration is None and before.reconfiguration is not None)
         if ended or (replaced and after.reconfiguration is None):
@@ -233,7 +233,7 @@ class Ours:
     # ---------------------------------------------------------------- failover
 
     def _take_over(self, failover: Failover) -> None:
-        """The successor goes on. Unplanned: it does again what the victim had done in this step."""
+        """The successor continues. After a loss it repeats the victim's work of this step."""
         world, pauses = self.world, self.pauses
         if failover.planned:
             world.happened(HAND_OVER)
@@ -254,7 +254,7 @@ class Ours:
         forward, backward = (
             work.sums(each_s, layout.cut)[stage] for each_s in (work.forward_s, work.backward_s)
         )
-        # What its shadow has done ahead, as the planner has it.
+        # The shadow's work in advance, as the planner counts it.
         ahead = self._times.calm_ahead(self.state.assignment.grid, shares)[stage]
         again = forward * (1 - ahead[0]) + backward * (1 - ahead[1])
         return max(0.0, part) * count * again
@@ -276,7 +276,7 @@ class Ours:
     # ---------------------------------------------------------------- checkpoints, patience
 
     def _newest_checkpoint(self) -> int:
-        """The step of the newest that is complete by now, or 0 if the core knows of it."""
+        """The step of the newest complete checkpoint, or 0 if the core knows of it."""
         every, state = self.policy.checkpoint_every, self.state
         if not every or state.assignment is None:
             return 0
@@ -288,8 +288,8 @@ class Ours:
         return step if step > max((done.step for done in state.checkpoints), default=0) else 0
 
     def _completed(self, step: int) -> State:
-        """After some member's word that the checkpoint is complete, which counts also while all
-        stop. Of its shards nobody needs to hear any more."""
+        """The state after a member has reported the checkpoint complete, which is valid also while
+        all nodes stop. Reports of its shards are not needed."""
         state = self.state
         node = min(state.roll.live, default=None)
         if node is None:
@@ -297,7 +297,7 @@ class Ours:
         return self._decide(CheckpointDone(node=node, step=step, era=state.era)).state
 
     def _be_patient(self) -> None:
-        """Look again when waiting for nodes will have been long enough."""
+        """Look again when the wait for nodes reaches its limit."""
         kernel, state = self.world.kernel, self.state
         kernel.cancel(self._patience_entry)
         self._patience_entry = None
@@ -313,7 +313,7 @@ class Ours:
 
 
 def _largest_bytes(workload: Workload, cut: Sequence[int]) -> int:
-    """State of the stage that has most of it."""
+    """State bytes of the largest stage."""
     return max(workload.state_bytes(range(first, stop)) for first, stop in pairwise(cut))
 
 
@@ -324,7 +324,7 @@ def _plain(reason: str) -> str:
 
 
 def _is_an_answer(before: State, decided: Transition) -> bool:
-    """Whether one more has answered while others are still waited for, and that is all."""
+    """Whether the only change is one more answer while others are still awaited."""
     after = decided.state
     if after.reconfiguration is None or before.reconfiguration is None or decided.effects:
         return False
@@ -336,7 +336,7 @@ def _is_an_answer(before: State, decided: Transition) -> bool:
 
 
 def _new(after: Sequence[T], before: Sequence[T]) -> list[T]:
-    """In the order in which they stand: that of a set differs from process to process."""
+    """New items in their own order, because that of a set differs between processes."""
     if after is before:
         return []
     known = set(before)

@@ -1,11 +1,11 @@
-"""Jobs to simulate without a model at hand: profiles that are fitted to published step times.
+"""Jobs to simulate without a model: profiles that are fitted to published step times.
 
-Rule: a profile is a few figures and where they are from. BERT-large as in the paper (Thorpe et al.,
+Rule: a profile is a few figures and their sources. BERT-large as in the paper (Thorpe et al.,
 Bamboo, NSDI 2023): its published step times with 4, 3, 2 and 1 pipelines of 12 stages are
-(microbatches + 11) x 43.7 ms to within 0.7 %, with microbatches of 3 samples, which is what one
-forward one backward takes (Narayanan et al., PipeDream, SOSP 2019) with equal stages. So one
-figure, the 43.7 ms that a stage needs for a microbatch, forward and backward, stands for them all,
-and for other cuts and merged nodes, of which nothing was published.
+(microbatches + 11) x 43.7 ms to within 0.7 %, with microbatches of 3 samples. This is the time of
+one forward one backward (Narayanan et al., PipeDream, SOSP 2019) with equal stages. So one figure,
+the 43.7 ms that a stage needs for forward and backward of a microbatch, gives all of them, and also
+other cuts and merged nodes, for which nothing was published.
 """
 
 from bamboo.planner.workload import Workload, uniform_workload
@@ -16,7 +16,8 @@ STAGES = 12
 LAYERS_OF_A_STAGE = 2
 """24 layers, as BERT-large has them."""
 PARAMETERS = 340_000_000
-"""Of BERT-large (Devlin et al., NAACL 2019), spread evenly: embeddings lie with the layers."""
+"""Parameters of BERT-large (Devlin et al., NAACL 2019), spread evenly over the layers, embeddings
+included."""
 WIDTH, TOKENS = 1024, 512
 NETWORK_BYTES_PER_S = 2.5e9 / 8
 """The baseline of a p3.2xlarge."""

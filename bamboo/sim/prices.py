@@ -1,9 +1,9 @@
-"""What a spot instance costs, by zone and over time.
+"""Prices of spot instances, by zone and over time.
 
-Format: `ms,zone,usd_per_hour` a line, in order of time, that may stand above them as a header; an
-empty zone stands for all that have no line of their own. Rule: a price holds from its line to the
-zone's next one, the first one also before it. An instance is charged the price of each second that
-it runs.
+Format: one `ms,zone,usd_per_hour` per line, in order of time, with an optional header of these
+names. An empty zone means all zones without lines of their own. Rule: a price holds from its line
+to the zone's next one, and the first one also holds before its line. An instance is charged the
+price of each second that it runs.
 """
 
 import math
@@ -25,13 +25,13 @@ FORMAT = "ms,zone,usd_per_hour"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """`by_zone[zone]`: (seconds since the begin, USD per hour from then on), in order."""
+    """`by_zone[zone]`: (seconds since the beginning, USD per hour from then on), in order."""
 
     source: str
     by_zone: Mapping[ZoneId, tuple[tuple[float, float], ...]]
 
     def mean_usd_per_hour(self, zone: ZoneId, from_s: float, until_s: float) -> float:
-        """Of an instance of `zone` that runs from one instant to another, each second alike.
+        """The mean price of an instance of `zone` that runs between these times.
 
         Raises InputError for a zone that has no price.
         """
@@ -48,7 +48,7 @@ class Prices:
         return paid / (until_s - from_s)
 
     def scaled(self, factor: float) -> "Prices":
-        """In a time that runs `1 / factor` times as fast."""
+        """The prices in a time that runs `1 / factor` times as fast."""
         return Prices(
             source=self.source,
             by_zone={
@@ -73,8 +73,8 @@ def constant(usd_per_hour: float, *, source: str = "") -> Prices:
 
 
 def read_prices(path: Path, *, on_demand_usd: float | None = None) -> Prices:
-    """Read a series. `on_demand_usd`: per hour, which no spot price is above; None: not known.
-    Raises InputError with file, line and reason."""
+    """Read a series. `on_demand_usd`: upper limit of a spot price per hour; None: unknown. Raises
+    InputError with file, line and reason."""
     try:
         text = read_bounded(path, encoding="utf-8-sig", most=LONGEST_FILE)
     except OSError as error:

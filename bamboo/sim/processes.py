@@ -1,7 +1,7 @@
-"""Independent pieces of work on all cores, answered in their order.
+"""Runs independent pieces of work on all cores and returns the results in order.
 
-Rule: what is found does not depend on how many processes look for it. None of them outlives the one
-that asked, however that one ends; one that is lost is an error, and no answer is left out for it.
+Rule: the results do not depend on the number of processes. No process outlives its parent, however
+that ends. A process that is killed is an error, and no result is left out.
 """
 
 import os
@@ -20,20 +20,20 @@ from bamboo.errors import ProcessLost
 P = TypeVar("P")
 R = TypeVar("R")
 AHEAD = 4
-"""So many pieces for each process may be asked for before the first of them is answered."""
+"""Pieces per process that may be handed out before the first of them is answered."""
 JOIN_S = 10.0
-"""A process that was killed is gone well within that."""
+"""A killed process is gone well within that."""
 _FORK = get_context("fork")
 _Members = dict["Connection[Any, Any]", BaseProcess]
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def in_order(work: Callable[[P], R], pieces: Iterable[P], *, processes: int) -> Iterator[R]:
-    """`work` of each piece, in their order, by so many processes; with one, by this one.
+    """`work` of each piece, in order, on `processes` processes; 1 means in this process.
 
     Pieces, answers and errors of `work` must be picklable. Raises what `work` raises, and
     ProcessLost.
@@ -50,7 +50,7 @@ def _crew(work: Callable[[P], R], size: int) -> Iterator[_Members]:
     members: _Members = {}
     life, held = os.pipe()
     try:
-        # A Ctrl-C is this process's to handle: no other may see one before it ignores them.
+        # This process handles a Ctrl-C; the others must not see one before they ignore it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(size):
@@ -81,7 +81,7 @@ def _crew(work: Callable[[P], R], size: int) -> Iterator[_Members]:
 
 
 def _serve(work: Callable[[P], R], asked: "Connection[Any, Any]", life: int, held: int) -> None:
-    """Do what is asked until the one that asks is gone."""
+    """Process pieces until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.close(held)
@@ -98,7 +98,7 @@ def _serve(work: Callable[[P], R], asked: "Connection[Any, Any]", life: int, hel
 
 
 def _end_with(life: int) -> None:
-    """The other end is held by the process that asks, and by nobody else: it ends with it."""
+    """Only the parent holds the other end of this pipe, so this process ends with it."""
     os.read(life, 1)
     os._exit(1)
 

@@ -1,7 +1,7 @@
-"""How far training has come, as a function of time that is straight between two changes.
+"""The progress of training, as a function of time that is linear between two changes.
 
-Rule: nothing happens per step. The rate changes when the membership does; in between, the step at
-an instant and the instant of a step are computed.
+Rule: nothing happens per step. The rate changes when the membership does; in between, the step at a
+time and the time of a step are computed.
 """
 
 import math
@@ -12,13 +12,13 @@ from bamboo.errors import CoreMisuse
 from bamboo.sim.kernel import Kernel
 
 NEARLY = 1e-6
-"""Of a step: so near to its end it is done, whatever the rounding."""
+"""Part of a step: a step this close to its end is done, whatever the rounding."""
 REMEMBERED = 64
-"""So many of the last changes; who asks for an instant before them is told of the oldest."""
+"""Number of remembered changes; a query for an earlier time gets the oldest."""
 
 
 class Progress:
-    """Steps of one run. It stands still until a rate is given."""
+    """Steps of one run. There is no progress until a rate is given."""
 
     def __init__(self, kernel: Kernel, *, last_step: float = math.inf) -> None:
         self._kernel = kernel
@@ -27,39 +27,39 @@ class Progress:
         self._since_s = 0.0
         self._step_s = math.inf
         self._stands_until_s = 0.0
-        """The latest of all delays; of them, those of everybody and of each pipeline:"""
+        """The latest of all delays. Below: the delay of all pipelines, and of each one."""
         self._all_until_s = 0.0
         self._until_s: dict[int, float] = {}
         self._past: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
-        """(time, steps), between which it was straight."""
+        """(time, steps) of changes; the progress is linear between two of them."""
         self.lost_steps = 0.0
-        """Taken, and then taken back by a restore."""
+        """Steps that were taken and then undone by a restore."""
         self._trained_s = 0.0
         self.changed: Callable[[], None] = lambda: None
 
     @property
     def steps(self) -> float:
-        """Of now, the part of the step in hand included."""
+        """Present steps, including the part of the step in progress."""
         return self._at(self._kernel.now_s)
 
     @property
     def whole(self) -> int:
-        """Steps that are done."""
+        """Finished steps."""
         return math.floor(self.steps + NEARLY)
 
     @property
     def step_s(self) -> float:
-        """Of now; infinite while it stands still."""
+        """Present step time; infinite while training stands still."""
         return math.inf if self._kernel.now_s < self._stands_until_s else self._step_s
 
     @property
     def straight_since_s(self) -> float:
-        """When its pace was last another one."""
+        """When the pace last changed."""
         return max(self._since_s, self._stands_until_s)
 
     @property
     def trained_s(self) -> float:
-        """In which it did not stand still."""
+        """Seconds in which training did not stand still."""
         self._settle()
         return self._trained_s
 
@@ -77,7 +77,7 @@ class Progress:
         self._since_s = now_s
 
     def was(self, at_s: float) -> float:
-        """Steps that were done at an instant that has passed, also those that were lost since."""
+        """Steps that were done at a past time, including those that were lost since."""
         after_s, after = self._kernel.now_s, self.steps
         for time_s, steps in (*self._corners(after_s), *reversed(self._past)):
             if time_s <= at_s:
@@ -87,14 +87,14 @@ class Progress:
         return after
 
     def _corners(self, now_s: float) -> list[tuple[float, float]]:
-        """Of what has been so since the last change, the latest first."""
+        """The corners of the progress since the last change, the latest first."""
         begins = [(self._since_s, self._steps)]
         if self._since_s < self._stands_until_s < now_s:
             begins.insert(0, (self._stands_until_s, self._steps))
         return begins
 
     def run(self, step_s: float) -> None:
-        """A step takes `step_s` from now on (what is left of this one in proportion)."""
+        """A step takes `step_s` from now on; the rest of the present one takes its proportion."""
         if not step_s > 0:
             raise CoreMisuse(f"a step cannot take {step_s} s")
         if step_s == self._step_s:
@@ -108,9 +108,9 @@ class Progress:
         self.run(math.inf)
 
     def delay(self, seconds: float, *, of: int | None = None) -> None:
-        """A pipeline (None: all together) needs so long before it goes on; what it still has before
-        it is prolonged. Those of different pipelines pass beside one another, and all stand until
-        the last one goes on, as they meet at the end of the step."""
+        """A pipeline (None: all together) needs `seconds` more before it continues; a delay that it
+        already has grows by that. Delays of different pipelines run in parallel. All pipelines wait
+        for the last one, because they meet at the end of the step."""
         if of is None:
             until_s = max(self._kernel.now_s, self._stands_until_s) + seconds
             self._all_until_s = until_s
@@ -121,7 +121,7 @@ class Progress:
         self._stand_until(until_s)
 
     def pause(self, seconds: float) -> None:
-        """Nothing is done for so long from now at least: beside whatever delays there are."""
+        """No work is done for at least `seconds` from now, in parallel to all delays."""
         self._stand_until(self._kernel.now_s + seconds)
 
     def _stand_until(self, at_s: float) -> None:
@@ -130,8 +130,8 @@ class Progress:
         self.changed()
 
     def back_to(self, step: float) -> None:
-        """A restore: training goes on from `step`. What was done beyond is lost, the part of a
-        step in hand not counted."""
+        """A restore: training continues from `step`. Steps beyond it are lost; the part of the
+        present step does not count."""
         self._settle()
         self.lost_steps += max(0, math.floor(self._steps + NEARLY) - math.floor(step + NEARLY))
         self._past.append((self._since_s, self._steps))
@@ -145,5 +145,5 @@ class Progress:
         if math.isinf(self._step_s) or step > self._last_step:
             return math.inf
         left_s = (step - self._steps) * self._step_s
-        # By rounding a step that is not quite done may end before now.
+        # Through rounding, a step that is not quite done may end before now.
         return max(self._kernel.now_s, max(self._since_s, self._stands_until_s) + left_s)

@@ -1,37 +1,36 @@
 """The paper's rules as its published simulator plays them (Thorpe et al., Bamboo, NSDI 2023).
 
-Rule: only what the paper's system does with the nodes that it has. How long a step takes, who rents
-nodes and what they cost is told from outside, so that the same rules run on other step times and
-on other terms.
+Rule: only what the paper's system does with the nodes that it has. Callers give the step times, the
+renting of nodes and their prices, so that the same rules also run on other step times and terms.
 
-    gathering     a node that is up begins it if nothing goes on; after 30 s all who are there get
-                  places in the order in which they joined, as many pipelines of fixed length as
-                  that gives. It lasts as long again if one of them vanished; with too few nodes
-                  for one pipeline nothing goes on until the next node is up
+    gathering     a node that comes up starts it if no training goes on; after 30 s all present
+                  nodes get places in the order in which they joined, in as many pipelines of fixed
+                  length as they fill. It is repeated if one of them vanished; with too few nodes
+                  for one pipeline nothing happens until the next node is up
     training      every node also shadows its successor's stage
     failover      without any pause: the predecessor of a lost node does both stages. The rest of
-                  the step in hand grows by half, and all steps take x1.5 until places are given
-                  anew; so do they if the lost node only waited. It does not add up
-    fatal loss    of a node with two stages, or of one whose predecessor has two. All gather; no
-                  step that is done is lost
-    step's end    reconfigure if as many wait as have two stages, or if more than 5 % of all active
-                  nodes are in such a pair, or if a further pipeline can be manned: all gather, for
-                  a shorter time, and nothing is trained meanwhile
-    old places    hold until there are new ones, so that there may be failovers and fatal losses
-                  while all gather, too
+                  the present step grows by half, and all steps take x1.5 until places are assigned
+                  again, even if the lost node only waited. The factor does not add up
+    fatal loss    the loss of a node with two stages, or of one whose predecessor has two. All
+                  nodes gather; no finished step is lost
+    step's end    reconfigure if as many nodes wait as have two stages, or if more than 5 % of all
+                  active nodes are in such a pair, or if there are nodes for a further pipeline: all
+                  nodes gather, for a shorter time, and nothing is trained meanwhile
+    old places    stay valid until there are new ones, so failovers and fatal losses can also happen
+                  while all nodes gather
 
-Four things that the published simulator does are accidents of it rather than rules. They are
-played if the terms say so (`as_simulated`), where its figures are to be met, and not where the
-paper's system is a rival of ours:
+Four behaviours of the published simulator are accidents rather than rules. They are reproduced if
+the terms say so (`as_simulated`), to meet its figures, and left out where the paper's system is a
+rival of ours:
 
-- A gathering that is begun anew does not call off the end of the one before: the first end gives
-  places; the second finds that nobody has gathered, and all stand until the next node is up.
-- While they stand, the loss of a first stage's node is nothing: its predecessor is not found.
-- Steps go on after a fatal loss until all have gathered.
-- A lost node that waited is counted as waiting until places are given anew.
+- A gathering that starts again does not cancel the end of the previous one. The first end assigns
+  places; the second finds no gathered node, and all wait until the next node is up.
+- During this wait, the loss of a first stage's node has no effect: its predecessor is not found.
+- Steps continue after a fatal loss until all nodes have gathered.
+- A lost node that waited still counts as waiting until places are assigned again.
 
-In one thing ours is more than the source, which ends with an error where more pipelines could be
-manned than it has step times for: there are at most as many as it is told.
+One thing differs from the source, which ends with an error if there are nodes for more pipelines
+than it has step times for: here the number of pipelines has a given limit.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,26 +45,26 @@ from bamboo.sim.progress import Progress
 from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, World
 
 MORE_THAN_PAIRED = 0.05
-"""Of the active nodes: a pair is a lost node's place and the node that has it as its second."""
+"""Share of the active nodes: a pair is a lost node's place and the node that also works for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTerms:
-    """What the changes of the paper's system cost."""
+    """The costs of changes in the paper's system."""
 
     start_s: float = 30.0
-    """Of each start and each fatal loss."""
+    """Time of each start and each fatal loss."""
     reconfiguration_s: float = 20.0
     slow: float = 1.5
-    """So many times as long takes a step from a loss until places are given anew."""
+    """Factor on the step time from a loss until places are assigned again."""
     waiting_slows: bool = True
-    """As published: also from the loss of a node that only waited."""
+    """As published: also after the loss of a node that only waited."""
     as_simulated: bool = False
     """With the accidents of the published simulator."""
 
 
 class Phase(Enum):
-    """What the job is at."""
+    """The phase of the job."""
 
     IDLE = "too few nodes for one pipeline"
     GATHERING = "gathering"
@@ -80,8 +79,8 @@ Place = tuple[int, int]
 class PaperRules:
     """A system (`bamboo.sim.world.System`) that sets `progress` by the paper's rules.
 
-    `step_s` is the time of a step with so many pipelines; `happened` is told of each failover,
-    reconfiguration and restore (that is a fatal loss), and of "" when only the pace changes.
+    `step_s` is the step time by the number of pipelines. `happened` is called with each failover,
+    reconfiguration and restore (a fatal loss), and with "" when only the pace changes.
     """
 
     def __init__(
@@ -104,14 +103,14 @@ class PaperRules:
         self.phase = Phase.IDLE
         self.pipelines = 0
         self.places: dict[NodeId, list[Place]] = {}
-        """Of the nodes that have one; the second is that of a lost successor."""
+        """Places of the nodes that have any; the second one is that of a lost successor."""
         self.zones: Mapping[NodeId, ZoneId] = {}
-        """Of all nodes that ever joined."""
+        """Zones of all nodes that ever joined."""
         self._nodes: list[NodeId] = []
-        """That are up, in the order in which they joined."""
+        """Nodes that are up, in the order in which they joined."""
         self._gathered: list[NodeId] = []
         self._counted = 0
-        """As waiting when places were given, and those who joined since."""
+        """Nodes that waited when places were assigned, plus those that joined since."""
         self._slow = False
         self._entry: Entry | None = None
         """The end of a gathering."""
@@ -129,8 +128,8 @@ class PaperRules:
         standbys: int = 0,
         crossing_bytes: Callable[["PaperRules"], float] = lambda _: 0.0,
     ) -> "PaperRules":
-        """The rules as a system of `world`, which rents, bills and counts. `crossing_bytes`: what a
-        step sends from zone to zone with the places of now."""
+        """The rules as a system of `world`, which rents, bills and counts. `crossing_bytes`: bytes
+        that a step sends between zones with the present places."""
 
         def happened(kind: str) -> None:
             trains = rules.phase is Phase.TRAINING
@@ -160,10 +159,10 @@ class PaperRules:
         return None
 
     def noticed(self, node: NodeId, deadline_s: float) -> None:
-        """Nothing is done before the loss."""
+        """A notice has no effect before the loss."""
 
     def joined(self, node: NodeId, zone: ZoneId) -> None:
-        """A node is up; unless all gather, it waits for the end of a step."""
+        """A node is up; unless all nodes gather, it waits for the end of a step."""
         self.zones = {**self.zones, node: zone}
         self._nodes.append(node)
         if self.phase is Phase.IDLE:
@@ -186,7 +185,7 @@ class PaperRules:
         self._look()
 
     def lost_before_up(self) -> None:
-        """A node is gone that was not yet up: steps are slow all the same."""
+        """A node is gone before it was up; steps become slow all the same."""
         if self._terms.waiting_slows:
             self._slow_down()
 
@@ -197,12 +196,12 @@ class PaperRules:
 
     @property
     def pairs(self) -> int:
-        """Nodes with two stages."""
+        """Number of nodes with two stages."""
         return sum(len(held) > 1 for held in self.places.values())
 
     @property
     def active(self) -> int:
-        """Nodes that have a stage."""
+        """Number of nodes with a stage."""
         return self.pipelines * self._stages - self.pairs
 
     @property
@@ -212,7 +211,7 @@ class PaperRules:
         return len(self._nodes) - self.active
 
     def _taken_over(self, held: list[Place]) -> bool:
-        """By the predecessor; False if the job does not survive that."""
+        """The predecessor takes over; False if the job does not survive the loss."""
         if len(held) > 1:
             return False
         pipeline, stage = held[0]
@@ -221,7 +220,7 @@ class PaperRules:
         before = pipeline, (stage - 1) % self._stages
         its = next((places for places in self.places.values() if before in places), None)
         if its is None:
-            # A fatal loss has left a hole there, and all gather; or a pipeline has but one stage.
+            # A fatal loss left a hole there and all gather, or a pipeline has only one stage.
             return self.phase is not Phase.TRAINING
         if len(its) > 1:
             return False
@@ -230,7 +229,7 @@ class PaperRules:
         return True
 
     def _gather(self, phase: Phase) -> None:
-        """Begin to gather: to start (GATHERING) or to reconfigure (PAUSED)."""
+        """Start a gathering: to start (GATHERING) or to reconfigure (PAUSED)."""
         if phase is Phase.PAUSED or not self._terms.as_simulated:
             self._progress.back_to(self._progress.whole)
             self._progress.stand()
@@ -248,7 +247,7 @@ class PaperRules:
         )
 
     def _time_is_over(self, phase: Phase) -> None:
-        """Of a gathering that was begun in `phase`."""
+        """The end of a gathering that began in `phase`."""
         if not set(self._gathered) <= set(self._nodes):
             self._wait(phase)
             return
@@ -263,7 +262,7 @@ class PaperRules:
             self._happened("")
 
     def _man(self) -> None:
-        """Give places anew, to as many pipelines as have gathered."""
+        """Assign places again, in as many pipelines as the gathered nodes fill."""
         gathered, self._gathered = self._gathered, []
         self.pipelines = min(self._most, len(gathered) // self._stages)
         active = self.pipelines * self._stages
@@ -275,7 +274,7 @@ class PaperRules:
         self._slow = False
 
     def _look(self) -> None:
-        """At the end of the step in hand see whether to reconfigure."""
+        """Check at the end of the present step whether to reconfigure."""
         if not self._look_due:
             self._look_due = True
             self._boundaries.when_next(self._step_ends)

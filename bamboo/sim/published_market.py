@@ -1,8 +1,8 @@
 """The random market on which the published simulator was run (Thorpe et al., Bamboo, NSDI 2023).
 
-Rule: nothing here is ours; the numbers are drawn in the published order, so that a seed gives the
-instants of the published market of that seed. (Which of the nodes is lost then may be another: that
-hangs on the order in which its queue handed out the nodes of one instant.)
+Rule: nothing here is our own. The numbers are drawn in the published order, so that a seed gives
+the loss times of the published market of that seed. (A different node may be lost then, because
+that depends on the order in which its queue returned the nodes of one time.)
 """
 
 import heapq
@@ -15,8 +15,8 @@ HOURS_OF_DAY = 24
 SECONDS = 3600
 SLOTS = 48
 PUBLISHED_SEEDS = range(1, 101)
-"""Over these the published rows are means. (At a hazard of .01 they have 4.41 losses; a thousand
-have 4.9.)"""
+"""The seeds over which the published rows are means. (At a hazard of .01 they have 4.41 losses; a
+thousand seeds have 4.9.)"""
 
 
 class _Market:
@@ -42,11 +42,11 @@ class _Market:
         self.events.append(TraceEvent(at_s=at_s, node=node, comes=False))
 
     def _second(self, probability: float) -> int | None:
-        """Of the hour, in which it happens, if it does."""
+        """The second of the hour in which the event happens, or None."""
         return self._chance.randrange(SECONDS) if probability > self._chance.random() else None
 
     def hour(self, number: int) -> None:
-        """Losses are drawn for all who are there, joins for all slots that are or become empty; a
+        """Draw losses for all present nodes, and joins for all slots that are or become empty. A
         join into a full market is dropped, and a new node may be lost in the same hour."""
         begin_s, join = float(number * SECONDS), self._joins[number % HOURS_OF_DAY]
         drawn = [(self._second(self._hazard), node) for node in self._here]
@@ -67,8 +67,8 @@ class _Market:
 
 
 def random_market(hazard: float, seed: int, *, hours: float) -> Trace:
-    """The market of the paper's Monte-Carlo runs: `hazard` is the chance of a node's loss in an
-    hour, the chance that an empty slot is filled in an hour of the day is drawn once a run.
+    """The market of the paper's Monte-Carlo runs. `hazard` is the probability of a node's loss in
+    an hour. The probability that an empty slot is filled in an hour of the day is drawn once a run.
     """
     market = _Market(hazard, seed)
     for hour in range(math.ceil(hours)):

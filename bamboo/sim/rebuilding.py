@@ -1,8 +1,8 @@
-"""A reconfiguration of a simulated run: all stop, say what they hold, and get what they lack.
+"""A reconfiguration of a simulated run: all nodes stop, report holdings, and get what they lack.
 
-Rule: where nothing is lost all finish the agreed step; else they stop where they are, and what was
-done of the step in hand is done again. Everybody is sent what he lacks at the same time, and the
-one that lacks most is waited for.
+Rule: if nothing is lost, all nodes finish the agreed step. Otherwise they stop where they are, and
+the work of the present step is repeated. All nodes receive what they lack at the same time, and the
+node that lacks most decides the duration.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ _TO_ALL = (AgreeBoundary, Quiesce, QuiesceAfter)
 
 
 class Rebuilding:
-    """Of one run."""
+    """The reconfigurations of one run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._holdings = Holdings()
 
     def follow(self, before: State, *, ended: bool) -> None:
-        """See to what is new in a reconfiguration that is under way. `ended`: the one before it
-        has just come to its end."""
+        """Handle what is new in the present reconfiguration. `ended`: the one before it has just
+        ended."""
         run, known = self._run, None if ended else before.reconfiguration
         reconfiguration = run.state.reconfiguration
         assert reconfiguration is not None, "followed only while one is under way"
@@ -42,11 +42,11 @@ class Rebuilding:
             self._build(reconfiguration)
 
     def obey(self, effects: Sequence[Effect]) -> None:
-        """All that are told to stop, or to agree on where, do so at the same instants."""
+        """All nodes that must stop, or agree on where to stop, do so at the same times."""
         if not effects:
             return
         world, answer_s = self._run.world, self._run.pauses.answer_s
-        kinds = set(map(type, effects))  # of thousands of effects there are a few kinds
+        kinds = set(map(type, effects))  # thousands of effects have only a few kinds
         if kinds.isdisjoint(_TO_ALL):
             return
         agree = [e for e in effects if isinstance(e, AgreeBoundary)]
@@ -73,7 +73,7 @@ class Rebuilding:
         run.say_all([Quiesced(node=n, since=since, holdings=h, norms=()) for n, h in held.items()])
 
     def _stand(self) -> None:
-        """No step is taken, and what those before it sent was sent, also if one is taken back."""
+        """No step is taken. Bytes that earlier steps sent count, even if a step is undone."""
         self._run.world.crosses(0.0)
         self._run.world.progress.stand()
 

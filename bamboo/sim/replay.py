@@ -1,9 +1,9 @@
-"""A trace played on a small cluster: which seat is lost when, and when it is filled again.
+"""Plays a trace on a small cluster: when each seat is lost, and when it is filled again.
 
 Rule: a pure function of the trace and four figures. The first `seats` nodes of the trace are
-admitted; later ones wait in the order in which they came. When an admitted node goes, that is a
-preemption of its seat, and the node that has waited longest takes it after `boot_s` on the scaled
-clock. A node that goes while it waits, or while it boots, is never seen.
+admitted; later ones wait in the order in which they came. When an admitted node goes, its seat is
+preempted, and the node that has waited longest takes the seat after `boot_s` on the scaled clock. A
+node that goes while it waits or boots has no effect.
 """
 
 import heapq
@@ -18,7 +18,7 @@ BOOT_S = 45.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatEvent:
-    """At `at_s` of the scaled clock seat number `seat` is filled, or its node is preempted."""
+    """At `at_s` of the scaled clock, seat number `seat` is filled, or its node is preempted."""
 
     at_s: float
     seat: int
@@ -33,10 +33,10 @@ def replay(
     boot_s: float = BOOT_S,
     until_s: float | None = None,
 ) -> tuple[SeatEvent, ...]:
-    """What happens to the seats, in order of time; those of one instant: losses first.
+    """The events of the seats, in order of time; losses come first at one time.
 
-    `time_scale` > 1 plays faster; `boot_s` and `until_s` (where the replay ends) are seconds of
-    the trace. Raises ValueError unless seats and time_scale are above 0.
+    `time_scale` > 1 plays faster; `boot_s` and `until_s` (the end of the replay) are seconds of the
+    trace. Raises ValueError unless seats and time_scale are above 0.
     """
     if seats < 1 or time_scale <= 0:
         raise ValueError(f"{seats} seats at a scale of {time_scale} make no replay")
@@ -51,7 +51,7 @@ def replay(
         nonlocal order
         while free and waiting:
             node, seat = waiting.popleft(), free.popleft()
-            # Those that the trace begins with are there; any other has to boot.
+            # Nodes at the beginning of the trace are up; all others have to boot.
             delay_s = boot_s if now_s > 0 else 0.0
             heapq.heappush(booting, (now_s + delay_s, order, node, seat))
             order += 1
@@ -85,7 +85,7 @@ def replay(
 
 
 def _cancel(booting: list[tuple[float, int, str, int]], node: str, free: deque[int]) -> None:
-    """A node goes before it has booted: its seat is free again."""
+    """A node goes before it has booted, so its seat is free again."""
     for index, (_, _, name, seat) in enumerate(booting):
         if name == node:
             del booting[index]

@@ -1,7 +1,7 @@
-"""Replicas in the making, slots that change hands, and what is sent ahead, in a simulated run.
+"""New replicas, moves of slots, and prefetch, in a simulated run.
 
-Rule: a copy is taken at a step boundary, sent behind the training, one at a time at each end, and
-joins at a boundary; a slot moves at a boundary. What is not wanted any more by then is dropped.
+Rule: a copy is taken at a step boundary and sent behind the training, one at a time at each end; it
+joins at a boundary. A slot moves at a boundary. What is no longer wanted by then is dropped.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,17 +16,17 @@ from bamboo.sim.members import Run, layout_of, step_in_hand
 
 
 class Replicas:
-    """Of one run."""
+    """The replicas of one run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._link_free_s: dict[NodeId, float] = {}
         self._bytes: dict[range, int] = {}
         self._whole: set[Feed] = set()
-        """Feeds that have come."""
+        """Feeds that have arrived."""
 
     def begin(self, transfers: Iterable[Transfer], moves: Iterable[Move]) -> None:
-        """These were decided just now."""
+        """Start the transfers and moves that were just decided."""
         boundaries = self._run.world.boundaries
         for transfer in transfers:
             boundaries.when_next(partial(self._copy, transfer))
@@ -42,7 +42,7 @@ class Replicas:
         self._send(transfer, layers, joins)
 
     def _send(self, item: Transfer | Feed, layers: range, then: Callable[[], None]) -> None:
-        """Send these layers once both ends are free; `then` at the boundary after that."""
+        """Send these layers once both ends are free; call `then` at the boundary after that."""
         run, ends = self._run, (item.source, item.receiver)
         zones = [run.state.roll.zones[node] for node in ends]
         size, rate = self._bytes_of(layers), run.workload.copy_bytes_per_s(*zones)
@@ -72,7 +72,7 @@ class Replicas:
             )
 
     def feed(self, known: Preparing | None, preparing: Preparing | None) -> None:
-        """What is sent ahead of a new layout is another than it was."""
+        """The prefetch for a new layout has changed."""
         feeds = Feeds() if preparing is None else preparing.sent
         before = Feeds() if known is None else known.sent
         if feeds is before:
@@ -99,7 +99,7 @@ class Replicas:
             self._prepared(feed.receiver)
 
     def _prepared(self, node: NodeId) -> None:
-        """One that has all that it is sent says so."""
+        """A node that has received all of its prefetch reports it."""
         preparing = self._run.state.preparing
         mine = () if preparing is None else preparing.sent.of.get(node, ())
         if mine and self._whole.issuperset(mine):

@@ -1,4 +1,4 @@
-"""Figures over many seeds: mean, median, 90th percentile, and how sure the mean is."""
+"""Figures over many seeds: mean, median, 90th percentile, and the confidence of the mean."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ T95 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""Student's t for 1 to 30 degrees of freedom: 95 % of it lie within so many standard errors."""
+"""Student's t for 1 to 30 degrees of freedom: 95 % of it lie within that many standard errors."""
 Z95 = 1.960
-"""Of the normal distribution, which it comes to."""
+"""The same for the normal distribution, which is its limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Spread:
     p50: float
     p90: float
     confidence: float
-    """Half the width of the 95 % interval of the mean, by Student's t; 0 for one seed, which says
-    nothing of it."""
+    """Half the width of the 95 % interval of the mean, by Student's t; 0 for one seed, where it is
+    unknown."""
 
 
 def spread(figures: Sequence[float]) -> Spread:
@@ -51,7 +51,7 @@ def _t95(freedom: int) -> float:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of figures in order, by linear interpolation between neighbours."""
+    """A quantile of ordered figures, by linear interpolation between neighbours."""
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

@@ -1,7 +1,7 @@
-"""A way to live on spot instances without replicas: a lost node's microbatches go to the same stage
-of other pipelines (Gandhi et al., ReCycle, SOSP 2024; Jang et al., Oobleck, SOSP 2023).
+"""A way to use spot instances without replicas: a lost node's microbatches go to the same stage of
+other pipelines (Gandhi et al., ReCycle, SOSP 2024; Jang et al., Oobleck, SOSP 2023).
 
-Rule: that of `bamboo.sim.rivals`.
+Rule: as in `bamboo.sim.rivals`.
 """
 
 from collections import Counter
@@ -24,19 +24,19 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerouteTerms:
-    """What a change of membership costs. The default lies within the 2 to 10 s that are published
+    """The costs of a change of membership. The default lies within the 2 to 10 s that are published
     for Oobleck."""
 
     pause_s: float = 5.0
     restart_s: float = 42.0
-    """When no pipeline has a stage any more, or the grid changes: as `RestartTerms`, with the
-    load."""
+    """Time of a restart, when no pipeline has some stage any more, or the grid changes: as
+    `RestartTerms`, with the load."""
     checkpoint_every: int = 10
 
 
 class Rerouting(Spot):
-    """Without replicas: the microbatches of a lost node go to its peers, and a node that comes
-    fills a hole. A stage that nobody has any more is restored from a checkpoint."""
+    """Without replicas: the microbatches of a lost node go to its peers, and a new node fills a
+    hole. A stage that no node has any more is restored from a checkpoint."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Rerouting(Spot):
             self._change(FAILOVER, lost[0][0])
 
     def _fill(self, place: Place, node: NodeId) -> None:
-        """A node takes a place, and is sent its state by a peer in its own zone where there is
+        """A node takes a place and receives its state from a peer, in its own zone if there is
         one."""
         stage, cut = place[1], self._policy.cut_for(self._policy.stages)
         peers = {self._zones[owner] for (_, of), owner in self._owner.items() if of == stage}
@@ -95,7 +95,7 @@ class Rerouting(Spot):
         self._owner[place] = node
 
     def _pipelines(self) -> int:
-        """As many as there are nodes for."""
+        """As many as the nodes fill."""
         return min(self._policy.pipelines, len(self._nodes) // self._policy.stages)
 
     def _hole(self) -> Place | None:
@@ -106,7 +106,7 @@ class Rerouting(Spot):
         return min(holes, key=lambda place: (count[place[1]], place), default=None)
 
     def _load(self) -> int | None:
-        """Pipelines' worth of nodes at the stage that has fewest; None: one has none."""
+        """The number of nodes of the stage with the fewest; None: some stage has none."""
         assert self._grid is not None
         count = Counter(stage for _, stage in self._owner)
         least = min(count[stage] for stage in range(self._grid.stages))
@@ -125,8 +125,8 @@ class Rerouting(Spot):
         self._train(self._rerouted(), shares, self._times.with_peers_s(self._grid, least))
 
     def _rerouted(self) -> Assignment:
-        """Who does the work of each slot, for what crosses zones: a hole's microbatches go to a
-        peer in the zone that they come from, where there is one."""
+        """The node that does the work of each slot, for the bytes between zones. A hole's
+        microbatches go to a peer in the zone that they come from, if there is one."""
         grid = self._grid
         assert grid is not None
         owners: list[NodeId] = []

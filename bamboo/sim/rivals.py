@@ -1,13 +1,13 @@
-"""Other ways to live on spot instances, in the same worlds and with the same step times.
+"""Other ways to use spot instances, in the same worlds and with the same step times.
 
-Rule: these are models of ways, named as such, and not of products. Each is told the same and rents
-on the same terms, lays its pipelines within zones where it can, and pays for the bytes between
-them; what it needs beyond the work itself is a stated figure with a source.
+Rule: these are models of methods, named as such, and not of products. Each gets the same reports
+and rents on the same terms, places its pipelines within zones where it can, and pays for the bytes
+between them. All its costs beyond the work itself are stated figures with a source.
 
-    Oracle             every change of membership costs nothing: always the best grid for the same
-                       nodes, or the least one on fewer nodes than it has slots
-    CheckpointRestart  all stop at every change and go on from the newest checkpoint, in the best
-                       grid for those who are there (Athlur et al., Varuna, EuroSys 2022)
+    Oracle             a change of membership costs nothing: always the best grid for the present
+                       nodes, or the smallest one on fewer nodes than it has slots
+    CheckpointRestart  all nodes stop at every change and continue from the newest checkpoint, in
+                       the best grid for the present nodes (Athlur et al., Varuna, EuroSys 2022)
 """
 
 import math
@@ -37,7 +37,7 @@ class Spot:
         self._standbys = standbys
         self._nodes: list[NodeId] = []
         self._zones: Mapping[NodeId, ZoneId] = {}
-        """Of them; another mapping after each change, as whoever is given it may keep it."""
+        """Zones of the nodes; each change makes a new mapping, because a caller may keep it."""
         if not policy.grids:
             raise CoreMisuse(
                 "policy.grids is empty, so that a rival has no grid to choose; give each grid that "
@@ -54,7 +54,7 @@ class Spot:
         return None
 
     def noticed(self, node: NodeId, deadline_s: float) -> None:
-        """Nothing is done before the loss."""
+        """A notice has no effect before the loss."""
 
     def _came(self, node: NodeId, zone: ZoneId) -> None:
         self._nodes.append(node)
@@ -65,29 +65,29 @@ class Spot:
         self._zones = {one: zone for one, zone in self._zones.items() if one != node}
 
     def _laid(self, grid: Grid) -> Assignment:
-        """Whole pipelines within a zone where they can be; else in the order of zone and age."""
+        """Whole pipelines within a zone where possible, otherwise in the order of zone and age."""
         return assign([_ready(node, self._zones[node]) for node in self._nodes], grid, "off")
 
     def _train(self, assignment: Assignment, shares: tuple[int, ...], step_s: float) -> None:
-        """From now on, and each step sends what crosses zones."""
+        """Train with this step time from now on; each step sends the bytes between zones."""
         self._world.crosses(self._times.crossing_bytes(assignment, shares, self._zones))
         self._world.progress.run(step_s)
         self._world.note()
 
     def _train_calm(self, layout: ModelLayout) -> Assignment:
-        """A node for each slot of the layout."""
+        """Train with a node for each slot of the layout."""
         assignment = self._laid(layout.grid)
         step_s = self._times.of(assignment, layout.shares, self._zones)
         self._train(assignment, layout.shares, step_s)
         return assignment
 
     def _stand(self) -> None:
-        """What the steps until now sent was sent, also if some of them are done again."""
+        """Stop training. Bytes that earlier steps sent count, even if some steps are repeated."""
         self._world.crosses(0.0)
         self._world.progress.stand()
 
     def _best(self) -> ModelLayout | None:
-        """For those who are there; None: they are too few for any grid."""
+        """The best layout for the present nodes; None if they are too few for any grid."""
         if len(self._nodes) < self._least:
             return None
         return layout_for(len(self._nodes), self._policy)
@@ -108,8 +108,8 @@ def _ready(node: NodeId, zone: ZoneId) -> Node:
 
 
 class Oracle(Spot):
-    """Always the best grid for those who are there, at once and for nothing. `frugal`: what that
-    grid has no use for is given back at once, too."""
+    """Always the best grid for the present nodes, at once and at no cost. `frugal`: nodes that this
+    grid does not use are given back at once, too."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Oracle(Spot):
             self._world.note()
 
     def _train_merged(self) -> None:
-        """Too few nodes for any grid: each takes neighbouring slots of the least one."""
+        """Too few nodes for any grid: each takes neighbouring slots of the smallest one."""
         grid = self._least_grid
         nodes = sorted(self._nodes, key=lambda node: (self._zones[node], node))
         owners = [nodes[i * len(nodes) // grid.size] for i in range(grid.size)]
@@ -163,28 +163,27 @@ class Oracle(Spot):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartTerms:
-    """What a restart costs, beside the boot of a new instance, which the market's terms have."""
+    """The cost of a restart, beside the boot of a new instance, which is in the market's terms."""
 
     restart_s: float = 42.0
-    """Until all processes train again, the load left out: torchrun elastic with a node killed, as
-    it was measured on one machine (`benchmarks.trace_replay`). 76 to 701 s are published for
-    Varuna."""
+    """Time until all processes train again, without the load: torchrun elastic with a killed node,
+    measured on one machine (`benchmarks.trace_replay`). 76 to 701 s are published for Varuna."""
     load_s: float = 0.0
-    """To find a checkpoint and read the largest part of it."""
+    """Time to find a checkpoint and read the largest part of it."""
     checkpoint_every: int = 10
-    """Steps; written behind the training, as ours are. 0: none."""
+    """Steps; checkpoints are written behind the training, like ours. 0: none."""
     write_s: float = 0.0
-    """From the step of a checkpoint until it is complete."""
+    """Time from the step of a checkpoint until it is complete."""
     between_losses_s: float = math.inf
-    """That are expected on the largest grid: a larger grid has to make up for its restart by
-    then."""
+    """Expected time between losses on the largest grid, in which a larger grid has to make up for
+    its restart."""
     settle_s: float = 60.0
-    """So long after a restart a larger grid is not yet worth another."""
+    """Time after a restart in which a larger grid is not yet worth another one."""
 
 
 class CheckpointRestart(Spot):
-    """All stop at every loss of a member, and for a better grid; the steps since the newest
-    checkpoint are done again."""
+    """All nodes stop at every loss of a member, and for a better grid. The steps since the newest
+    checkpoint are repeated."""
 
     def __init__(
         self,
@@ -200,7 +199,7 @@ class CheckpointRestart(Spot):
         self._layout: ModelLayout | None = None
         self._members: frozenset[NodeId] = frozenset()
         self._newest = 0
-        """The step of the checkpoint that was read last."""
+        """The step of the checkpoint that was last read."""
         self._restarting: Entry | None = None
         self._look_at: Entry | None = None
 
@@ -221,7 +220,7 @@ class CheckpointRestart(Spot):
             self._restart()
 
     def _complete(self) -> int:
-        """The step of the newest checkpoint that is complete by now."""
+        """The step of the newest complete checkpoint."""
         every, progress = self._terms.checkpoint_every, self._world.progress
         if not every:
             return 0
@@ -229,7 +228,7 @@ class CheckpointRestart(Spot):
         return int((min(written, progress.steps) + NEARLY) // every * every)
 
     def _pays(self, best: ModelLayout, layout: ModelLayout) -> bool:
-        """Whether a larger grid does more until the next loss, its restart counted."""
+        """Whether a larger grid does more work until the next loss, with its restart counted."""
         between_s, delay_s = self._terms.between_losses_s, self._delay_s
         larger_s, now_s = self._calm_s(best), self._calm_s(layout)
         if math.isinf(between_s):
@@ -247,12 +246,12 @@ class CheckpointRestart(Spot):
             return
         if self._pays(best, self._layout):
             self._stand()
-            self._newest = self._world.progress.whole  # it is written before all stop
+            self._newest = self._world.progress.whole  # it is written before all nodes stop
             self._world.progress.back_to(self._world.progress.whole)
             self._restart()
 
     def _restart(self, *, first: bool = False) -> None:
-        """Begin anew, as often as one of those who are gathered is lost on the way."""
+        """Start again, repeatedly if one of the gathered nodes is lost meanwhile."""
         self._world.kernel.cancel(self._restarting)
         self._restarting = None
         self._stand()
@@ -264,7 +263,7 @@ class CheckpointRestart(Spot):
             self._restarting = self._world.kernel.after(delay_s, self._go_on)
 
     def _go_on(self) -> None:
-        """With those who have come meanwhile, too."""
+        """Continue, including the nodes that have come meanwhile."""
         self._restarting = None
         best = self._best()
         assert best is not None, "a loss on the way begins anew"

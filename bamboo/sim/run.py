@@ -1,7 +1,7 @@
-"""One simulated run as figures, and many of them from seeds.
+"""The figures of one simulated run, and of many runs from seeds.
 
-Rule: a run is a function of what was asked and of one seed; how many processes play the seeds
-changes nothing.
+Rule: a run is a function of the question and of one seed. The number of processes that play the
+seeds changes nothing.
 """
 
 from bisect import bisect_left
@@ -46,7 +46,7 @@ HOUR_S = 3600.0
 MICRO = 1_000_000
 DOLLAR_POINTS = 200
 PORTION = 4
-"""Seeds that a process is given at once: the last ones are not waited for long."""
+"""Seeds that a process gets at once; small, so that the last ones do not take long."""
 
 
 class TimesBook:
@@ -64,11 +64,11 @@ class TimesBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What became of one run. Times in seconds of the world."""
+    """The results of one run. Times are in seconds of the world."""
 
     steps: int
     samples_per_s: float
-    """Over the whole time, waiting included."""
+    """Over the whole time, including waits."""
     preemptions: int
     failovers: int
     hand_overs: int
@@ -76,22 +76,22 @@ class Figures:
     restores: int
     lost_steps: int
     resizes: int
-    """That an autoscaled run chose."""
+    """Resizes that an autoscaled run chose."""
     ended: str
-    """Why it was over before the horizon; "": it was not."""
+    """Why it was over before the horizon; "" if it was not."""
     seconds: float
     trained_s: float
     mean_nodes: float
     usd: float
-    """Of instances, and of bytes between zones."""
+    """Price of instances, and of bytes between zones."""
     transfer_usd: float
-    """Of the latter."""
+    """The part of the bytes between zones."""
     store_usd: float
-    """Of checkpoints in the object store, which `usd` has not: they stand beside the instances."""
+    """Price of checkpoints in the object store. It is not in `usd`, but beside the instances."""
     minimum_usd: float
-    """Of `usd`, for seconds that an instance did not run, as a least time is billed."""
+    """The part of `usd` for seconds that no instance ran, because a least time is billed."""
     instance_usd_per_hour: float
-    """The price of an instance, averaged over all that they ran; 0: none ever did."""
+    """The mean price of an instance over all running time; 0 if none ever ran."""
     usd_per_hour: float
     samples_per_usd: float
     events: int
@@ -99,7 +99,7 @@ class Figures:
     moments: tuple[Moment, ...]
     resized: tuple[Resize, ...]
     dollars: tuple[tuple[float, float], ...]
-    """What had been paid by when, for the picture."""
+    """Dollars paid by each time, for the picture."""
 
 
 def simulate(
@@ -110,7 +110,7 @@ def simulate(
     system: str = OURS,
     keep_moments: bool = True,
 ) -> Figures:
-    """Play one market with one of SYSTEMS. `times` may be shared by runs of one workload."""
+    """Play one market with one of SYSTEMS. Runs of one workload may share `times`."""
     times = times or TimesBook(asked.workload)
     if system == ON_DEMAND:
         trace = always_there(asked)
@@ -153,7 +153,7 @@ def _system(name: str, asked: Asked, world: World, times: TimesBook) -> System:
 
 
 def _sizing(asked: Asked, sizes: Sizes, run: Run) -> Sizing:
-    """Who chooses the size of a run, by the prices of now and, under a limit, the bill so far."""
+    """The object that chooses a run's size, by present prices and, under a limit, the bill."""
     kernel = run.world.kernel
 
     def price(zone: ZoneId) -> float:
@@ -181,8 +181,8 @@ def figures_of(
     ours: Ours | None = None,
     every: int = 0,
 ) -> Figures:
-    """The figures of a world that has been played; `prices`: of an instance; `ours`: who played it,
-    where that was the core; `every`: steps between two of its checkpoints."""
+    """The figures of a finished world. `prices`: of an instance; `ours`: the system, if the core
+    decided; `every`: steps between two of its checkpoints."""
     seconds = max(world.kernel.now_s, 1e-9)
     steps = world.progress.whole
     free = spot and asked.free_first_hour
@@ -232,7 +232,7 @@ def figures_of(
 
 
 def _dollars(world: World, prices: Prices, *, free: bool) -> tuple[tuple[float, float], ...]:
-    """As the last bill has it: an instance that turns out to be free never costs anything."""
+    """As the final bill says: an instance that turns out to be free never costs anything."""
     out = []
     bills = [_bill(rental, prices, free=free) for rental in world.rentals]
     crossed = world.crossed_by
@@ -252,7 +252,7 @@ def _dollars(world: World, prices: Prices, *, free: bool) -> tuple[tuple[float, 
 
 
 def _crossed_by(known: Sequence[tuple[float, float]], at_s: float) -> float:
-    """Bytes from zone to zone until then: straight between two times that are known."""
+    """Bytes between zones until then, linear between two known times."""
     after = bisect_left(known, (at_s, 0.0))
     if after == len(known):
         return known[-1][1] if known else 0.0
@@ -267,7 +267,7 @@ def _bill(rental: Rental, prices: Prices, *, free: bool) -> int:
 
 
 def _listed_usd(rental: Rental, prices: Prices) -> float:
-    """What it ran at its price, whatever is billed."""
+    """The price of its running time, whatever is billed."""
     return _used_s(rental) / HOUR_S * _price(rental, prices)
 
 
@@ -303,7 +303,7 @@ def simulate_seeds(
     systems: Sequence[str] = (OURS,),
     processes: int = 0,
 ) -> Iterator[dict[str, Figures]]:
-    """For each seed, in their order, a run of every system; on all cores, or so many processes.
+    """For each seed, in order, a run of every system; on all cores, or `processes` processes.
 
     `market` makes the trace of a seed. Raises ProcessLost.
     """

@@ -1,9 +1,9 @@
-"""A simulated run that chooses its own size: the scaler that a launcher has, driven by a world.
+"""A simulated run that chooses its own size: the launcher's scaler, driven by a world.
 
-Rule: nothing is decided here. A launcher looks several times a second; here a look is taken at the
-end of each step while a size is being measured, after so many steps once it is kept, after every
-decision, and when time alone may change what is wished for. Steps have no noise, so that fewer of
-them are enough for a size than in a real run.
+Rule: nothing is decided here. A launcher checks several times a second. The simulation checks at
+the end of each step while a size is being measured, after a number of steps once it is kept, after
+every decision, and when time alone may change the wanted size. Steps have no noise, so a size needs
+fewer of them than in a real run.
 """
 
 import math
@@ -26,13 +26,14 @@ class Sizes:
 
     terms: ScalerTerms
     steps: int
-    """That the job asks for."""
+    """Steps that the job asks for."""
     endless: bool = False
-    """It goes on beyond them, and always has so many before it."""
+    """The run continues beyond them, and always has that many steps left."""
 
 
 class Sizing:
-    """Of one run. `price`: of an instance of a zone now; `spent`: dollars so far."""
+    """The sizing of one run. `price`: present price of an instance of a zone; `spent`: dollars so
+    far."""
 
     def __init__(
         self,
@@ -46,16 +47,16 @@ class Sizing:
         self._scaler = Scaler(sizes.terms)
         self._price, self._spent = price, spent
         self.nodes = sizes.terms.begin
-        """To be kept now."""
+        """Number of nodes to keep now."""
         self.resizes: list[Resize] = []
         self._told = 0
-        """Steps whose end was told."""
+        """Steps whose end was reported."""
         self._look_due = False
         self._awaited_step = 0
         self._entry: Entry | None = None
 
     def decided(self) -> None:
-        """The state has changed just now."""
+        """The state has just changed."""
         now_s = self._run.world.kernel.now_s
         self._tell(now_s)
         self._scaler.decided(self._run.state, now_s)
@@ -64,7 +65,7 @@ class Sizing:
             self._run.world.kernel.after(0.0, self._look)
 
     def _tell(self, now_s: float) -> None:
-        """The ends of the steps since the last change of pace."""
+        """Report the ends of the steps since the last change of pace."""
         progress = self._run.world.progress
         whole, done, step_s = progress.whole, progress.steps, progress.step_s
         from_s = progress.straight_since_s
@@ -107,7 +108,7 @@ class Sizing:
         self._look_again(now_s)
 
     def _look_again(self, now_s: float) -> None:
-        """At the end of a step, and when time alone may change something."""
+        """Check at the end of a step, and when time alone may change something."""
         kernel, whole = self._run.world.kernel, self._run.world.progress.whole
         scaler = self._scaler
         stays = scaler.settled and trained_size(self._run.state) == scaler.scaling.nodes

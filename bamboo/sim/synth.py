@@ -1,10 +1,10 @@
-"""Spot markets made up from a few figures: modelled, and as random as their seed.
+"""Generates spot markets from a few figures: modelled, and determined by their seed.
 
-Rule: a pure function of the market, the seed and the hours. In each zone the instants at which
-nodes go are a Poisson process whose rate follows the nodes alive there, so that every node is lost
-with the same hazard whatever the state of the others; an instant takes as many at once as the bulk
-says, or all there are; each that went is replaced after a time drawn for it alone. Times are whole
-milliseconds, so that a trace written and read again is the same.
+Rule: a pure function of the market, the seed and the hours. In each zone the instants of loss are a
+Poisson process whose rate follows the number of live nodes there, so that every node has the same
+hazard whatever the state of the others. An instant takes as many nodes at once as the bulk says, or
+all there are. Each lost node is replaced after a time drawn for it alone. Times are whole
+milliseconds, so that a trace that is written and read again is the same.
 """
 
 import heapq
@@ -20,19 +20,19 @@ from bamboo.sim.trace import Trace, TraceEvent, seconds_in
 from bamboo.sim.trace_stats import HOUR_S, stats
 
 SOONEST_BACK_S = 60.0
-"""The grain of the published trace: nobody in it is replaced sooner."""
+"""The time grain of the published trace, in which no node is replaced sooner."""
 BACK_S = 0.54 * HOUR_S
-"""Of the published p3 trace (Thorpe et al., Bamboo, NSDI 2023): on average 8 of 32 nodes are
-missing at 0.61 preemptions per node-hour of the 24 that are there."""
+"""From the published p3 trace (Thorpe et al., Bamboo, NSDI 2023): on average 8 of 32 nodes are
+missing at 0.61 preemptions per node-hour of the 24 present ones."""
 
 Bulk = tuple[tuple[int, float], ...]
-"""Sizes of bulks, each with its probability, in order of size."""
+"""Bulk sizes, each with its probability, in order of size."""
 ONE_BY_ONE: Bulk = ((1, 1.0),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneNodes:
-    """A zone of a market, and how many nodes are wanted there."""
+    """A zone of a market, and its wanted number of nodes."""
 
     name: str
     nodes: int
@@ -40,22 +40,22 @@ class ZoneNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Market:
-    """A spot market in figures. It begins with all nodes that are wanted, and never has more."""
+    """A spot market in figures. It begins with all wanted nodes, and never has more."""
 
     zones: tuple[ZoneNodes, ...]
     preemptions_per_node_hour: float
     bulk: Bulk = ONE_BY_ONE
-    """How many nodes an instant takes; one that finds fewer takes those."""
+    """How many nodes an instant takes; if there are fewer, it takes all of them."""
     spans: float = 0.0
-    """Share of the instants that take nodes of more than one zone, as far as there are instants
-    that take more than one node."""
+    """Share of the instants that take nodes of more than one zone. It is limited by the share of
+    instants that take more than one node."""
     back_s: float = BACK_S
-    """Mean time until a node that went is replaced."""
+    """Mean time until a lost node is replaced."""
     soonest_back_s: float = SOONEST_BACK_S
-    """Before which none is; what is beyond it is drawn exponentially."""
+    """The least such time; the rest is drawn exponentially."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no market."""
+        """Raises ValueError for figures that make no market."""
         if sum(zone.nodes for zone in self.zones) < 1 or any(z.nodes < 0 for z in self.zones):
             raise ValueError(f"{self.zones} has no nodes to lose")
         if not 0 <= self.preemptions_per_node_hour < math.inf:
@@ -72,34 +72,34 @@ class Market:
 
     @property
     def nodes(self) -> int:
-        """Wanted in all."""
+        """Wanted nodes in all zones."""
         return sum(zone.nodes for zone in self.zones)
 
     @property
     def bulk_mean(self) -> float:
-        """Nodes that an instant takes where there are enough."""
+        """Mean number of nodes that an instant takes, if there are enough."""
         return sum(size * share for size, share in self.bulk)
 
     def preemptions_in(self, hours: float) -> float:
-        """About how many there will be."""
+        """The approximate number of preemptions."""
         return self.preemptions_per_node_hour * self.mean_nodes * hours
 
     @property
     def mean_nodes(self) -> float:
-        """Nodes alive once the begin is forgotten: each is there for 1 / hazard, and then missing
-        for `back_s`."""
+        """Mean number of live nodes in the steady state: each is there for 1 / hazard, and then
+        missing for `back_s`."""
         return self.nodes / (1 + self.preemptions_per_node_hour * self.back_s / HOUR_S)
 
 
 def spread(nodes: int, zones: Sequence[str]) -> tuple[ZoneNodes, ...]:
-    """So many nodes over these zones as evenly as can be, the first ones having one more."""
+    """Spread the nodes over these zones evenly; the first zones may have one more."""
     each, more = divmod(nodes, len(zones))
     return tuple(ZoneNodes(name=n, nodes=each + (i < more)) for i, n in enumerate(zones))
 
 
 def geometric(mean: float, *, most: int) -> Bulk:
-    """Sizes 1 to `most` with this mean, each more likely than the next by one factor (for a mean
-    above (1 + most) / 2, less likely). Raises ValueError for a mean that none of them has."""
+    """Sizes 1 to `most` with this mean, each more likely than the next by a constant factor (for a
+    mean above (1 + most) / 2, less likely). Raises ValueError for an impossible mean."""
     if not 1 <= mean <= most:
         raise ValueError(f"no bulk of 1 to {most} nodes takes {mean} on average")
     low, high = 0.0, 2.0
@@ -119,7 +119,7 @@ def hazard_market(
     spans: float = 0.0,
 ) -> Market:
     """A market by its hazard, mean bulk (at most the nodes of the largest zone) and mean time until
-    a node is back. Raises ValueError for what is no market."""
+    a node is replaced. Raises ValueError for figures that make no market."""
     wanted = spread(nodes, zones)
     return Market(
         zones=wanted,
@@ -132,11 +132,11 @@ def hazard_market(
 
 
 def fit(trace: Trace) -> Market:
-    """The market that a trace is a sample of, as far as its figures say.
+    """The market of which a trace could be a sample, as far as its figures tell.
 
-    Wanted is what each zone had at its peak; the time until a node is back is what makes the mean
-    number of nodes alive come out, which is Little's law: missing on average / lost per second.
-    Raises InputError for a trace without a node.
+    The wanted number is each zone's peak. The time until a node is replaced follows from the mean
+    number of live nodes by Little's law: missing on average / lost per second. Raises InputError
+    for a trace without a node.
     """
     found = stats(trace)
     if not found.peak:
@@ -163,7 +163,7 @@ def synthesise(market: Market, *, seed: int, hours: float) -> Trace:
 
 
 class _Course:
-    """A market as it goes on: who is alive where, and who comes when."""
+    """A market over time: the live nodes of each zone, and the future ones."""
 
     def __init__(self, market: Market, chance: random.Random) -> None:
         self._market = market
@@ -196,7 +196,7 @@ class _Course:
                 due_s, zone = heapq.heappop(self._due)
                 if due_s > end_s:
                     break
-                # What is left until the next instant shrinks by what has passed: no memory.
+                # The rest until the next instant shrinks by the elapsed part: it has no memory.
                 left, now_s = max(0.0, left - rate * (due_s - now_s)), due_s
                 self._come(due_s, zone)
             elif at_s > end_s:
@@ -207,8 +207,8 @@ class _Course:
         return Trace(source=source, events=tuple(self._out), length_s=end_s)
 
     def _rates(self) -> list[float]:
-        """Instants per second that begin in each zone: so many that each node's hazard is that of
-        the market, whatever an instant takes on average while so few are alive."""
+        """Instants per second that begin in each zone. They give each node the hazard of the
+        market, whatever an instant takes on average while so few are live."""
         across = self._taken_across[sum(map(len, self._here))]
         return [
             self._per_s * len(here) / (self._taken_alone[len(here)] + across) if here else 0.0
@@ -235,7 +235,7 @@ class _Course:
         return self._drawn(list(accumulate(weights))) if len(weights) > 1 else 0
 
     def _drawn(self, cumulated: Sequence[float]) -> int:
-        # Never at 0, so that what has no weight is not drawn.
+        # Never at 0, so that an item without weight is not drawn.
         point = (1.0 - self._chance.random()) * cumulated[-1]
         return bisect_left(cumulated, point)
 
@@ -262,15 +262,15 @@ class _Course:
 
 
 def _expected_taken(market: Market, span_share: float) -> tuple[list[float], list[float]]:
-    """What an instant takes on average: of n alive in its zone when it stays there, and of n alive
-    in all when it spans zones, each weighed with how often that is so."""
+    """Mean number of nodes that an instant takes: of n live nodes in its zone if it stays there,
+    and of n live nodes in all if it spans zones, each weighted with its probability."""
     stays = [(size, share * (1 - span_share if size > 1 else 1.0)) for size, share in market.bulk]
     crosses = [(size, share * span_share) for size, share in market.bulk if size > 1]
     return _least_means(stays, market.nodes), _least_means(crosses, market.nodes)
 
 
 def _least_means(bulk: Sequence[tuple[int, float]], most: int) -> list[float]:
-    """Of min(size, n) for n from 0 to `most`: each n adds what is as large or larger."""
+    """The mean of min(size, n) for n from 0 to `most`: each n adds the sizes of at least n."""
     left = sum(share for _, share in bulk)
     share_of = dict(bulk)
     out = [0.0]
@@ -281,7 +281,7 @@ def _least_means(bulk: Sequence[tuple[int, float]], most: int) -> list[float]:
 
 
 def _powers(lean: float, most: int) -> Bulk:
-    """From all at size 1 (lean 0) over all alike (1) to all at the largest (2)."""
+    """From all at size 1 (lean 0) over uniform (1) to all at the largest size (2)."""
     raw = [(lean if lean <= 1 else 2 - lean) ** exponent for exponent in range(most)]
     raw = raw if lean <= 1 else raw[::-1]
     total = sum(raw)

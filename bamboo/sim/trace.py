@@ -1,15 +1,15 @@
-"""Spot markets as they were recorded: when nodes came and went.
+"""Recorded spot markets: when nodes came and went.
 
 Formats, told apart by their content:
-    event CSV       `ms,add|remove,node[,zone]` a line; last `ms,end`, where it ends later
-    alive counts    `YYYY-MM-DD, HH:MM:SS, alive` a line
+    event CSV       one `ms,add|remove,node[,zone]` per line; an optional last line `ms,end`
+    alive counts    one `YYYY-MM-DD, HH:MM:SS, alive` per line
                     (both: header, message case, `;`, tabs, further columns as in `trace_rows`)
     availability    JSON {"metadata": {"gap_seconds": n}, "data": [alive, …]}
 
-Rule: every format becomes the same value; a line that cannot be meant is an error that names file,
-line and reason, and nothing is guessed. Counts do not say who went: it is drawn among those who are
-there, each time the same, so that a job that rents a few of many loses them as often as the others.
-Zones and the end are ours; other readers of event CSV know three fields.
+Rule: every format becomes the same value. An impossible line is an error that names file, line and
+reason, and nothing is guessed. Counts do not say which node goes: it is drawn among the present
+nodes, with a fixed seed, so that a job that rents a few of many loses them at the same rate as the
+others. Zones and the end are our extensions; other readers of event CSV know three fields.
 """
 
 import json
@@ -28,46 +28,46 @@ FORMATS = (
     '{"metadata": {"gap_seconds": n}, "data": [alive, ...]}'
 )
 BACK_S = 120.0
-"""Alive counts may go back in time by so much: some recorders note each count around its change.
-Such a line counts at the time of the one before."""
+"""Alive counts may go back in time by this much, because some recorders note each count around its
+change. Such a line counts at the time of the line before it."""
 MOST_NODES = 100_000
-"""Alive at once, by a count: each of them becomes an event, whatever its line's length."""
+"""Nodes alive at once, by a count: each of them becomes an event, however short its line is."""
 MOST_EVENTS = 1_000_000
-"""That counts may come to in all: a second or two, and some hundred megabytes."""
+"""The most events that counts may produce: a second or two, and some hundred megabytes."""
 LEAST_GAP_S = 0.001
-"""Of an availability series: traces go to the millisecond."""
+"""The least gap of an availability series, because traces have a resolution of a millisecond."""
 WHO_GOES = 0
-"""The seed of who it is that a smaller count takes."""
+"""The seed that chooses which node goes when a count falls."""
 LONGEST_FILE = 2**26
-"""Characters that no recorded market has."""
+"""Characters; no recorded market has as many."""
 LONGEST_S = 100 * 365 * 86_400.0
-"""No market was recorded for longer: a stamp beyond it is a slip."""
+"""No recorded market is longer; a later time stamp is an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceEvent:
-    """A node comes or goes, `at_s` seconds after the begin of the trace."""
+    """A node comes or goes, `at_s` seconds after the beginning of the trace."""
 
     at_s: float
     node: str
     comes: bool
     zone: str = ""
-    """Where the node lies, when it goes as when it came; "" where the trace does not say."""
+    """The zone of the node, the same in both events; "" if the trace does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Count:
-    """So many nodes were alive then."""
+    """The number of live nodes at a time."""
 
     at_s: float
     alive: int
     place: str
-    """Of the file, for errors."""
+    """The place in the file, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A recorded market: events in order of time; nobody comes twice, or goes unseen."""
+    """A recorded market: events in order of time. No node comes twice, or goes without coming."""
 
     source: str
     events: tuple[TraceEvent, ...]
@@ -80,7 +80,7 @@ class Trace:
 
 
 def seconds_in(hours: float) -> float:
-    """So many hours in seconds, to the millisecond: that is as far as traces go."""
+    """Hours in seconds, rounded to the millisecond, which is the resolution of traces."""
     return round(hours * 3_600_000) / 1e3
 
 
@@ -102,7 +102,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def parse_trace(text: str, path: Path) -> Trace:
-    """The trace that is written so; errors name `path`. Raises InputError."""
+    """The trace that the text describes; errors name `path`. Raises InputError."""
     if not text.strip():
         raise InputError(f"{path}: is empty; give a trace with at least one line")
     if text.lstrip().startswith("{"):
@@ -143,7 +143,7 @@ def _milliseconds(path: Path, row: Row, *, before_s: float) -> float:
 
 
 def _event(path: Path, row: Row, *, at_s: float, zone_of: dict[str, str]) -> TraceEvent:
-    """What the line says; `zone_of` has those who are there, and is brought up to date."""
+    """The event of a line. `zone_of` holds the present nodes, and is updated."""
     node, comes = row.fields[2], row.fields[1] == "add"
     zone = row.fields[3] if len(row.fields) == 4 else ""
     if comes == (node in zone_of):

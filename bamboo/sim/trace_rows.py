@@ -1,7 +1,7 @@
-"""The lines of a trace as rows: separators, a header, message case, columns beyond those we know.
+"""The lines of a trace as rows: separators, a header, message case, and further columns.
 
-Rule: a line is taken where it can mean one thing only. What could mean two, or nothing, is refused
-in the words of the format that the file resembles most, with its number, itself and what to write.
+Rule: a line is accepted only if it has one meaning. An ambiguous or meaningless line is refused in
+terms of the most similar format, with its number, its text and what to write instead.
 """
 
 import re
@@ -15,7 +15,7 @@ from bamboo.errors import InputError
 VERBS = ("add", "remove")
 END = "end"
 SHOWN = 80
-"""Characters of a line that say which it is."""
+"""Characters of a line that an error shows."""
 _TIMES = frozenset(
     {"ms", "milliseconds", "time_ms", "timestamp_ms", "t_ms", "at_ms", "time", "timestamp", "t"}
 )
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
 
 
 class Format(StrEnum):
-    """What the lines of a file are; the value is what each of them says."""
+    """The format of a file's lines; the value is what each line says."""
 
     EVENTS = "`ms,add|remove,node[,zone]`"
     COUNTS = "`YYYY-MM-DD, HH:MM:SS, alive`"
@@ -42,8 +42,8 @@ _COLUMNS: Mapping[Format, Mapping[str, Set[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line that says something. Of an event: time, verb in lower case, node and, where the file
-    says it, zone; or time and `end`."""
+    """A line that is not empty. For an event: time, verb in lower case, node and, if the file has
+    it, zone; or time and `end`."""
 
     number: int
     line: str
@@ -51,23 +51,23 @@ class Row:
 
     @property
     def place(self) -> str:
-        """Of the file, for errors."""
+        """The place in the file, for errors."""
         return f"line {self.number}: {shown(self.line)!r}"
 
 
 def shown(text: str) -> str:
-    """At most SHOWN characters of it."""
+    """At most SHOWN characters of the text."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def malformed(path: Path, row: Row, reason: str) -> InputError:
-    """What is wrong with a line of this file."""
+    """The error for a line of this file."""
     return InputError(f"{path}: {row.place}: {reason}")
 
 
 def rows_of(path: Path, text: str, *, formats: str) -> tuple[Format, Sequence[Row]]:
-    """What the lines of a file are, and all that say something, without the header. `formats`: all
-    that there are, in words. Raises InputError."""
+    """The format of a file's lines, and all lines that say something, without the header.
+    `formats`: all existing formats, in words. Raises InputError."""
     lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     separator = next((one for one in (",", ";", "\t") if one in lines[0][1]), None)
     rows = [_row(number, line, separator) for number, line in lines]
@@ -89,7 +89,7 @@ def rows_of(path: Path, text: str, *, formats: str) -> tuple[Format, Sequence[Ro
 
 
 def _row(number: int, line: str, separator: str | None) -> Row:
-    """Fields that are empty at the end of a line say nothing."""
+    """The fields of a line; empty fields at its end are dropped."""
     fields = [part.strip() for part in line.split(separator)]
     while len(fields) > 2 and not fields[-1]:
         fields.pop()
@@ -115,8 +115,8 @@ def _is_header(row: Row) -> bool:
 
 
 def _check_header(path: Path, row: Row, kind: Format) -> bool:
-    """Whether the fourth column is the zone. Raises InputError for columns that are others than
-    those of the format, or in another order: they would be taken for these."""
+    """Whether the fourth column is the zone. Raises InputError for other columns than those of the
+    format, or for another order, because they would be misread."""
     names = [field.lower().lstrip("#").strip().replace(" ", "_") for field in row.fields]
     wanted = _COLUMNS[kind]
     for place, (column, known) in enumerate(wanted.items()):

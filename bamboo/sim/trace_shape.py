@@ -1,7 +1,7 @@
-"""Traces made longer or wider than they were recorded.
+"""Makes traces longer or wider than they were recorded.
 
-Rule: pure functions of the trace. What they add to it is named in their docstrings, and nothing
-else happens that did not happen in the trace.
+Rule: pure functions of the trace. Their docstrings name what they add to it; nothing else happens
+that did not happen in the trace.
 """
 
 import math
@@ -18,15 +18,15 @@ class Tiling:
     """How often a trace is played to fill a horizon, and what each of its seams adds."""
 
     plays: int
-    """The last one may be cut short; 1: nothing is repeated."""
+    """The last play may be cut short; 1: nothing is repeated."""
     comes: int
     """Nodes that come at a seam."""
     goes: int
-    """Nodes that go at a seam: so many had more at the end than at the begin."""
+    """Nodes that go at a seam: the trace has this many more at its end than at its beginning."""
 
 
 def tiling(trace: Trace, *, hours: float) -> Tiling:
-    """What `tiled` would do."""
+    """The tiling that `tiled` would use."""
     plays = _plays(trace, seconds_in(hours))
     first, last = _there(trace, until_s=0.0), _there(trace, until_s=trace.length_s)
     parts = _cast(first, last) if plays > 1 else {}
@@ -38,15 +38,15 @@ def tiling(trace: Trace, *, hours: float) -> Tiling:
 
 
 def tiled(trace: Trace, *, hours: float) -> Trace:
-    """The trace for exactly so many hours: a longer one is cut, a shorter one played again.
+    """The trace for exactly `hours`: a longer one is cut, a shorter one repeated.
 
-    At each seam, which is at a multiple of its length, those alive at the end become those alive at
-    the begin (after what happens at time 0). A node that is there at the end and at the begin under
-    one name goes on as itself. Then, zone by zone, those that are left over, the longest there
-    first, take the parts of those that lack, in the order in which these came. Parts that nobody
-    is left for are played by new nodes, which come at the seam; nodes that no part is left for go
-    at the seam: the one thing that happens to anybody which did not happen in the trace. A node
-    that comes in the second play or later has a name of its own (`node7~2` in the second).
+    At each seam, a multiple of the trace's length, the nodes alive at the end become those alive at
+    the beginning (after the events at time 0). A node that has the same name at both ends continues
+    as itself. Then, zone by zone, the remaining nodes, oldest first, take the parts of the missing
+    ones in the order in which these came. New nodes, which come at the seam, play the parts that
+    are left; nodes without a part go at the seam. That is the only event that did not happen in the
+    trace. A node that comes in the second play or later has a name of its own (`node7~2` in the
+    second).
 
     Raises InputError for more than a million events.
     """
@@ -89,10 +89,10 @@ def tiled(trace: Trace, *, hours: float) -> Trace:
 
 
 def multiplied(trace: Trace, *, times: int) -> Trace:
-    """So many copies of the trace side by side, `node7` being `node7+1`, `node7+2`, ....
+    """`times` copies of the trace side by side, `node7` being `node7+1`, `node7+2`, ....
 
-    They come and go at the same instants: nodes, and what an instant takes, are so many times as
-    many, and the hazard of each is as it was. One copy is the trace itself. Raises InputError for
+    They come and go at the same times. The nodes, and the losses of an instant, are multiplied by
+    `times`, and the hazard of each node stays. One copy is the trace itself. Raises InputError for
     less than one, or more than a million events.
     """
     if times < 1:
@@ -129,7 +129,7 @@ def _plays(trace: Trace, end_s: float) -> int:
 
 
 def _there(trace: Trace, *, until_s: float) -> dict[str, str]:
-    """Who is alive after what happens at `until_s`, in the order in which they came, and where."""
+    """The nodes alive after the events at `until_s`, oldest first, with their zones."""
     zone_of: dict[str, str] = {}
     for event in trace.events:
         if event.at_s > until_s:
@@ -142,7 +142,7 @@ def _there(trace: Trace, *, until_s: float) -> dict[str, str]:
 
 
 def _cast(first: dict[str, str], last: dict[str, str]) -> dict[str, str]:
-    """Who of those alive at the end plays whom of those alive at the begin."""
+    """Which node alive at the end plays which node alive at the beginning."""
     parts = {name: name for name, zone in first.items() if last.get(name) == zone}
     idle: dict[str, deque[str]] = {}
     for name, zone in last.items():
@@ -155,7 +155,7 @@ def _cast(first: dict[str, str], last: dict[str, str]) -> dict[str, str]:
 
 
 def _mark(trace: Trace) -> str:
-    """What is in no name of the trace, so that what is made with it is new."""
+    """A text that is in no name of the trace, so that names made with it are new."""
     names: Sequence[str] = [event.node for event in trace.events]
     mark = "~"
     while any(mark in name for name in names):

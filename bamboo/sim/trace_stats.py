@@ -1,7 +1,7 @@
-"""What a trace comes to: nodes, preemptions, how many go at once, how soon they are back.
+"""The figures of a trace: nodes, preemptions, how many go at once, and how soon they are replaced.
 
-Rule: a pure function of the trace. An instant is one time stamp, and what goes at it goes together;
-what comes at the very begin was there. Nothing is smoothed, and a share of nothing is 0.
+Rule: a pure function of the trace. An instant is one time stamp, and all losses at it count as one.
+Nodes that come at time 0 were there before. Nothing is smoothed, and a share of nothing is 0.
 """
 
 import heapq
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """So many nodes are alive from `at_s` on."""
+    """The number of live nodes from `at_s` on."""
 
     at_s: float
     alive: int
@@ -47,7 +47,7 @@ class ZoneStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
-    """Seconds between one preemption instant and the next; all 0 where there are not two."""
+    """Seconds between one preemption instant and the next; all 0 with fewer than two instants."""
 
     median_s: float
     mean_s: float
@@ -60,7 +60,7 @@ class TraceStats:
 
     length_s: float
     at_begin: int
-    """Nodes alive from the begin."""
+    """Nodes alive from the beginning."""
     peak: int
     mean_nodes: float
     node_hours: float
@@ -70,32 +70,33 @@ class TraceStats:
     """Nodes that went."""
     preemptions_per_node_hour: float
     instants: int
-    """Time stamps at which any went."""
+    """Time stamps at which any node went."""
     bulk: tuple[tuple[int, int], ...]
-    """How many instants took so many nodes, by size."""
+    """How many instants took this many nodes, by size."""
     bulk_mean: float
     bulk_most: int
     bulk_share: float
-    """Of the instants, those that took two nodes or more."""
+    """Share of the instants that took two nodes or more."""
     taken_mean: float
-    """Share of the nodes alive that an instant took, on average."""
+    """Share of the live nodes that an instant took, on average."""
     taken_most: float
     took_all: int
     """Instants that took every node."""
     gaps: Gaps
     back_s: float | None
-    """Median time until as many nodes are alive as before an instant; those that never are count as
-    longer than all. None if that is half of them or more, or there is no instant."""
+    """Median time until as many nodes are alive as before an instant; if that never happens, the
+    time counts as longer than all others. None if those are half or more, or there is no
+    instant."""
     never_back: int
-    """Instants after which the trace never again has as many."""
+    """Instants after which the trace never again has as many live nodes."""
     zones: tuple[ZoneStats, ...]
-    """By name; empty where the trace names none."""
+    """By name; empty if the trace names no zones."""
     spans: float | None
-    """Of the instants, those that took nodes of more than one zone; None without two zones."""
+    """Share of the instants that took nodes of more than one zone; None without two zones."""
 
 
 def stats(trace: Trace) -> TraceStats:
-    """A trace in figures."""
+    """The figures of a trace."""
     levels, found = series(trace), instants(trace)
     area_s = _area_s(levels, trace.length_s)
     sizes = sorted(Counter(one.taken for one in found).items())
@@ -130,13 +131,13 @@ def stats(trace: Trace) -> TraceStats:
 
 
 def series(trace: Trace) -> tuple[Level, ...]:
-    """Nodes alive over time: the first level is that of the begin, each later one a change."""
+    """Live nodes over time: the first level is that of the beginning, each later one a change."""
     return _series(trace.events)
 
 
 def instants(trace: Trace) -> tuple[Instant, ...]:
-    """When nodes went, in order. Who comes at the same time stamp before others go counts among
-    the nodes alive, so that nothing takes more than there are."""
+    """When nodes went, in order. Nodes that come at the same time stamp before others go count as
+    alive, so that no instant takes more nodes than there are."""
     out: list[Instant] = []
     alive = 0
     for at_s, group in groupby(trace.events, key=lambda event: event.at_s):
@@ -212,7 +213,8 @@ def _gaps(times_s: Sequence[float]) -> Gaps:
 
 
 def _back(levels: Sequence[Level], found: Sequence[Instant]) -> tuple[float | None, int]:
-    """The median time until as many are alive again, and after how many instants they never are."""
+    """The median time until as many nodes are alive again, and the number of instants after which
+    they never are."""
     waits = sorted(_waits(levels, found))
     never = len(found) - len(waits)
     padded = waits + [math.inf] * never
@@ -221,8 +223,8 @@ def _back(levels: Sequence[Level], found: Sequence[Instant]) -> tuple[float | No
 
 
 def _waits(levels: Sequence[Level], found: Sequence[Instant]) -> Iterator[float]:
-    """Of each instant after which there are as many again, how long that took."""
-    pending: list[tuple[int, float]] = []  # of those, the least demanding first
+    """For each instant after which there are as many nodes again, how long that took."""
+    pending: list[tuple[int, float]] = []  # instants to recover from, the lowest count first
     left = [one.at_s for one in found[::-1]]
     before = 0
     for level in levels:

@@ -1,7 +1,7 @@
 """A trace as text, in each of the formats that `bamboo.sim.trace` reads.
 
-Rule: event CSV says all that a trace says, to the millisecond. The other two count who is alive at
-a time, so they cannot say that one came while another went, nor where.
+Rule: event CSV keeps all that a trace says, to the millisecond. The other two formats count the
+live nodes at a time, so they lose a node that comes while another goes, and all zones.
 """
 
 import json
@@ -16,12 +16,12 @@ from bamboo.sim.trace_stats import Level, series
 DAY_ONE = datetime(2000, 1, 1, tzinfo=UTC)
 """Counts need a date, and a trace has none."""
 GAP_S = 60.0
-"""Of an availability series, unless told: the grain of the published traces."""
+"""The default gap of an availability series: the grain of the published traces."""
 MOST_COUNTS = 1_000_000
 
 
 def write_events(trace: Trace) -> str:
-    """Event CSV; with an `end` line where the trace lasts longer than its last event."""
+    """Event CSV; with an `end` line if the trace lasts longer than its last event."""
     lines = [
         f"{_ms(event.at_s)},{'add' if event.comes else 'remove'},{event.node}"
         + (f",{event.zone}" if event.zone and event.comes else "")
@@ -36,7 +36,7 @@ def write_events(trace: Trace) -> str:
 def write_counts(trace: Trace, *, gap_s: float | None = None) -> str:
     """Alive counts: a line for each change and one for the end, or one every `gap_s` seconds.
 
-    Raises InputError for a gap that makes no counts, or too many.
+    Raises InputError for a gap that gives no counts, or too many.
     """
     if gap_s is None:
         levels = list(series(trace))
@@ -50,7 +50,7 @@ def write_counts(trace: Trace, *, gap_s: float | None = None) -> str:
 def write_series(trace: Trace, *, gap_s: float | None = None) -> str:
     """An availability series: the count every `gap_s` seconds, from the begin to the end.
 
-    Raises InputError for a gap that makes no counts, or too many.
+    Raises InputError for a gap that gives no counts, or too many.
     """
     gap_s = GAP_S if gap_s is None else gap_s
     counts = [level.alive for level in _sampled(trace, gap_s)]
@@ -82,7 +82,7 @@ def _sampled(trace: Trace, gap_s: float) -> list[Level]:
             f"--gap-seconds {gap_s:g}: {trace.length_s / 3600:g} h are more than "
             f"{MOST_COUNTS:,} counts; give a larger gap"
         )
-    last = -int(-trace.length_s // gap_s)  # the first at or after the end
+    last = -int(-trace.length_s // gap_s)  # the first count at or after the end
     levels = series(trace)
     times = [level.at_s for level in levels]
     return [

@@ -1,7 +1,7 @@
-"""The ways to use a market that a simulation compares: their names, what each is charged with, and
-who plays each of them in a world.
+"""The ways to use a market that a simulation compares: their names, their costs, and the system
+that plays each of them in a world.
 
-Rule: ours is told apart from the others here and nowhere else.
+Rule: only this file tells our way apart from the others.
 """
 
 import math
@@ -41,16 +41,16 @@ RESTART_S = {
     REROUTING: RerouteTerms().pause_s,
     PAPER: PaperTerms().start_s,
 }
-"""Seconds that a way stands still when it has to begin anew, beside boot and load: a restart of all
-processes; a change (whoever has no peer restarts as the first does); a start of the paper's."""
+"""Seconds that a way loses when it has to start again, beside boot and load: a restart of all
+processes; a change (a node without a peer restarts as in the first way); a start of the paper's."""
 SHORT = {"checkpoint-restart": CHECKPOINT_RESTART, "rerouting": REROUTING, "paper": PAPER}
-"""The same ways as the command line names them."""
+"""The names of the same ways on the command line."""
 
 
 def terms_of_rivals(given: Mapping[str, float], *, every: int) -> dict[str, str]:
-    """What each of the other ways is charged with, in words, and where that is from. `given`: as
-    `Asked.restart_s`; `every`: steps between checkpoints that are ours and theirs; 0: each has its
-    own best interval."""
+    """The costs of each of the other ways, in words, with their source. `given`: as
+    `Asked.restart_s`; `every`: steps between checkpoints of all ways; 0: each has its own best
+    interval."""
     seconds = {name: f"{given.get(name, RESTART_S[name]):g} s" for name in RESTART_S}
     sources = {
         CHECKPOINT_RESTART: "torchrun elastic, a node killed, as measured on one machine; 76 to "
@@ -77,8 +77,8 @@ def terms_of_rivals(given: Mapping[str, float], *, every: int) -> dict[str, str]
 
 
 def between_losses_s(trace: Trace, nodes: int) -> float:
-    """Mean seconds between two instants that take some of so many nodes of a market; inf: none
-    does. A job has any of the nodes that are there alike."""
+    """Mean seconds between two instants that take some of `nodes` nodes of a market; inf: none
+    does. A job is equally likely to have any of the nodes."""
     if not trace.preemptions:
         return math.inf
     known = stats(trace)
@@ -90,7 +90,7 @@ def between_losses_s(trace: Trace, nodes: int) -> float:
 
 
 def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
-    """Of checkpoint and restart in a market: the job's interval, or its best one."""
+    """The terms of checkpoint and restart in a market: the job's interval, or its best one."""
     policy, shards = asked.policy, _shards(asked)
     write_s = shards.written_s
     nodes = policy.pipelines * policy.stages
@@ -98,7 +98,7 @@ def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
     step_s = policy.step_s(policy.pipelines, policy.stages)
     every = asked.given_every
     if not every and step_s is not None and not math.isinf(between_s):
-        # Nobody waits for one that is written behind the training; its requests are paid.
+        # A checkpoint is written behind the training and delays nothing; its requests are paid.
         zones = {ZoneId(event.zone) for event in trace.events}
         least = min(asked.prices.mean_usd_per_hour(zone, 0.0, 0.0) for zone in zones)
         price = least * nodes / HOUR_S
@@ -132,8 +132,8 @@ def every_of(system: str, asked: Asked, trace: Trace) -> int:
 
 
 def store_usd(asked: Asked, *, every: int, steps: float, seconds: float) -> float:
-    """What the checkpoints of a run cost in the object store: those that are kept, and the
-    requests. `steps`: all that were taken, again or not."""
+    """Price of a run's checkpoints in the object store: those that are kept, and the requests.
+    `steps`: all steps taken, including repeated ones."""
     if not every or steps < 1:
         return 0.0
     rate = store_usd_per_hour(
@@ -147,8 +147,8 @@ def store_usd(asked: Asked, *, every: int, steps: float, seconds: float) -> floa
 
 
 def rival(name: str, asked: Asked, world: World, *, bare: StepTimes, ahead: StepTimes) -> System:
-    """Whoever plays a way that is not ours. `bare`: step times without redundancy; `ahead`: with
-    one that always runs. Raises InputError for a name that is none."""
+    """The system for a way that is not ours. `bare`: step times without redundancy; `ahead`: with
+    redundancy that always runs. Raises InputError for an unknown name."""
     policy, standbys = asked.policy, asked.standbys
     if name in (ORACLE, ON_DEMAND):
         frugal = name == ORACLE and not math.isinf(asked.surplus_s)
@@ -199,7 +199,7 @@ def _by_paper(asked: Asked, world: World, times: StepTimes) -> System:
 
 
 def always_there(asked: Asked) -> Trace:
-    """A market that takes nothing back: the nodes of the largest grid, in one zone."""
+    """A market without losses: the nodes of the largest grid, in one zone."""
     count = asked.policy.pipelines * asked.policy.stages
     return Trace(
         source="on-demand",
@@ -209,9 +209,9 @@ def always_there(asked: Asked) -> Trace:
 
 
 def renting(system: str, asked: Asked, trace: Trace) -> Renting:
-    """What a way looks for in the market: ours has its nodes lie as the plan spreads them, as far
-    as the zones of the market allow; the others gain nothing by a spread, and take the cheapest
-    zone that has nodes."""
+    """What a way looks for in the market. Ours places its nodes as the plan spreads them, as far as
+    the zones of the market allow. The others gain nothing by a spread, and take the cheapest zone
+    that has nodes."""
 
     def usd_per_hour(zone: ZoneId, at_s: float) -> float:
         return asked.prices.mean_usd_per_hour(zone, at_s, at_s)

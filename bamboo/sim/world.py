@@ -1,10 +1,10 @@
-"""A spot market and what a job rents of it: nodes come and go, and somebody trains on them.
+"""A spot market and the nodes that a job rents of it, on which a system trains.
 
     trace (capacity)  ->  World (rents, boots, bills)  ->  System (decides)  ->  Progress (steps)
 
 Rule: the world knows no rule of any system. It tells a system which of its nodes are up, warned or
-gone, asks how many it wants, and rents as many of those that the market has. All chance is in the
-trace and in one seed.
+gone, asks how many it wants, and rents as many of those that the market has. All randomness is in
+the trace and in one seed.
 """
 
 import math
@@ -23,24 +23,24 @@ PREEMPTION, FAILOVER, HAND_OVER = "preemption", "failover", "hand-over"
 RECONFIGURATION, RESTORE, END = "reconfiguration", "restore", "end"
 RESIZE = "resize"
 FIRST, LAST = -1, 1
-"""Of what happens at one instant: the market moves before anybody answers, and the fleet is looked
-at when all is said."""
+"""Priorities at one time: the market moves before any system answers, and the fleet is checked
+after all reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How the market treats whoever rents from it."""
+    """The terms of the market for a renter."""
 
     boot_s: float = 45.0
-    """From an instance's start to its node. What the trace begins with is up at once. The default
-    is the published simulator's (Thorpe et al., Bamboo, NSDI 2023)."""
+    """Time from an instance's start to its node. Nodes at the beginning of the trace are up at
+    once. The default is the published simulator's (Thorpe et al., Bamboo, NSDI 2023)."""
     notice_s: float = 0.0
-    """So long before a loss the node has a notice; 0: none ever comes."""
+    """Time between a node's notice and its loss; 0: there are no notices."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rental:
-    """One instance, from its start to its end; times of the world."""
+    """One instance, from its start to its end, in times of the world."""
 
     node: NodeId
     zone: ZoneId
@@ -53,22 +53,22 @@ class Rental:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """For the picture: what was so from `at_s` on."""
+    """The state of the world from `at_s` on, for the picture."""
 
     at_s: float
     rented: int
     steps: float
-    """Done until then, the part of the step in hand included."""
+    """Steps done by then, including the part of the present step."""
     kind: str = ""
-    """Of what happened then, such as `failover`; "": nothing but a change."""
+    """The kind of event then, such as `failover`; "": only a change."""
     said: str = ""
 
 
 class System(Protocol):
-    """Whoever trains: told what becomes of its nodes, it sets the world's progress."""
+    """The system that trains: it is told what happens to its nodes, and sets the progress."""
 
     def wanted(self) -> int:
-        """How many nodes it would like to have now."""
+        """How many nodes it wants now."""
 
     def joined(self, node: NodeId, zone: ZoneId) -> None:
         """A node is up."""
@@ -80,7 +80,7 @@ class System(Protocol):
         """A node that was up is gone."""
 
     def spare(self) -> NodeId | None:
-        """A node that it can do without, if it has more than it wants."""
+        """A node that it can give back, if it has more than it wants."""
 
 
 @dataclass(slots=True)
@@ -94,13 +94,13 @@ class World:
     renting: Renting = field(default_factory=Renting)
     kernel: Kernel = field(default_factory=Kernel)
     counts: Counter[str] = field(default_factory=Counter)
-    """What happened, by name; each system counts what it knows."""
+    """Number of events, by name; each system counts those that it knows."""
     rentals: list[Rental] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     crossed_bytes: float = 0.0
-    """Sent from zone to zone, so far."""
+    """Bytes sent between zones so far."""
     crossed_by: list[tuple[float, float]] = field(default_factory=list)
-    """For the picture: (seconds, bytes until then), whenever that changes its pace."""
+    """(seconds, bytes until then), whenever the rate changes, for the picture."""
     ended: str = ""
     """Why it was over before the horizon."""
     keep_moments: bool = True
@@ -109,15 +109,15 @@ class World:
     _system: System | None = field(init=False, default=None)
     _free: FreeNodes = field(init=False)
     _rented: dict[str, Rental] = field(init=False, default_factory=dict)
-    """By the trace's name, those that have not ended."""
+    """Rentals that have not ended, by the trace's name."""
     _rented_in: Counter[ZoneId] = field(init=False, default_factory=Counter)
-    """How many of them each zone has."""
+    """The number of them in each zone."""
     _name_of: dict[NodeId, str] = field(init=False, default_factory=dict)
     _next: int = field(init=False, default=0)
     _next_notice: int = field(init=False, default=0)
     _crossing: float = field(init=False, default=0.0)
     _crossing_since: float = field(init=False, default=0.0)
-    """Steps."""
+    """In steps."""
     _look_due: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class World:
             self.boundaries.when(int(self.last_step), self._all_done)
 
     def play(self, system: System) -> None:
-        """Let it all happen."""
+        """Run the whole world."""
         self._system = system
         if self.trace.events:
             self.kernel.at(self.trace.events[0].at_s, self._market, priority=FIRST)
@@ -144,7 +144,7 @@ class World:
         self.end(f"all {self.last_step:,.0f} steps are done")
 
     def end(self, why: str) -> None:
-        """Nothing more happens."""
+        """Stop the world."""
         self.ended = self.ended or why
 
     @property
@@ -154,20 +154,20 @@ class World:
 
     @property
     def rented(self) -> int:
-        """Instances that are paid for now."""
+        """Number of instances that are paid for now."""
         return len(self._rented)
 
     def hired(self) -> list[Rental]:
-        """The same, one by one."""
+        """The instances that are paid for now."""
         return list(self._rented.values())
 
     @property
     def capacity(self) -> int:
-        """What the market has now, rented or not."""
+        """Number of nodes that the market has now, rented or not."""
         return len(self._rented) + len(self._free)
 
     def note(self, kind: str = "", said: str = "") -> None:
-        """Keep this moment for the picture."""
+        """Record this moment for the picture."""
         if self.keep_moments:
             moment = Moment(
                 at_s=self.kernel.now_s,
@@ -179,18 +179,18 @@ class World:
             self.moments.append(moment)
 
     def happened(self, kind: str, said: str = "") -> None:
-        """Count it, too."""
+        """Record this moment and count it."""
         self.counts[kind] += 1
         self.note(kind, said)
 
     def look(self) -> None:
-        """Rent or release, once all that happens at this instant has happened."""
+        """Rent or release, after all events of this time."""
         if not self._look_due:
             self._look_due = True
             self.kernel.after(0.0, self._rent, priority=LAST)
 
     def crosses(self, bytes_per_step: float) -> None:
-        """From now on each step sends so much from zone to zone."""
+        """From now on each step sends this many bytes between zones."""
         steps = self.progress.steps
         self.crossed_bytes += self._crossing * max(0.0, steps - self._crossing_since)
         self._crossing, self._crossing_since = bytes_per_step, steps
@@ -198,7 +198,7 @@ class World:
             self.crossed_by.append((self.kernel.now_s, self.crossed_bytes))
 
     def sends(self, size_bytes: float) -> None:
-        """So much goes from zone to zone now, beside what steps send."""
+        """Bytes that are sent between zones now, beside those of steps."""
         self.crosses(self._crossing)
         self.crossed_bytes += size_bytes
 
@@ -215,7 +215,7 @@ class World:
     # ---------------------------------------------------------------- the market
 
     def _market(self) -> None:
-        """All events of the trace at this instant, and a look at the next."""
+        """Process all events of the trace at this time, and queue the next ones."""
         events, now_s = self.trace.events, self.kernel.now_s
         while self._next < len(events) and events[self._next].at_s <= now_s:
             event = events[self._next]
@@ -229,7 +229,7 @@ class World:
         self.look()
 
     def _warn(self) -> None:
-        """Notices of the losses that are `notice_s` away, and a look at the next one."""
+        """Send notices of the losses that are `notice_s` away, and queue the next ones."""
         events, now_s = self.trace.events, self.kernel.now_s
         while self._next_notice < len(events):
             event = events[self._next_notice]
@@ -263,7 +263,7 @@ class World:
             spare = self.system.spare()
             if spare is not None and spare in self._name_of:
                 self.release(spare)
-                self.system.lost(spare)  # the next one when that is known
+                self.system.lost(spare)  # the next one follows when the system knows of this loss
 
     def _start(self, name: str, zone: ZoneId) -> None:
         now_s = self.kernel.now_s
@@ -285,6 +285,6 @@ class World:
     # ---------------------------------------------------------------- figures
 
     def node_seconds(self) -> float:
-        """Paid for, so far."""
+        """Node-seconds that were paid for, so far."""
         now_s = self.kernel.now_s
         return sum((now_s if r.until_s is None else r.until_s) - r.from_s for r in self.rentals)
