@@ -1,1 +1,1 @@
-"""What is looked at outside of a run: preflight, profile, reference, verify."""
+"""Checks outside of a run: preflight, profile, reference, verify."""

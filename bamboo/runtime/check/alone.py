@@ -1,5 +1,5 @@
-"""The process in which layers are built alone, as a node that joins builds them, for the preflight
-to compare with the whole model.
+"""The process that builds layers alone, as a node that joins does, so that the preflight can
+compare them with the whole model.
 
     preflight                          server                      looker, a fork of it
     fork, before all else   ------->   waits
@@ -7,11 +7,11 @@ to compare with the whole model.
     {"layer": 2, ...}, x, ...  --------------------------------->  forks, and the fork builds layer
                                <---------------------------------  2, runs it and answers
 
-Rule: what is built here has seen nothing of the whole: no other layer, no earlier step, other
-addresses, none of the shell's own variables. Its parameters are given to it as a node that takes
-over gets them, and the first that it ever runs is a microbatch of a later step.
-A fork of this process shares modules that are imported, so it is there in milliseconds; the server
-has one thread, and it has not read the user's file, which is what a fork server of workers is, too.
+Rule: a layer that is built here has seen nothing of the whole model: no other layer, no earlier
+step, other addresses, none of the shell's own variables. It is given its parameters as a node that
+takes over gets them, and the first microbatch that it ever runs is one of a later step. A fork of
+this process shares the modules that are imported, so it starts in milliseconds. The server has one
+thread and has not read the user's file; the fork server of workers is the same in both.
 """
 
 import contextlib
@@ -60,18 +60,18 @@ _KEPT_VARIABLES = (
     *("PYTHON", "VIRTUAL_ENV", "CONDA", "HF_", "TORCH", "CUDA", "NVIDIA", "OMP_", "MKL_", "KMP_"),
     *("AWS_", "BAMBOO_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy"),
 )
-"""How the names begin of variables that say where things lie, on a node as here."""
+"""Prefixes of the variables that say where things lie, on a node as here."""
 EARLY_S = 10.0
-"""Before the limit of the asker, who is to hear which layer does not end."""
+"""Before the asker's limit, so that the asker learns which layer does not end."""
 LATER_S = 97_531.7
 FORK_LATER_S = 3_613.3
-"""A node joins a day later; and it runs long after it has read the file."""
+"""A node joins a day later, and it runs long after it has read the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is asked of a layer: its microbatch, and the gradient of its output, or for the last
-    layer the targets of the loss; and what it was given of the first microbatch of all."""
+    """A request to check one layer: its microbatch; the gradient of its output, or for the last
+    layer the targets of the loss; and its input of the first microbatch of all."""
 
     index: int
     step: int
@@ -84,19 +84,19 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a layer was and did: checksums, by name."""
+    """The result of a check: checksums of what the layer was and computed, by name."""
 
     initial: Mapping[str, int]
     first_output: int
-    """Of the first microbatch, with the parameters of the later one."""
+    """The output of the first microbatch with the parameters of the later one."""
     output: int
     loss: str
-    """In hexadecimal; "" for all but the last layer."""
+    """In hexadecimal; "" for all layers but the last."""
     gradients: Mapping[str, int]
 
 
 class Alone:
-    """The server as its asker sees it. One look at a time is under way."""
+    """The server as its asker sees it. It checks one layer at a time."""
 
     def __init__(self, connection: Connection, pid: int = 0) -> None:
         self._connection, self._pid = connection, pid
@@ -104,7 +104,7 @@ class Alone:
 
     @classmethod
     def fork(cls) -> "Alone":
-        """Start a server; by a process with one thread, before it reads any code of the user's."""
+        """Start a server. The caller has one thread and has not read any of the user's code yet."""
         ours, theirs = Pipe()
         pid = os.fork()
         if not pid:
@@ -115,12 +115,12 @@ class Alone:
         return cls(ours, pid)
 
     def begin(self, job: JobConfig, *, folder: Path) -> None:
-        """From now on looks are at this job's layers; `folder`: an empty one to work in."""
+        """Check layers of this job from now on; `folder`: an empty folder to work in."""
         self._send({"job": job_to_json(job), "folder": str(folder)})
         self._begun = True
 
     def ask(self, look: Look) -> None:
-        """Have a layer looked at; `answer` is to be called once for each."""
+        """Request the check of a layer; call `answer` once for each request."""
         buffers = [to_buffer(look.input), to_buffer(look.given), to_buffer(look.first)]
         about = {name: getattr(look, name) for name in ("index", "step", "microbatch", "is_last")}
         self._send(about | {"tensors": [[b.dtype, b.shape] for b in buffers]})
@@ -136,11 +136,11 @@ class Alone:
 
     @property
     def has_answered(self) -> bool:
-        """Whether `answer` would not wait."""
+        """Whether `answer` would return at once."""
         return self._connection.poll()
 
     def answer(self) -> Found:
-        """What was found. Raises InputError with what is wrong with the layer."""
+        """The result of the check. Raises InputError with what is wrong with the layer."""
         with self._connected():
             body = json.loads(self._connection.recv_bytes())
         self._asked -= 1
@@ -149,7 +149,7 @@ class Alone:
         return Found(**body)
 
     def end(self) -> None:
-        """No more looks at this job; the server waits for another one."""
+        """End the checks of this job; the server waits for another one."""
         while self._asked:
             with contextlib.suppress(InputError):
                 self.answer()
@@ -179,8 +179,9 @@ class Alone:
 
 
 def serve(connection: Connection) -> NoReturn:
-    """The server: a looker for each job, one after the other, until the asker is gone."""
-    os.dup2(2, 1)  # the asker's standard output is for its answer
+    """The server: one checking process for each job, one after the other, until the asker is
+    gone."""
+    os.dup2(2, 1)  # standard output is kept for the asker's answer
     while True:
         try:
             asked = json.loads(connection.recv_bytes())
@@ -194,7 +195,7 @@ def serve(connection: Connection) -> NoReturn:
 
 
 def _look_at(text: str, folder: str, connection: Connection) -> None:
-    """The looker: reads the user's file and answers until there is no more to look at."""
+    """The checking process: reads the user's file and answers until no request is left."""
     job = job_from_json(text)
     job = replace(job, code=os.path.abspath(job.code) if job.code else "")
     _differ(folder)
@@ -212,8 +213,8 @@ def _look_at(text: str, folder: str, connection: Connection) -> None:
         if spec is None:
             _answer(connection, {"error": wrong})
         elif _threads() > 1:
-            # Threads, of the user's file or of a large sum, do not live on in a fork: then all
-            # layers are looked at here, in the order in which they are asked for.
+            # Threads, which the user's file or a large sum may have started, do not survive a fork.
+            # Then all layers are checked in this process, in the order of the requests.
             _answer(connection, _found(job, spec, look))
         else:
             _look_in_fork(job, spec, look, connection)
@@ -242,17 +243,18 @@ def _found(job: JobConfig, spec: ModelSpec, look: Look) -> dict[str, Any]:
 
 
 def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
-    """Build a layer and run it on one microbatch, as a node that takes over does: it makes room
-    for the parameters, is sent those of a later step, and goes on from there. So it is built twice,
-    and both are run: what counts how many there are would else agree with the whole by chance."""
+    """Build a layer and run it on one microbatch as a node that takes over does: it allocates
+    memory for the parameters, is sent those of a later step, and goes on from there. The layer is
+    built twice and both are run; otherwise a layer that counts its instances could agree with the
+    whole by chance."""
     place, seed = Place(file=job.file, index=look.index, alone=True), job.train.seed
     first = OneLayer(spec, place, seed=seed)
     first.check()
     initial = first.initial()
     values = {name: later(value) for name, value in first.layer.named_parameters()}
-    begun = [parameter.data for parameter in first.layer.parameters()]  # else freed, and given away
+    begun = [parameter.data for parameter in first.layer.parameters()]  # else freed and reused
     put_parameters(first.layer, values)
-    # Here it is in the middle of a stage, below where one begins.
+    # Here the layer is in the middle of a stage and not the one that begins it.
     earlier = first.forward(look.first, 0, 0, checked=True, begins=False)
     taken = OneLayer(spec, place, seed=seed, build=build_shell)
     _check_apart(taken, [*begun, *values.values()])
@@ -280,7 +282,7 @@ def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
 
 
 def _check_apart(taken: OneLayer, others: Sequence[Tensor]) -> None:
-    """A node may build a layer twice, as owner and as shadow; each has its own parameters."""
+    """A node may build a layer twice, as owner and as shadow; each must have its own parameters."""
     memory = {tensor.untyped_storage().data_ptr() for tensor in others if tensor.numel()}
     for name, parameter in taken.layer.named_parameters():
         if parameter.untyped_storage().data_ptr() in memory:
@@ -293,8 +295,8 @@ def _check_apart(taken: OneLayer, others: Sequence[Tensor]) -> None:
 
 
 def _differ(folder: str) -> None:
-    """Be as unlike the asking process as another node is: what a model must not depend on. What it
-    writes by a relative path goes into the `folder`."""
+    """Make this process as unlike the asking process as another node is, in all that a model must
+    not depend on. Files that it writes by a relative path go into `folder`."""
     for name in [n for n in os.environ if not n.startswith(_KEPT_VARIABLES)]:
         del os.environ[name]
     sys.argv = ["another"]
@@ -309,15 +311,15 @@ def _differ(folder: str) -> None:
 
 
 _MODULES = 101
-"""So many empty modules are loaded here, for a model that counts modules to show it: a node has
-loaded others than a launch. More than the asking process may have loaded since this one was forked,
-else the numbers could agree."""
+"""How many empty modules are loaded here, so that a model which counts modules is found: a node has
+loaded others than a launch. It is more than the asking process may have loaded since this process
+was forked, or else the numbers could agree."""
 _KEPT: list[bytearray] = []
-"""Nothing but in the way, so that what is made next has other addresses."""
+"""Memory that only takes up room, so that what is allocated next has other addresses."""
 
 
 def _read_look(connection: Connection) -> Look | None:
-    """The next one; None: there is none."""
+    """The next request; None: there is none."""
     body = json.loads(connection.recv_bytes())
     if not body:
         return None
@@ -351,13 +353,13 @@ def _in_fork(work: Callable[[], None]) -> NoReturn:
 
 
 def _threads() -> int:
-    """Of this process, those that Python does not know among them."""
+    """How many threads this process has, including those that Python does not know."""
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 
 
 def _die_with_parent() -> None:
-    """Linux; elsewhere the end of the connection tells."""
+    """For Linux; elsewhere the end of the connection has the same effect."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))

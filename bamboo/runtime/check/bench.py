@@ -1,7 +1,7 @@
-"""One layer on the bench: run as a stage that is this layer alone, and timed, counted, measured.
+"""Measures one layer: runs it as a stage of its own, and counts and times what it does.
 
-Rule: forward, backward and the end of the step are what the executor has a stage do, by the same
-code; what is timed begins and ends with an idle device.
+Rule: forward, backward and the end of the step run by the same code as in the executor; each timing
+begins and ends with an idle device.
 """
 
 import statistics
@@ -20,7 +20,8 @@ from bamboo.runtime.step.stage import Pending, Stage
 LEAST_REPEATS = 3
 MOST_REPEATS = 40
 GRADIENT_SHARE = 1e-3
-"""Of the output, which stands for its gradient: as large, and of no special values."""
+"""Size of the output's stand-in gradient, relative to the output: as large, without special
+values."""
 STEP, MICROBATCH = 0, 0
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Bench:
     def __init__(
         self, stage: Stage, x: Tensor, *, optimizer: AdamW, clips: bool, accumulates: bool
     ) -> None:
-        """`accumulates`: most microbatches find a gradient there, to which they add theirs."""
+        """`accumulates`: most microbatches add their gradient to one that is there already."""
         self._stage, self._x = stage, x
         self._optimizer, self._accumulates = optimizer, accumulates
         self._clip_factor = CLIP_FACTOR if clips else 1.0
@@ -39,17 +40,18 @@ class Bench:
         self._gradient: Tensor | None = None
         self._seconds: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
         self.output = x
-        """Of the layer, for the next one, once it has warmed up; of the last one the loss."""
+        """The layer's output, which is the next layer's input, once it has warmed up; of the last
+        one the loss."""
         self._output_bytes = self._activation_bytes = 0
         self._counters = {kind: WorkCounter() for kind in self._seconds}
 
     @property
     def repeats(self) -> int:
-        """How often it was timed."""
+        """How often the layer was timed."""
         return len(self._seconds["update"])
 
     def warm_up(self) -> None:
-        """Twice: once for the bytes, once for the work."""
+        """Run twice: once to count the bytes, once to count the work."""
 
         def seen(_module: object, _inputs: object, output: object) -> None:
             if isinstance(output, Tensor):  # anything else is refused when it is taken
@@ -79,7 +81,7 @@ class Bench:
         self._timed("update", self._update)
 
     def found(self, index: int) -> LayerProfile:
-        """The medians, and all else. Call it when it was timed."""
+        """The medians and all else that was measured. Call it after the layer was timed."""
         forward_s, backward_s, update_s = self._seconds.values()
         forward, backward, update = (counter.work for counter in self._counters.values())
         return LayerProfile(
@@ -117,14 +119,14 @@ class Bench:
         return out
 
     def _idle_s(self) -> float:
-        """The clock, when the device has done all that it was given."""
+        """The time once the device has done all that it was given."""
         if self._x.is_cuda:
             torch.cuda.synchronize(self._x.device)
         return time.perf_counter()
 
 
 def scatter(seconds: list[float]) -> float:
-    """Interquartile range over the median."""
+    """The interquartile range over the median."""
     if len(seconds) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")

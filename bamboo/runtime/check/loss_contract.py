@@ -1,7 +1,7 @@
 """What a model's loss must be: one finite float32 number, the sum over the tokens.
 
-Rule: a run divides the sum over a whole step's tokens by their count, so a loss that is a mean
-already would train with gradients that depend on how a batch is cut.
+Rule: a run divides the sum over a whole step's tokens by their count. A loss that is already a mean
+would train with gradients that depend on how a batch is cut.
 """
 
 import time
@@ -18,10 +18,10 @@ from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.user_code.traces import placed_line_of
 
 MOST_REPEATS, REPEATS_S = 100, 0.2
-"""So often the loss is asked within this time of the processor, which a busy machine makes no
-shorter: what it counts may show only then."""
+"""How often the loss is asked at most, and within which processor time, which a busy machine does
+not shorten: a loss that counts its calls may show only then."""
 ROUNDING = 1e-3
-"""Of the losses' size: two orders of the same float32 sum differ by less."""
+"""Relative to the losses: two orders of the same float32 sum differ by less."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -32,7 +32,7 @@ def loss_gradient(
     """The loss of the last layer's output, and the gradient of that output. Raises InputError."""
     leaf, before = output.detach().requires_grad_(), settings()
     try:
-        # A copy: in a stage the output is no leaf, and the loss may write into it.
+        # A copy: in a stage the output is not a leaf, and the loss may write into it.
         loss: object = spec.loss(leaf.clone(), targets)
     except USER_ERRORS as error:
         raise _refuse(
@@ -63,7 +63,7 @@ def loss_gradient(
 
 
 def check_finite(file: str, loss: float, gradient: Tensor) -> None:
-    """Raises InputError where training could not begin."""
+    """Raises InputError when training could not begin."""
     if not torch.isfinite(torch.tensor(loss)) or not bool(torch.isfinite(gradient).all()):
         what = (
             f"loss at the start is {loss}"
@@ -74,8 +74,9 @@ def check_finite(file: str, loss: float, gradient: Tensor) -> None:
 
 
 def check_sum(file: str, spec: ModelSpec, output: Tensor, targets: Tensor) -> None:
-    """Two halves of a microbatch must add up to the whole; of a single sequence, it and itself to
-    both. Raises InputError; does nothing where no half of the output can be told."""
+    """Two halves of a microbatch must add up to the whole; a single sequence is taken twice, and
+    must add up to both. Raises InputError; does nothing where the output cannot be told apart by
+    sequence."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         whole = _of(spec.loss, output, targets, 1)
         end_s, asked = time.thread_time() + REPEATS_S, 1
@@ -102,7 +103,7 @@ def check_sum(file: str, spec: ModelSpec, output: Tensor, targets: Tensor) -> No
 def check_largest(
     file: str, spec: ModelSpec, output: Tensor, targets: Tensor, largest: int
 ) -> None:
-    """The loss must take the largest token of the data, which this microbatch may lack."""
+    """The loss must take the largest token of the data, which this microbatch may not contain."""
     with torch.no_grad():
         try:
             spec.loss(output.detach().clone(), torch.full_like(targets, largest))
@@ -120,8 +121,8 @@ def check_largest(
 def _sums(
     loss: Loss, output: Tensor, targets: Tensor, whole: float
 ) -> Iterator[tuple[float, float]]:
-    """(what the parts add up to, the whole) for each dimension of the output that may be that of
-    the sequences."""
+    """(sum of the parts' losses, loss of the whole) for each dimension of the output that may be
+    the one of the sequences."""
     sequences = targets.shape[0]
     half = sequences // 2
     for dim, size in enumerate(output.shape):
@@ -143,7 +144,7 @@ def _sums(
 
 
 def _of(loss: Loss, output: Tensor, targets: Tensor, seed: int) -> float | None:
-    """The loss as a number; None where it cannot take this."""
+    """The loss as a number; None where it cannot take this input."""
     torch.manual_seed(seed)
     try:
         return float(loss(output.detach().clone(), targets.clone()))

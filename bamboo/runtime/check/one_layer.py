@@ -1,8 +1,8 @@
 """One layer on its own, as though a stage began and ended there: what it is, and what it does with
 one microbatch.
 
-Rule: what a layer must keep to is checked here and refused by its name, the same in the process
-that runs the whole model and in the one that builds a layer alone.
+Rule: what a layer must keep to is checked here and refused by the layer's name, in the same way in
+the process that runs the whole model and in the one that builds a layer alone.
 """
 
 import time
@@ -23,7 +23,7 @@ from bamboo.runtime.wire.frames import SENDABLE
 from bamboo.user_code.traces import placed_line_of
 
 ITS_INPUT = "its input"
-"""In the place of a parameter's name: the gradient of the layer's input."""
+"""Takes the place of a parameter's name for the gradient of the layer's input."""
 DRAW_IN_PLACE = (
     "draw them in the layer's own function, from the default generators of torch, random and "
     "numpy, and read no clock, address, environment or other layer"
@@ -43,7 +43,7 @@ class Place:
     name: str = ""
     """The layer's class, once there is one."""
     alone: bool = False
-    """Whether it is built in a process in which there is no other layer."""
+    """Whether the layer is built in a process that has no other layer."""
 
     def refuse(self, problem: str, remedy: str) -> InputError:
         """The error, in one line."""
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """What one layer did with one microbatch."""
+    """The results of one layer and one microbatch."""
 
     input: Tensor
     output: Tensor
@@ -62,16 +62,16 @@ class Pass:
     forward_ms: float
     backward_ms: float = 0.0
     given: Tensor = field(default_factory=lambda: torch.empty(0))
-    """Gradient of the output."""
+    """The gradient of the output."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
-    """By parameter name, and of the input under `ITS_INPUT`."""
+    """By parameter name; the input's under `ITS_INPUT`."""
     held: "Held | None" = None
-    """What must be so still, between a checked forward and its backward."""
+    """What must not change between a checked forward and its backward."""
 
 
 class OneLayer:
-    """A layer that is built, with its place. `build`: how (the shell of one whose parameters are
-    known is built otherwise). Raises InputError when it cannot be."""
+    """A layer that is built, with its place. `build` builds it; the shell of a layer whose
+    parameters are known is built by another function. Raises InputError when it cannot be built."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class OneLayer:
     # ------------------------------------------------------------------ what it is
 
     def initial(self) -> dict[str, int]:
-        """A checksum of each parameter and buffer, those that are not saved among them."""
+        """A checksum of each parameter and buffer, including buffers that are not saved."""
         return {name: checksum(value) for name, value in named_tensors(self.layer)}
 
     def check(self) -> None:
-        """Raises InputError where it is not what can be trained and taken over."""
+        """Raises InputError when the layer cannot be trained or taken over."""
         memory: dict[int, str] = {}
         for name, parameter in self.layer.named_parameters():
             found = [str(parameter.dtype)] if parameter.dtype != torch.float32 else []
@@ -138,8 +138,9 @@ class OneLayer:
         checked: bool = False,
         begins: bool = True,
     ) -> Pass:
-        """Run it on one microbatch; `checked`: and look, then and after its backward, at all that
-        must be as it was. Not `begins`: the input is another layer's output, and no backward."""
+        """Run the layer on one microbatch. `checked`: check here and after the backward that
+        nothing changed which must not. `begins` false: the input is another layer's output, and no
+        backward follows."""
         leaf = x.detach().clone()
         leaf.requires_grad_(leaf.is_floating_point())
         x = leaf if begins else leaf.clone()
@@ -180,8 +181,8 @@ class OneLayer:
         )
 
     def backward(self, run: Pass, gradient: Tensor) -> Tensor:
-        """Run back from the gradient of the output; that of the input, or `gradient` itself where
-        the input has none."""
+        """Run back from the gradient of the output. Returns the gradient of the input, or
+        `gradient` itself where the input has none."""
         self.layer.zero_grad(set_to_none=True)
         run.given, before = gradient, settings()
         begin_s = time.perf_counter()
@@ -192,7 +193,7 @@ class OneLayer:
                 f"fails in its backward: {placed_line_of(error)}", remedy_of(error)
             ) from error
         run.backward_ms = (time.perf_counter() - begin_s) * 1000
-        run.output = run.output.detach()  # Lets the graph go.
+        run.output = run.output.detach()  # This frees the graph.
         self._check_settings(before)
         self._check_kept(run.held)
         run.held = None
@@ -253,7 +254,7 @@ class OneLayer:
 
 
 class Held:
-    """What must be as it was when a layer has run."""
+    """What must be the same after a layer has run."""
 
     def __init__(self, layer: nn.Module, x: Tensor) -> None:
         self._x, self._given = x, x.detach().clone()
@@ -262,7 +263,7 @@ class Held:
         self._values = {name: value.detach().clone() for name, value in named_tensors(layer)}
 
     def difference(self, layer: nn.Module) -> tuple[str, str] | None:
-        """(problem, remedy) of the first thing that is not as it was."""
+        """(problem, remedy) of the first thing that has changed."""
         if not same(self._x.detach(), self._given):
             return "writes into its input", "compute out of place, as with inplace=False"
         trained = {name: (p, p.requires_grad) for name, p in layer.named_parameters()}
@@ -301,7 +302,7 @@ class Held:
 
 
 def named_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, then buffers, those that are not saved among them."""
+    """Parameters, then buffers, including those that are not saved."""
     yield from layer.named_parameters()
     yield from layer.named_buffers()
 
@@ -316,7 +317,7 @@ def _kept_aside(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def leaves_of(y: Tensor) -> Iterator[Tensor]:
-    """What the graph behind `y` collects gradients in."""
+    """The leaves in which the graph of `y` collects gradients."""
     if y.grad_fn is None:
         if y.requires_grad:
             yield y
@@ -334,8 +335,9 @@ def leaves_of(y: Tensor) -> Iterator[Tensor]:
 
 
 def later(value: Tensor) -> Tensor:
-    """What a parameter might be after some steps: a new tensor, a few per cent from `value`, of no
-    other sign, and nowhere 0. Element by element, so everybody makes the same bits of it."""
+    """What a parameter might be after some steps: a new tensor, a few per cent from `value`, with
+    the same sign, and nowhere 0. It is computed element by element, so every process gets the same
+    bits."""
     width = value.shape[-1] if value.dim() else 1
     factor = 1.0 + 0.01 * (torch.arange(width) % 7 - 3.5)
     moved = value.detach() * factor.reshape(() if not value.dim() else (width,))
@@ -343,20 +345,20 @@ def later(value: Tensor) -> Tensor:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal shape, type and bytes: unlike ==, this holds NaN equal to itself."""
+    """Equal shape, type and bytes: unlike with ==, NaN is equal to itself."""
     if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
         return False
     return _bytes_of(a).equal(_bytes_of(b))
 
 
 def checksum(tensor: Tensor) -> int:
-    """Of shape, type and bytes."""
+    """A checksum of shape, type and bytes."""
     about = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
     return zlib.crc32(_bytes_of(tensor).numpy().data, zlib.crc32(about))
 
 
 def checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
-    """A checksum of each."""
+    """A checksum of each tensor, by name."""
     return {name: checksum(tensor) for name, tensor in tensors}
 
 
@@ -365,7 +367,7 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 
 def remedy_of(error: BaseException) -> str:
-    """What to do about it."""
+    """What to do about the error."""
     said = str(error)
     if isinstance(error, TookTooLong):
         return "wait for nothing in it, or take a smaller model or train.microbatch"

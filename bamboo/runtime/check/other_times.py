@@ -1,7 +1,7 @@
-"""A clock that is elsewhere: what the time is to code that is loaded after it was moved.
+"""Moves the clock, for code that is loaded afterwards.
 
-Rule: only in a process whose times nobody measures. Code that was loaded before may keep the
-functions that it took; the classes of `datetime` are replaced where they are looked up.
+Rule: only for a process whose times nobody measures. Code that was loaded before may keep the
+functions that it has imported; the classes of `datetime` are replaced where they are looked up.
 """
 
 import datetime
@@ -14,7 +14,7 @@ _moved_s = 0.0
 
 
 def move_clock(by_s: float) -> None:
-    """From now on it is so much later."""
+    """Let the time be `by_s` seconds later from now on."""
     global _moved_s
     if not _moved_s:
         _replace()
@@ -32,7 +32,7 @@ def _replace() -> None:
     setattr(time, "strftime", lambda said, at=None: strftime(said, at or localtime()))  # noqa: B010
 
     class Datetime(datetime.datetime):
-        """As it is, but later."""
+        """The same class with the later time."""
 
         @classmethod
         def now(cls, tz: datetime.tzinfo | None = None) -> Self:
@@ -47,7 +47,7 @@ def _replace() -> None:
             return cls.fromtimestamp(now(), datetime.UTC).replace(tzinfo=None)
 
     class Date(datetime.date):
-        """As it is, but later."""
+        """The same class with the later time."""
 
         @classmethod
         def today(cls) -> Self:

@@ -1,14 +1,14 @@
-"""`python -m bamboo.runtime.check.preflight`: look at model and data here, before any launch.
+"""`python -m bamboo.runtime.check.preflight`: checks model and data here, before any launch.
 
-Job as JSON on standard input; as argument a folder to write into, or `data` where the model is to
-be left alone; on standard output one JSON object: the profile of every layer, the data's facts and
-the numerics; or {"error": line} and exit code 2 when the job cannot be trained.
+Standard input: the job as JSON. Argument: a folder to write into, or `data` when the model is not
+to be checked. Standard output: one JSON object with the profile of every layer, the data's facts
+and the numerics; or {"error": line} and exit code 2 when the job cannot be trained.
 
 Rule: what would make bits depend on machines is refused here, by the layer's name. The whole model
 runs two microbatches of two steps, layer by layer, each on its own as though a stage began and
-ended there. What the second one came to is compared with what each layer gives that was built alone
-in another process (`alone`) and has never run before: initial values, output, gradients, loss.
-Times are medians: layers that the same function makes, for an input of the same shape, are timed
+ended there. The results of the second are compared with those of layers that are built alone in
+another process (`alone`) and have never run before: initial values, output, gradients, loss. Times
+are medians: layers that the same function makes, for an input of the same shape, are timed
 together. Progress goes to standard error.
 """
 
@@ -41,7 +41,7 @@ from bamboo.user_code.recording import recording
 
 SCHEMA_VERSION = 1
 LIMIT_S = 270.0
-"""Less than whoever asks waits for."""
+"""Less than the asker waits."""
 SMALLER = (
     "`bamboo plan JOB --gpu` models the layers without running them; or take less "
     "data.max_bytes or a smaller model"
@@ -50,7 +50,7 @@ SMALLER = (
 
 def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[str, Any]:
     """Profile and check a resolved job; see the top of the file for the result. `room`: a folder to
-    write into, which somebody else removes.
+    write into, which the asker removes.
 
     Raises InputError for a model that cannot be read, cut, or repeated bit for bit, and for
     missing or empty data.
@@ -101,8 +101,8 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
 def _as_on_a_node(
     job: JobConfig, code: Mapping[str, Any], room: Path | None
 ) -> Iterator[tuple[JobConfig, Path]]:
-    """The job as a node of the run has it, with a copy of the user's code, which is all that it has
-    of it; and an empty folder to work in."""
+    """The job as a node of the run has it, with a copy of the user's code, which is all that a node
+    has of it; and an empty folder to work in."""
     with TemporaryDirectory(prefix="bamboo-look-", dir=room) as folder:
         work, copy = Path(folder) / "work", Path(folder) / CODE_FOLDER
         work.mkdir()
@@ -113,8 +113,8 @@ def _as_on_a_node(
 
 
 def of_data(job: JobConfig) -> dict[str, Any]:
-    """The same of a resolved job's data and numerics alone, without a layer. Raises InputError for
-    missing or empty data."""
+    """The same for a resolved job's data and numerics alone, without a layer. Raises InputError
+    when the data is missing or empty."""
     prepare(job.cluster)
     text, described = read_described(job)
     return {
@@ -137,7 +137,8 @@ def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str
 
 
 def _check_cut(job: JobConfig, spec: ModelSpec) -> None:
-    """The same as for the built-in model at reading, for a user's, whose layers count only now."""
+    """Check the cut of a user's model, whose layers are counted only now; for the built-in model
+    the same is checked when the job is read."""
     count = len(spec.factories)
     for key, value, past in (
         ("cluster.stages", job.cluster.stages, job.cluster.stages > count),
@@ -162,7 +163,7 @@ def main(arguments: list[str]) -> int:
     of_model = arguments != ["data"]
     room = Path(arguments[0]) if of_model and arguments else None
     limit(LIMIT_S)
-    # Before there is a second thread, and before a line of the user's is read.
+    # Before there is a second thread, and before a line of the user's code is read.
     alone = Alone.fork() if of_model else None
     with one_answer(room) as answer:
         try:
@@ -181,7 +182,7 @@ def main(arguments: list[str]) -> int:
 
 
 def forked(config: Mapping[str, str]) -> int:
-    """The command in a fork of a process that has imported this; `room`: its argument."""
+    """The command in a fork of a process that has imported this; `room` is its argument."""
     return main([config["room"]])
 
 

@@ -1,13 +1,13 @@
-"""`python -m bamboo.runtime.check.profile`: what every layer of a job takes on this machine.
+"""`python -m bamboo.runtime.check.profile`: measures every layer of a job on this machine.
 
-On standard input one JSON object: `job`, a resolved job as JSON text, and the fields of `Asked`. On
-standard output one: `profile`, as JSON text; or {"error": line} and exit code 2 when the job cannot
-be measured here. Progress goes to standard error.
+Standard input: one JSON object with `job`, a resolved job as JSON text, and the fields of `Asked`.
+Standard output: one JSON object with `profile`, as JSON text; or {"error": line} and exit code 2
+when the job cannot be measured here. Progress goes to standard error.
 
-Rule: with a worker's threads and torch's strict mode, as many repetitions as the time allows, and
-the medians count. One layer is in memory at a time, so that a model larger than the machine can be
-measured; a layer that the same function makes as an earlier one, for an input of the same shape, is
-not run again.
+Rule: it measures with a worker's threads and torch's strict mode, repeats as often as the time
+allows, and takes medians. One layer is in memory at a time, so that a model larger than the machine
+can be measured. A layer that the same function makes as an earlier one, for an input of the same
+shape, is not run again.
 """
 
 import gc
@@ -43,7 +43,7 @@ from bamboo.topology.strategy import Placement, Strategy
 
 GIB = 2**30
 CPU_IS_FULL = "DefaultCPUAllocator"
-"""Who says in torch that the memory is used up."""
+"""The part of torch that reports that the memory is used up."""
 SMALLER = "take a smaller train.microbatch or layer, or a machine with more memory"
 
 
@@ -146,7 +146,7 @@ class Profiler:
         )
 
     def _layer(self, index: int, x: Tensor, *, until_s: float) -> tuple[LayerProfile, Tensor]:
-        """One layer, and its output."""
+        """Measure one layer; returns its profile and its output."""
         name = ""
         try:
             if self._shaped:
@@ -154,7 +154,7 @@ class Profiler:
             stage = self._stage(index)
             name = type(stage.layers[0][1]).__name__
             if not self._shaped:
-                # Only now is it known; its activations are not before it runs.
+                # It is known only now; its activations are known only once it has run.
                 self._check_room(index, name, (STATE_COPIES - 1) * stage.parameter_bytes())
             bench = Bench(
                 stage,
@@ -166,11 +166,11 @@ class Profiler:
             self._measure(bench, index, name, until_s=until_s)
             found = bench.found(index), bench.output
         except InputError:
-            raise  # names the place better
+            raise  # it names the place better
         except USER_ERRORS as error:
             raise self._refused(index, name, error) from error
         del stage, bench
-        gc.collect()  # the next layer may need the room
+        gc.collect()  # the next layer may need the memory
         return found
 
     def _stage(self, index: int) -> Stage:
@@ -181,7 +181,8 @@ class Profiler:
         return stage
 
     def _measure(self, bench: Bench, index: int, name: str, *, until_s: float) -> None:
-        """At least LEAST_REPEATS, then until this layer's share of the time is used."""
+        """Repeat at least LEAST_REPEATS times, then until this layer's share of the time is
+        used."""
         begin_s = time.perf_counter()
         bench.warm_up()
         warm_s = time.perf_counter() - begin_s
@@ -223,7 +224,7 @@ class Profiler:
                 f"{where} does not fit into the memory of this machine's {self._kind}; {SMALLER}"
             )
         if self._shaped:
-            raise error  # our own layer: no fault of the user's
+            raise error  # our own layer, so not the user's fault
         return InputError(f"{where} fails: {type(error).__name__}: {said}; correct it")
 
 
@@ -245,7 +246,7 @@ def _least_bytes(facts: LayerFacts) -> int:
 
 
 def _room_bytes(device: torch.device) -> int:
-    """Free on the device."""
+    """Free bytes on the device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return free_bytes()

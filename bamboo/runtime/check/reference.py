@@ -1,6 +1,6 @@
-"""The calm reference: the same semantics in one process, one plain loop, no machines to lose.
+"""The calm reference: trains the same semantics in one process, in one plain loop, with no losses.
 
-Rule: it shares with the runtime only layers, data, keyed randomness, reduction tree and optimizer,
+Rule: it shares only layers, data, keyed randomness, reduction tree and optimizer with the runtime,
 never schedule, executor or transport, so that agreement between the two means something.
 """
 
@@ -15,7 +15,7 @@ from bamboo.topology.reduction import TreeSum
 
 
 class CalmRun:
-    """Trains a resolved job step by step; needs `numerics.prepare` to have been called."""
+    """Trains a resolved job step by step; `numerics.prepare` must have been called."""
 
     def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
         self._job, self._spec, self._data = job, spec, data
@@ -66,7 +66,8 @@ class CalmRun:
         }
 
     def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
-        """Go on from these, named as in `tensors`, as if so many steps had led to them."""
+        """Go on from these tensors, named as in `tensors`, as if `steps_done` steps had led to
+        them."""
         mine, self.steps_done = self.tensors(), steps_done
         for name, tensor in tensors.items():
             mine[name].copy_(tensor)
@@ -82,7 +83,7 @@ class CalmRun:
         return loss.item()
 
     def _add_tied(self, grads: list[Tensor]) -> list[Tensor]:
-        """Uses of a tied parameter, each reduced alone, are added in layer order."""
+        """Add the uses of a tied parameter in layer order, after each was reduced alone."""
         sums: dict[str, Tensor] = {}
         for name, grad in zip(self._names, grads, strict=True):
             owner = self._owner_of.get(name, name)

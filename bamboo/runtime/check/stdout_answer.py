@@ -1,7 +1,7 @@
-"""Standard output kept for a program's one answer, where code of the user's runs beside it.
+"""Keeps standard output for a program's one answer while the user's code runs in the same process.
 
-Rule: whatever else is printed, by Python or below it, goes to standard error; and a program whose
-answer nobody can read any more ends, because who asked for it is gone.
+Rule: whatever else is printed, by Python or below it, goes to standard error. A program whose
+answer nobody can read any more ends, because the process that asked for it is gone.
 """
 
 import json
@@ -21,8 +21,8 @@ from bamboo.errors import InputError, VerifyDiffers
 
 @contextmanager
 def one_answer(room: Path | None = None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Gives what writes the answer: one JSON object, one line. `room`: a folder that whoever asked
-    removes, and that is removed here when it is gone."""
+    """Gives a function that writes the answer: one JSON object on one line. `room`: a folder that
+    the asker removes, and that is removed here when the asker is gone."""
     sys.stdout.flush()
     kept, over = os.dup(1), threading.Event()
     threading.Thread(target=_end_unread, args=(kept, over, room), daemon=True).start()
@@ -42,28 +42,28 @@ def one_answer(room: Path | None = None) -> Iterator[Callable[[Mapping[str, Any]
 
 
 def _end_unread(output: int, over: threading.Event, room: Path | None) -> None:
-    """End this process when the other end of its output is closed, which that of a file never is;
-    not once the answer is `over`."""
+    """End this process when the other end of its output is closed, which never happens to a file;
+    but not once the answer is `over`."""
     poller = select.poll()
     poller.register(output, 0)
     if any(event & select.POLLERR for _, event in poller.poll()) and not over.is_set():
         if room is not None:
             shutil.rmtree(room, ignore_errors=True)
         if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # with all that the user's code has started
+            os.killpg(0, signal.SIGKILL)  # with every process that the user's code has started
         os._exit(1)
 
 
 def tell_progress(step: int, steps: int, loss: float | None = None) -> None:
-    """One JSON line on standard error: so far it is."""
+    """Report progress as one JSON line on standard error."""
     told = {"step": step, "steps": steps} | ({} if loss is None else {"loss": loss})
     sys.stderr.write(json.dumps(told) + "\n")
     sys.stderr.flush()
 
 
 def answer_equal(compare: Callable[[], Mapping[str, Any]]) -> int:
-    """Answer with what a comparison found, or with why there was nothing to compare; the exit code:
-    0 equal, 5 different, 2 not comparable."""
+    """Answer with the result of a comparison, or with why there was nothing to compare. Returns the
+    exit code: 0 equal, 5 different, 2 not comparable."""
     with one_answer() as answer:
         try:
             result = compare()

@@ -1,8 +1,9 @@
-"""`python -m bamboo.runtime.check.verify RUN_DIR`: is the run, bit for bit, what a calm one gives?
+"""`python -m bamboo.runtime.check.verify RUN_DIR`: is the run, bit for bit, equal to a calm one?
 
-Trains the run's semantics with the calm reference and compares every loss and the SHA-256 of every
-parameter and moment. Standard output: one JSON object {equal, first_difference, ...}; standard
-error: one JSON line a step {step, steps, loss}. Exit codes: 0 equal, 5 different, 2 not comparable.
+It trains the run's semantics with the calm reference and compares every loss and the SHA-256 of
+every parameter and moment. Standard output: one JSON object {equal, first_difference, ...};
+standard error: one JSON line {step, steps, loss} per step. Exit codes: 0 equal, 5 different, 2 not
+comparable.
 """
 
 import json
@@ -35,8 +36,8 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
     """Compare the run in this folder with a calm one; see the top of the file.
 
     The first difference is the first loss that differs (tensor "loss"; the calm run stops there),
-    else the first tensor, in name order, after the last step.
-    Raises InputError when the run has not ended in order, or this machine cannot repeat its bits.
+    otherwise the first tensor that differs, in name order, after the last step. Raises InputError
+    when the run has not ended in order, or this machine cannot repeat its bits.
     """
     job = job_of_run(run)
     final = read_final(run / "final")
@@ -66,7 +67,7 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
 
 def calm_run(run: Path, job: JobConfig, data: Dataset) -> CalmRun:
     """The calm reference of the run in this folder, before its first step. Raises InputError when
-    the weights that it began with are not there."""
+    the weights that the run began with are missing."""
     calm = CalmRun(job, build_model(job), data)
     if not job.weights:
         return calm
@@ -80,15 +81,15 @@ def calm_run(run: Path, job: JobConfig, data: Dataset) -> CalmRun:
 
 
 def job_of_run(run: Path) -> JobConfig:
-    """The resolved job of the run in this folder, with the code that it took along. Raises
+    """The resolved job of the run in this folder, with the code that is kept with the run. Raises
     InputError when it cannot be read."""
     job = job_from_json(read_text(run / "resolved.json"))
     return replace(job, code=str(run / CODE_FOLDER)) if job.code else job
 
 
 def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
-    """The first tensor of the run, {name: SHA-256}, that is not what the calm run has now, as
-    fields of the result; {} when all are."""
+    """The first tensor of the run, given as {name: SHA-256}, that differs from the calm run's
+    present one, as fields of the result; {} when all are equal."""
     expected = {name: tensor_sha256(t) for name, t in calm.tensors().items()}
     for name in sorted(expected.keys() | found.keys()):
         ours, theirs = expected.get(name), found.get(name)
@@ -104,7 +105,7 @@ def difference(step: int, tensor: str, calm: object, run: object) -> dict[str, A
 
 
 def recorded_losses(text: str) -> dict[int, list[float]]:
-    """Every loss that the run recorded for each step; a step may have been recorded twice."""
+    """Every loss that the run recorded, by step; a step may have been recorded twice."""
     out: dict[int, list[float]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -119,7 +120,7 @@ def recorded_losses(text: str) -> dict[int, list[float]]:
 
 
 def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
-    """The run's semantics, after checking that this machine can give its bits."""
+    """The run's semantics, once it is checked that this machine can repeat its bits."""
     try:
         of_run = Strategy.from_json(read_text(run / "strategy.json")).semantics
     except (ValueError, KeyError, TypeError) as error:
@@ -165,7 +166,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """A file of the run. Raises InputError when it cannot be read."""
+    """The text of a file of the run. Raises InputError when it cannot be read."""
     try:
         return read_own(path)
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
 """`python -m bamboo.runtime.check.verify_samples RUN_DIR`: was each sample used exactly once?
 
-Reads what the run's nodes recorded of their committed steps (`samples.jsonl`), computes from the
-job what those steps had to use, and compares; no step is trained again, and no data are needed.
+It reads what the run's nodes recorded of their committed steps (`samples.jsonl`), computes from the
+job what those steps had to use, and compares; no step is trained again, and no data is needed.
 Standard output: one JSON object {equal, steps, samples, epochs, first_difference, ...}; standard
 error: a JSON line {step, steps} now and then. Exit codes: 0 equal, 5 different, 2 not comparable.
 """
@@ -28,14 +28,15 @@ from bamboo.telemetry.samples import read_samples
 from bamboo.topology.strategy import Strategy
 
 TELL_EVERY = 1000
-"""Steps between two lines of progress."""
+"""How many steps lie between two lines of progress."""
 
 
 def verify_samples(run: Path, progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Check the run in this folder; see the top of the file. `progress`: (checked steps, steps).
+    """Check the run in this folder; see the top of the file. `progress` gets (checked steps,
+    steps).
 
-    Raises InputError when the run has not ended, took no step, or its order is drawn otherwise
-    here.
+    Raises InputError when the run has not ended, took no step, or drew the order of its samples in
+    another way than it is drawn here.
     """
     job = job_from_json(_read(run / "resolved.json"))
     steps = _committed_steps(run)
@@ -79,7 +80,7 @@ def verify_samples(run: Path, progress: Callable[[int, int], None]) -> dict[str,
 
 
 def _committed_steps(run: Path) -> int:
-    """The step of the final state; where there is none, how far the receipt says the run came."""
+    """The step of the final state; without one, how far the receipt says that the run came."""
     manifest = run / "final" / MANIFEST
     path = manifest if manifest.exists() else run / "receipt.json"
     try:
@@ -92,7 +93,7 @@ def _committed_steps(run: Path) -> int:
 
 
 def _samples_of(run: Path) -> int:
-    """How many samples the run's data hold, as its launch counted them: the data are not read."""
+    """How many samples the run's data has, as its launch counted them: the data is not read."""
     path = run / "resolved.json"
     try:
         samples = int(json.loads(_read(path))["samples"])
@@ -107,7 +108,7 @@ def _samples_of(run: Path) -> int:
 
 
 def _same_order(run: Path, job: JobConfig) -> None:
-    """Raise InputError unless the order of the samples is drawn as in the run."""
+    """Raise InputError unless the order of the samples is drawn as it was in the run."""
     path = run / "strategy.json"
     try:
         of_run = Strategy.from_json(_read(path)).semantics

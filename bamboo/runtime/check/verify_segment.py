@@ -1,12 +1,13 @@
 """`python -m cli.segment RUN_DIR A B`: are steps A to B-1 of a run, bit for bit,
 what a calm run gives that begins from one of its checkpoints?
 
-For models too large to train twice. The calm reference takes parameters and moments from the newest
-good checkpoint at or before step A (A = 0: the initial state) and trains to B. Compared are every
-loss of these steps, and every tensor with what the run kept of B: its checkpoint, its final state.
-Rule: what it begins from is believed; the segment that ends there is the check of it.
-Standard output: one JSON object {equal, first_difference, from_checkpoint, steps, ...}; standard
-error: one JSON line a step {step, steps, loss}. Exit codes: 0 equal, 5 different, 2 not comparable.
+This is for models too large to train twice. The calm reference takes parameters and moments from
+the newest good checkpoint at or before step A (A = 0: the initial state) and trains to B. It
+compares every loss of these steps, and every tensor with what the run kept of B: its checkpoint,
+its final state. Rule: the state that the segment begins from is believed; verifying the segment
+that ends there checks it. Standard output: one JSON object {equal, first_difference,
+from_checkpoint, steps, ...}; standard error: one JSON line {step, steps, loss} per step. Exit
+codes: 0 equal, 5 different, 2 not comparable.
 """
 
 import json
@@ -48,10 +49,10 @@ def verify_segment(
     """Compare steps `first` to `stop` - 1 of the run in this folder with a calm run; see the top of
     the file.
 
-    The first difference is the first loss that differs, else the first tensor, in name order, of
-    the checkpoint of `stop`, then of the final state (`of` says which).
-    Raises InputError when the run did not come that far, has no good checkpoint to begin from, that
-    of `stop` is damaged, or this machine cannot repeat the run's bits.
+    The first difference is the first loss that differs, otherwise the first tensor, in name order,
+    of the checkpoint of `stop`, then of the final state (`of` says which). Raises InputError when
+    the run did not come that far, has no good checkpoint to begin from, the checkpoint of `stop` is
+    damaged, or this machine cannot repeat the run's bits.
     """
     if not 0 <= first < stop:
         raise InputError(f"{first}:{stop} is no segment; give A:B with A < B for steps A to B-1")
@@ -97,7 +98,7 @@ def _compare(
     witnesses: Mapping[str, Mapping[str, str]],
     progress: Progress,
 ) -> dict[str, Any]:
-    """Train to its end; the fields that say what differs first, {} when nothing does."""
+    """Train to the segment's end; the fields that say what differs first, {} when nothing does."""
     for step in range(calm.steps_done, segment.stop):
         loss = calm.step()
         progress(step + 1, segment.stop, loss)
@@ -113,16 +114,17 @@ def _compare(
 
 
 class _Kept:
-    """The run's checkpoints, as far as they are good."""
+    """The run's good checkpoints."""
 
     def __init__(self, url: str, objects: ObjectStore, run: str, semantic_hash: HashAt) -> None:
         self._url, self._objects, self._run, self._semantic_hash = url, objects, run, semantic_hash
         self._steps = steps(objects)
         self.passed_over: list[str] = []
-        """A sentence for each that was looked at and is not used."""
+        """A sentence for each checkpoint that was examined and is not used."""
 
     def start(self, first: int, stop: int, done: int) -> Manifest:
-        """The newest good one at or before step `first`. Raises InputError when there is none."""
+        """The newest good checkpoint at or before step `first`. Raises InputError when there is
+        none."""
         for step in self._steps:
             if 0 < step <= first and (found := self._good(step)) is not None:
                 return found
@@ -135,8 +137,8 @@ class _Kept:
         raise InputError("; ".join(told))
 
     def of(self, step: int) -> dict[str, dict[str, str]]:
-        """{"checkpoint": {tensor: SHA-256}} of that step, {} where there is none, as where it was
-        never completed. Raises InputError for a damaged one."""
+        """{"checkpoint": {tensor: SHA-256}} of that step, {} where there is none or it was never
+        completed. Raises InputError for a damaged one."""
         if step not in self._steps:
             return {}
         complete, found = self._complete(step), self._good(step)
@@ -182,7 +184,7 @@ class _Kept:
 
 
 def _what_can_be_verified(later: Sequence[int], stop: int, done: int) -> str:
-    """The remedy where no checkpoint lies before the segment; `later` are those behind it."""
+    """The remedy when no checkpoint lies before the segment; `later`: the checkpoints after it."""
     anew = f"--steps 0:{stop} to begin from the initial state"
     if not later:
         return f"there are none behind it either; give {anew}"
@@ -201,7 +203,7 @@ def _final_of(run: Path, stop: int) -> dict[str, dict[str, str]]:
 
 
 def _steps_done(run: Path, losses: Mapping[int, object]) -> int:
-    """How many steps the run has done: by its final state, else by its records."""
+    """How many steps the run has done: by its final state, otherwise by its records."""
     if (run / "final" / MANIFEST).exists():
         return _final_step(run)
     if not losses:
@@ -220,7 +222,8 @@ def _final_step(run: Path) -> int:
 
 
 def _whole_lines(path: Path) -> str:
-    """The lines of a file that may still be written: what has no newline yet is none."""
+    """The complete lines of a file that may still be written to: a line without a newline is left
+    out."""
     text = read_text(path)
     return text[: text.rfind("\n") + 1]
 

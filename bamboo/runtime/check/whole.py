@@ -1,8 +1,8 @@
-"""The whole model in one process, for the preflight: what it does layer by layer, held against
-layers that are built alone in another one, and what each takes.
+"""The whole model in one process, for the preflight: what each layer does, compared with layers
+that are built alone in another process, and how long each takes.
 
-Rule: layers are built in order before any of them runs, as the reference has them; each runs on its
-own, as though a stage began and ended there, so whatever differs has a layer's name.
+Rule: all layers are built in order before any of them runs, as the reference does it. Each runs on
+its own, as though a stage began and ended there, so every difference has a layer's name.
 """
 
 import statistics
@@ -39,20 +39,20 @@ from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
 from bamboo.user_code.traces import line_of
 
 REPEATS = 8
-"""How often layers that are alike run again, together, at least."""
+"""The least number of repeats in which layers that are alike are timed."""
 MOST_REPEATS, REPEATS_S = 100, 0.05
-"""So often they do within this time: what a layer counts may show only then."""
+"""The most repeats, and the time for them: a layer that counts its calls may show only then."""
 LOOKS = 4
-"""The most layers, of those that the same function makes, that are built alone."""
+"""The most layers that are built alone, of those that the same function makes."""
 UPDATES = 3
-"""How often the end of a step is timed, for one of those that are alike."""
+"""How often the end of a step is timed, for one of the layers that are alike."""
 LATER_STEP = 1
-"""Of the second microbatch, which is the last of its step."""
+"""The step of the second microbatch, which is the last microbatch of that step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Of one layer, in ms."""
+    """The times of one layer, in ms."""
 
     forward_ms: float
     backward_ms: float
@@ -74,7 +74,7 @@ class Whole:
         self._initial = [one.initial() for one in self.layers]
 
     def _check_apart(self) -> None:
-        """Each stage has its own parameters, so layers can share none but by a tie."""
+        """Each stage has its own parameters, so layers can share a parameter only by a tie."""
         places: dict[int, tuple[int, str]] = {}
         for index, one in enumerate(self.layers):
             for name, parameter in one.layer.named_parameters():
@@ -89,7 +89,8 @@ class Whole:
                     )
 
     def run(self, step: int, microbatch: int) -> list[Pass]:
-        """Forward and backward of one microbatch, layer by layer; must be finite."""
+        """Forward and backward of one microbatch, layer by layer; loss and gradient must be
+        finite."""
         passes, targets = self._forward(step, microbatch, checked=True)
         loss, gradient = loss_gradient(self._job.file, self._spec, passes[-1].output, targets)
         check_finite(self._job.file, loss, gradient)
@@ -112,9 +113,9 @@ class Whole:
     # ------------------------------------------------------------------ against layers built alone
 
     def compare(self, alone: Alone, first: Sequence[Pass]) -> None:
-        """Run a microbatch of a later step, with other parameters, and hold each layer against one
-        that begins there; and again what each layer was given in the `first` passes: who keeps what
-        it made of it gives what the old parameters made."""
+        """Run a microbatch of a later step, with other parameters, and compare each layer with one
+        that begins there. Then do the same with its input of the `first` passes: a layer that has
+        kept what it made of that input still gives what the old parameters made."""
         for one in self.layers:
             for parameter in one.layer.parameters():
                 # In place, as a step changes it.
@@ -152,8 +153,8 @@ class Whole:
         self._pump(alone, waiting, wait=True)
 
     def _chosen(self) -> frozenset[int]:
-        """The layers that are built alone: all but of functions that make many, first and last of
-        those among them."""
+        """The layers that are built alone: all of them, except where a function makes many, of
+        which the first, the last and some between are built."""
         alike: dict[int, list[int]] = defaultdict(list)
         for index, factory in enumerate(self._spec.factories):
             alike[id(factory)].append(index)
@@ -164,8 +165,8 @@ class Whole:
         return frozenset(out)
 
     def _pump(self, alone: Alone, waiting: "deque[tuple[Look, Found]]", *, wait: bool) -> None:
-        """Have the next layer looked at whenever the one before is; `waiting` begins with the one
-        that is, if any is."""
+        """Request the check of the next layer whenever the one before is answered. `waiting` begins
+        with the layer that is being checked, if any is."""
         while waiting:
             if alone.busy:
                 if not wait and not alone.has_answered:
@@ -211,7 +212,7 @@ class Whole:
     # ------------------------------------------------------------------ times
 
     def time(self, first: Sequence[Pass]) -> list[Times]:
-        """Of every layer, as it takes its input of the `first` passes."""
+        """The times of every layer, with its input of the `first` passes."""
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, one in enumerate(first):
             kind = (id(self._spec.factories[index]), tuple(one.input.shape), one.input.dtype)
@@ -243,7 +244,7 @@ class Whole:
         )
 
     def _check_repeats(self, one: OneLayer, run: Pass, before: Sequence[Pass]) -> None:
-        """What a layer keeps may show only after some calls."""
+        """A layer that keeps something between calls may show it only after several calls."""
         if not before:
             return
         equal = same(run.output, before[0].output) and all(
@@ -257,7 +258,7 @@ class Whole:
             )
 
     def _update_ms(self, one: OneLayer, run: Pass) -> float:
-        """The end of a step: on copies, for the layer is to stay as it is."""
+        """Time the end of a step, on copies, because the layer must stay as it is."""
         params = [parameter.detach().clone() for parameter in one.layer.parameters()]
         grads = [run.gradients[name] for name, _ in one.layer.named_parameters()]
         optimizer = AdamW(self._job.train)
@@ -274,7 +275,7 @@ class Whole:
 
     def check_largest_token(self, output: Tensor) -> None:
         """Model and loss must take every token of the data, not only those of two microbatches.
-        Last, for it is a call that no other process makes."""
+        This comes last, because no other process makes such a call."""
         largest = self._data.largest_token
         tokens, targets = (torch.full_like(x, largest) for x in self._data.microbatch(0, 0))
         first = self.layers[0]
@@ -289,6 +290,6 @@ class Whole:
         check_largest(self._job.file, self._spec, output, targets, largest)
 
     def _tell(self) -> None:
-        """So far it is: each layer runs twice, is looked at and is timed."""
+        """Report progress: each layer runs twice, is checked and is timed."""
         self._done += 1
         tell_progress(self._done, 4 * len(self.layers))
