@@ -1,4 +1,5 @@
-"""What an agent is told at its start, by its environment: the same names on every cloud."""
+"""The settings that an agent gets at its start from its environment: the same names on every
+cloud."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ class AgentConfig:
     """Where the run's files lie in a bucket, `s3://bucket/runs/<run>`, on a machine without its
     folder; empty: nowhere."""
     start_url: str = ""
-    """Where what its launcher brought lies, `s3://bucket/starts/<run>`, of which nodes change
-    nothing; empty: nowhere."""
+    """Where the files that its launcher stored lie, `s3://bucket/starts/<run>`, which nodes do not
+    change; empty: nowhere."""
     scratch_dir: str = ""
-    """Where the worker's files on their way lie, for whoever ends this instance to remove; empty:
+    """Where the worker's temporary files lie, for whatever ends this instance to remove; empty:
     where TMPDIR points to."""
     boot: int = 0
     """How often this instance has booted before."""
@@ -34,12 +35,13 @@ class AgentConfig:
     lifeline_fd: int | None = None
     """A pipe whose end means that the cloud around this agent is gone; None: there is none."""
     heard_file: Path | None = None
-    """Touched whenever the store answers, for whoever watches this agent from outside; None: nobody
-    does."""
+    """Touched whenever the store answers, for a process that watches this agent from outside; None:
+    there is no such process."""
     open_deadline_s: float = 60.0
     """How long the store may take to answer for the first time."""
     store_away_s: float = 3600.0
-    """After so long without any answer of the store the agent gives up: nobody is in charge."""
+    """After so long without an answer of the store the agent gives up, because nobody is in
+    charge."""
     leave_s: float = 10.0
     """How long the worker may take to leave once the run has ended."""
 

@@ -1,8 +1,9 @@
-"""The agent's end of the line to its worker: a unix socket over which the worker tells progress.
+"""The agent's end of the connection to its worker: a unix socket on which the worker reports
+progress.
 
-The worker connects once and writes one JSON object per line: the payload of the node's lease. It is
-answered with one byte, whether the store takes what the node writes: a worker may write nothing for
-long. When the line ends at the worker's side, the worker knows that its agent is dead.
+The worker connects once and writes one JSON object per line: the payload of the node's lease. Each
+is answered with one byte, whether the store takes what the node writes, because a worker may write
+nothing for long. When the connection ends, the worker knows that its agent is dead.
 """
 
 import contextlib
@@ -19,12 +20,12 @@ from bamboo.ports import REFUSED, TAKEN
 FIRST_PAYLOAD = json.dumps({"progress": 0, "step": 0, "ops": {}, "tensor_bytes": 0})
 _LINE_LIMIT_BYTES = 65536
 _MOST_CONNECTIONS = 8
-"""A worker has one."""
+"""A worker has one connection."""
 _LOOK_S = 0.5
 
 
 class WorkerLink:
-    """Listens at `path` and keeps the newest payload; `taken` says whether the store takes the
+    """Listens at `path` and keeps the newest payload; `taken` tells whether the store takes the
     node's beats. `run` is a thread's body."""
 
     def __init__(self, path: Path, *, taken: Callable[[], bool]) -> None:
@@ -40,11 +41,11 @@ class WorkerLink:
 
     @property
     def payload(self) -> str:
-        """The newest whole line of the worker, or a payload of zeros before the first."""
+        """The newest whole line of the worker, or a payload of zeros before the first line."""
         return self._payload
 
     def run(self, stop: threading.Event) -> None:
-        """Read until `stop`, then hang up."""
+        """Read until `stop`, then close the connections."""
         while not stop.is_set():
             for key, _ in self._selector.select(_LOOK_S):
                 if key.fileobj is self._listener:
@@ -89,7 +90,7 @@ class WorkerLink:
                 self._payload = line.decode()
                 break
         if lines:
-            with contextlib.suppress(OSError):  # it is gone, which the next look sees
+            with contextlib.suppress(OSError):  # it is gone; the next look finds that out
                 connection.send(TAKEN if self._taken() else REFUSED)
 
 

@@ -1,8 +1,8 @@
-"""An agent's life: learn who it is, start its worker, watch, and leave for exactly one reason.
+"""An agent's life: it learns what it is, starts its worker, watches, and leaves for one reason.
 
 The main thread waits for the first outcome: the worker's end, a fence, the run's end, or the loss
-of the world around it. Whatever comes, the worker is gone before the agent is. An agent never
-decides that a node is lost; it says what it saw.
+of the world around it. Whatever happens, the worker ends before the agent does. An agent never
+decides that a node is lost; it reports what it saw.
 """
 
 import logging
@@ -52,8 +52,8 @@ _RETRY_S = 0.1
 _KILL_DEADLINE_S = 10.0
 _APPEND_DEADLINE_S = 20.0
 _STARTS = 3
-"""A worker that ends before it has joined, by a signal or because the store was away, is started so
-often in all."""
+"""A worker that ends before it has joined, by a signal or because the store was away, is started
+this many times in all."""
 
 log = logging.getLogger("bamboo.agent")
 
@@ -94,7 +94,7 @@ def run_agent(
 
 
 class _Agent:
-    """One life; `live` is called once."""
+    """One life of an agent; `live` is called once."""
 
     def __init__(
         self,
@@ -127,7 +127,8 @@ class _Agent:
         self._starts_left = _STARTS
 
     def live(self, metadata: Metadata) -> int:
-        """Start threads and worker; the exit status of the first outcome that ends it."""
+        """Start threads and worker; returns the exit status of the first outcome that ends the
+        agent."""
         threads = self._threads(metadata)
         for thread in threads:
             thread.start()
@@ -180,8 +181,8 @@ class _Agent:
         return worker
 
     def _worker_ended(self, status: int) -> int | None:
-        """The worker ended by itself: in order, too early to matter (None: start another), or as
-        a loss that the members must learn of."""
+        """Handle a worker that ended by itself: in order, too early to matter (None: start
+        another), or as a loss that the members must learn of."""
         try:
             state = self._run.driver.state()
         except StoreUnavailable:
@@ -201,11 +202,12 @@ class _Agent:
             how = f"its worker was killed {_STARTS} times before it joined, by signal {-status}"
             self._say_failed(FaultScope.NODE, f"{how}; has its machine memory enough?")
         elif status not in (STORE_AWAY_STATUS, FENCED_STATUS):
-            # It broke by itself, and did not say of what: any other one would break the same way.
+            # It broke by itself and did not report why: any other worker would break in the same
+            # way.
             self._say_failed(
                 FaultScope.RUN, f"its worker ended with status {status} before it joined"
             )
-        # Fenced and not known: the store lost it with the node's joining.
+        # It was fenced without being known: the store has lost the record that it joined.
         return EXIT_WORKER
 
     def _say_failed(self, scope: FaultScope, reason: str) -> None:
@@ -284,7 +286,7 @@ class Lifeline:
         self._outcomes = outcomes
 
     def run(self, stop: threading.Event) -> None:
-        """Wait for the end of the pipe, or `stop`."""
+        """Wait for the end of the pipe, or for `stop`."""
         while not stop.is_set():
             readable, _, _ = select.select([self._fd], [], [], 0.5)
             if readable and not os.read(self._fd, 4096):
@@ -293,8 +295,8 @@ class Lifeline:
 
 
 def _open(store: Callable[[], Store], node: NodeId, *, deadline_s: float) -> _Run:
-    """Open the store and read the run, again and again until `deadline_s`: an instance may be up
-    before the network is. Raises the last error."""
+    """Open the store and read the run, and retry until `deadline_s`: an instance may be up before
+    the network is. Raises the last error."""
     end_s = time.monotonic() + deadline_s
     while True:
         opened = opened_in_time(store, deadline_s=end_s - time.monotonic())
@@ -310,14 +312,14 @@ def _open(store: Callable[[], Store], node: NodeId, *, deadline_s: float) -> _Ru
             )
         except BambooError as error:
             opened.close()
-            # It may go away, or lose the run, between two questions.
+            # The store may go away, or lose the run, between two requests.
             if not isinstance(error, InputError | StoreUnavailable) or time.monotonic() > end_s:
                 raise
             time.sleep(_RETRY_S)
 
 
 def _kill(worker: WorkerProcess) -> None:
-    """SIGKILL, and wait until it is gone."""
+    """Send SIGKILL and wait until the worker has ended."""
     worker.kill()
     end_s = time.monotonic() + _KILL_DEADLINE_S
     while worker.poll() is None and time.monotonic() < end_s:

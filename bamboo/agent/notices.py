@@ -1,8 +1,8 @@
-"""From the metadata service's preemption notice, or its advice, to the event that the members
+"""Turns the metadata service's preemption notice, or its advice, into the event that the members
 decide on.
 
-The deadline goes into the log as the cloud wrote it, in Unix time; store and cloud both keep that
-clock. A notice that comes before the node has joined is said again until the node is known.
+The deadline goes into the log as the cloud wrote it, in Unix time, which is the clock of both store
+and cloud. A notice that comes before the node has joined is repeated until the node is known.
 """
 
 import logging
@@ -41,8 +41,8 @@ class NoticeWatch:
             self.look()
 
     def look(self) -> None:
-        """One look; appends NoticeReceived once per notice that the members can act on, and
-        RebalanceAdvised once in a life, unless a notice has said more already."""
+        """Look once: append NoticeReceived once per notice that the members can act on, and
+        RebalanceAdvised once per life, unless a notice has told more already."""
         notice = self._metadata.notice()
         if notice is not None and notice.id != self._told:
             if self._say(NoticeReceived(node=self._node, deadline_s=notice.at_s)):
@@ -51,7 +51,7 @@ class NoticeWatch:
             self._told_advice = self._say(RebalanceAdvised(node=self._node))
 
     def _say(self, event: Event) -> bool:
-        """Whether it is in the log, of a node that the members know."""
+        """Append an event; returns whether it is in the log, for a node that the members know."""
         kind = type(event).__name__
         try:
             appended = self._append(event, deadline_s=2.0)

@@ -1,4 +1,4 @@
-"""How an agent's life ends: values that its threads hand to its main thread."""
+"""How an agent's life ends: values that its threads pass to its main thread."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,7 +16,7 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphaned:
-    """The cloud around this node, or for very long its store, is not there any more."""
+    """The cloud around this node is gone, or its store has been away for very long."""
 
     why: str
 

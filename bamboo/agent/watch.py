@@ -1,7 +1,7 @@
-"""An agent's three views of its run: it beats its lease, judges the others' leases, reads the log.
+"""An agent's three views of its run: it renews its lease, judges the others' leases, reads the log.
 
 Each has a thread of its own, so that a slow answer to one never makes the node look dead to the
-rest. None of them decides anything: losses are appended as events, decisions are read.
+others. None of them decides anything: losses are appended as events, decisions are read.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ log = logging.getLogger("bamboo.agent")
 
 
 class Heartbeat:
-    """Renews the node's lease with the worker's newest payload, every `beat_s`; `writes` is told
+    """Renews the node's lease with the worker's newest payload, every `beat_s`. `writes` gets
     whether the store has taken it, and `heard` is touched whenever it has."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Heartbeat:
         self._writes = writes
 
     def run(self, stop: threading.Event) -> None:
-        """Beat until `stop`; a store that takes nothing for `store_away_s` ends the agent."""
+        """Beat until `stop`; when the store takes nothing for `store_away_s`, end the agent."""
         taken_s = time.monotonic()
         while not stop.wait(self._beat_s):
             error = self.beat()
@@ -68,7 +68,7 @@ class Heartbeat:
                 return
 
     def beat(self) -> StoreUnavailable | None:
-        """One beat; why the store did not take it, or None."""
+        """Send one beat; returns why the store did not take it, or None."""
         try:
             self._store.beat(self._node, self._payload())
         except StoreUnavailable as error:
@@ -80,7 +80,8 @@ class Heartbeat:
 
     def _say_heard(self) -> None:
         if self._heard is not None:
-            # Where it cannot be touched, whoever watches takes us for silent: that is safe.
+            # If it cannot be touched, the watching process takes this agent for silent, which is
+            # safe.
             with contextlib.suppress(OSError):
                 self._heard.touch()
 
@@ -117,7 +118,7 @@ class LogWatch:
                 stop.wait(_RETRY_S)
 
     def follow(self, *, timeout_s: float) -> None:
-        """Read what is new and act on the effects addressed to this node."""
+        """Read what is new and act on the effects that are addressed to this node."""
         decisions = self._follower.poll(self._store, timeout_s=timeout_s)
         if self._follower.overtaken:
             log.info("the store was refilled without decisions that this node had read")
@@ -130,7 +131,8 @@ class LogWatch:
 
 
 class PeerWatch:
-    """Judges the other nodes' leases, every `every_s`, and appends those that are gone."""
+    """Judges the other nodes' leases every `every_s`, and appends a loss for those that are
+    gone."""
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class PeerWatch:
         self._view = LeaseView()
 
     def run(self, stop: threading.Event) -> None:
-        """Judge until `stop`. Readings that fail are left out: the detector gives time for them."""
+        """Judge until `stop`. Readings that fail are left out: the detector allows for them."""
         while not stop.wait(self._every_s):
             try:
                 self.judge_once()
@@ -161,8 +163,9 @@ class PeerWatch:
                 continue
 
     def judge_once(self) -> None:
-        """One reading of the leases; appends a PeerLost for each node that stood still too long.
-        What the store does not take at once is not said later: it is judged anew then."""
+        """Read the leases once; append a PeerLost for each node that stood still too long. A loss
+        that the store does not take at once is not repeated later, because the lease is judged
+        again then."""
         state = self._state()
         if state.phase is Phase.FINISHED:
             return

@@ -1,7 +1,7 @@
-"""Which checkpoints there are, which of them is the newest good one, and what is in it.
+"""Finds which checkpoints exist, which of them is the newest good one, and what is in it.
 
-Rule: nothing is believed that was not read: sizes and digests are compared before a checkpoint is
-called good, and every one that is passed over is named with the reason.
+Rule: nothing is believed without reading it: sizes and digests are compared before a checkpoint is
+called good, and every checkpoint that is passed over is named with the reason.
 """
 
 import tempfile
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The outcome of a search. `manifest` None: no checkpoint is good."""
+    """The outcome of a search. `manifest` is None when no checkpoint is good."""
 
     manifest: Manifest | None
     rejected: tuple[str, ...]
-    """A sentence for each newer one that is not."""
+    """A sentence for each newer checkpoint that is not good."""
     older: tuple[int, ...] = ()
-    """Steps of the complete ones before it, oldest first. Their shards were not read: whoever
-    restores one finds out."""
+    """Steps of the complete checkpoints before it, oldest first. Their shards were not read: only a
+    restore checks them."""
 
 
 def steps(store: ObjectStore) -> list[int]:
-    """Steps of which any object lies in the store, complete or not, newest first."""
+    """Steps of which the store has any object, complete or not, newest first."""
     found = {step_of(name) for name in store.sizes("")}
     return sorted((step for step in found if step is not None), reverse=True)
 
@@ -48,8 +48,8 @@ def steps(store: ObjectStore) -> list[int]:
 def newest_good(
     store: ObjectStore, *, run: str, semantic_hash: HashAt, layers: Collection[int] = ()
 ) -> Found:
-    """The newest complete and undamaged checkpoint of this run and of these semantics, which holds
-    `layers` where they are known.
+    """The newest complete and undamaged checkpoint of this run and of these semantics that holds
+    `layers`, where they are known.
 
     Reads every shard of the candidates. Raises StorageUnavailable.
     """
@@ -73,7 +73,7 @@ def examine(
     store: ObjectStore, step: int, *, run: str, semantic_hash: HashAt, layers: Collection[int] = ()
 ) -> tuple[Manifest | None, str]:
     """The manifest of a checkpoint and what is wrong with it, "" when nothing is. `layers`, where
-    they are known, are those that have parameters: it is to hold them and no others."""
+    they are known, are the layers that have parameters: the checkpoint must hold exactly these."""
     manifest, why = described(store, step, run=run, semantic_hash=semantic_hash, layers=layers)
     if why or manifest is None:
         return manifest, why
@@ -95,7 +95,7 @@ def examine(
 def described(
     store: ObjectStore, step: int, *, run: str, semantic_hash: HashAt, layers: Collection[int] = ()
 ) -> tuple[Manifest | None, str]:
-    """As `examine`, by the manifest alone."""
+    """The same as `examine`, by the manifest alone."""
     text = store.get(f"{folder_of(step)}/{MANIFEST}")
     if text is None:
         return None, "is torn: it has no manifest"
@@ -121,9 +121,10 @@ def described(
 def load_tensors(
     store: ObjectStore, manifest: Manifest, names: Collection[str], *, scratch: Path
 ) -> dict[str, "Tensor"]:
-    """The named tensors, from whichever shards hold them, so that any cut can read any other's.
+    """The named tensors, from whichever shards hold them, so that any cut can be restored from any
+    other.
 
-    Raises NotAsWritten when a shard is gone or is not what the manifest says, StorageUnavailable
+    Raises NotAsWritten when a shard is missing or is not what the manifest says, StorageUnavailable
     when it cannot be read, and ValueError for a name that the checkpoint does not have.
     """
     missing = set(names).difference(*(shard.tensors for shard in manifest.shards))

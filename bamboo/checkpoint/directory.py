@@ -1,10 +1,10 @@
-"""Checkpoints in a directory: `ports.ObjectStore` over files.
+"""Checkpoints in a directory: implements `ports.ObjectStore` over files.
 
-Rule: an object is written aside, flushed to the disk, and only then gets its name; so a process
-that dies in between leaves a stray file and never half an object; who knows that nobody writes
-there any more deletes it. What is no regular file is no object: a folder or a link in the place of
-one is as good as nothing there, and below the root no link is followed. A root that another user
-has laid there is not used.
+Rule: an object is written under another name, flushed to the disk, and only then gets its name. So
+a process that dies in between leaves a stray file and never half an object; a caller that knows
+that nobody writes there any more deletes it. Only a regular file is an object: a folder or a link
+in its place counts as nothing, and below the root no link is followed. A root that another user has
+placed there is not used.
 """
 
 import errno
@@ -22,16 +22,16 @@ from bamboo.ports import SMALL_BYTES
 
 _ASIDE = ".aside-"
 _DEEPEST = 16
-"""Folders that no object's name has."""
+"""The most folders in an object's name."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
-"""What the system says where a name leads to nothing of ours: no file, a file in the place of a
+"""The system's errors when a name leads to nothing of ours: no file, a file in the place of a
 folder, a link, a socket."""
 
 
 class DirectoryStore:
-    """Objects below `root`, which is made when the first one is written."""
+    """Objects below `root`, which is made when the first object is written."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -91,14 +91,14 @@ class DirectoryStore:
                 with self._folder(folders) as folder:
                     os.unlink(last, dir_fd=folder)
             except IsADirectoryError:
-                folders.append(last)  # its name becomes free with the last object below
+                folders.append(last)  # its name becomes free with the last object below it
             except (FileNotFoundError, NotADirectoryError):
                 pass
             while folders and self._removed(folders):
                 folders.pop()
 
     def _removed(self, folders: Sequence[str]) -> bool:
-        """Whether the innermost of these is gone, as nothing was in it."""
+        """Remove the innermost of these folders if it is empty; returns whether it is gone."""
         try:
             with self._folder(folders[:-1]) as outer:
                 os.rmdir(folders[-1], dir_fd=outer)
@@ -109,7 +109,8 @@ class DirectoryStore:
         return True
 
     def _found(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Name and status of everything but folders whose name begins with `prefix`, in order."""
+        """Name and status of everything except folders whose name begins with `prefix`, in
+        order."""
         found, waiting = [], [prefix.split("/")[:-1]]
         with self._trouble(prefix, to="read"):
             while waiting:
@@ -138,7 +139,7 @@ class DirectoryStore:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO | None]:
-        """An object, open for reading; None: there is none."""
+        """An object, open for reading; None when there is none."""
         *folders, last = _parts(name)
         try:
             with self._folder(folders) as folder:
@@ -175,7 +176,8 @@ class DirectoryStore:
             os.close(descriptor)
 
     def _refuse_strangers(self, root: int) -> None:
-        """Who may write to the folder that it lies in, as all may to /tmp, can have laid it."""
+        """Any user who may write to the folder around it, as all may to /tmp, can have placed it
+        there."""
         trusted = {0, os.geteuid(), self._root.parent.stat().st_uid}
         for status in (os.lstat(self._root), os.fstat(root)):
             if status.st_uid not in trusted:

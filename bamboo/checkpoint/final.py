@@ -1,11 +1,11 @@
-"""The final state of a run: one safetensors file a stage and a manifest with every hash.
+"""The final state of a run: one safetensors file per stage, and a manifest with every hash.
 
     final/stage-00.safetensors …    param/<layer>.<name>  exp_avg/<layer>.<name>  exp_avg_sq/…
     final/manifest.json             {schema_version, step, files: {name: sha256},
                                      tensors: {name: sha256 of the raw bytes}}
 
-Rule: a name appears only with its whole content (written aside, then renamed). Reading and hashing
-need no torch: safetensors is a length, a JSON header and the bytes.
+Rule: a file gets its name only with its whole content (it is written under another name, then
+renamed). Reading and hashing need no torch: safetensors is a length, a JSON header and the bytes.
 """
 
 import hashlib
@@ -30,15 +30,15 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 _STAGE_FILE = re.compile(r"stage-\d{2,6}\.safetensors", re.ASCII)
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What a header raises that is none of ours."""
+"""What a damaged header can raise besides our own errors."""
 _MOST_MANIFEST_BYTES = 2**28
 METADATA = "bamboo"
-"""Key of the header's own entry: JSON {schema_version, step}."""
+"""Key of the header's own entry, JSON {schema_version, step}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Final:
-    """What lies in a folder of final files."""
+    """The contents of a folder of final files."""
 
     step: int
     """Completed steps."""
@@ -58,8 +58,8 @@ def write_stage(
 ) -> dict[str, Any]:
     """Write one stage's tensors after `step` completed steps, atomically; writing twice is safe.
 
-    Returns {file, sha256, step, tensors: {name: sha256 of raw bytes}}: what the manifest collects.
-    Raises OSError or StorageUnavailable where it cannot be written: nothing is left then.
+    Returns {file, sha256, step, tensors: {name: sha256 of raw bytes}}, which the manifest collects.
+    Raises OSError or StorageUnavailable when it cannot be written; then it leaves nothing behind.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -67,14 +67,15 @@ def write_stage(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / stage_file(stage)
-    aside = folder / f".{uuid.uuid4().hex}"  # which nobody can lay a link under beforehand
+    aside = folder / f".{uuid.uuid4().hex}"  # nobody can place a link there beforehand
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # One entry only: safetensors writes several in random order, and equal state is equal bytes.
+    # There is only one entry, because safetensors writes several in random order, and equal state
+    # must give equal bytes.
     about = json.dumps({"schema_version": SCHEMA_VERSION, "step": step})
     try:
         save_file(whole, aside, metadata={METADATA: about})
         _settle(aside, path)
-    except SafetensorError as error:  # its own kind, for a full disk as well
+    except SafetensorError as error:  # safetensors' own error, raised for a full disk as well
         raise StorageUnavailable(f"{path}: {error}; make room, or take another folder") from error
     finally:
         aside.unlink(missing_ok=True)
@@ -82,7 +83,7 @@ def write_stage(
 
 
 def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, Any]:
-    """Hash the files of all stages and write the manifest; its content is returned.
+    """Hash the files of all stages and write the manifest; returns its content.
 
     Raises InputError when a stage's file is missing, damaged, or of another step.
     """
@@ -110,7 +111,8 @@ def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, A
 def read_final(folder: Path | str) -> Final:
     """Read the manifest and hash every tensor in the files that it names.
 
-    Raises InputError when there is no manifest, it has another schema, or a file cannot be read.
+    Raises InputError when there is no manifest, when it has another schema, or when a file cannot
+    be read.
     """
     path = Path(folder) / MANIFEST
     if path.parent.is_symlink():
@@ -135,7 +137,7 @@ def read_final(folder: Path | str) -> Final:
     damaged = []
     for name, sha256 in files.items():
         if not _STAGE_FILE.fullmatch(name):
-            # It is opened below: a name could lead out of the folder.
+            # The name is opened below, and could lead out of the folder.
             raise InputError(f"{path}: {name!r} is no file of a stage; the run must write it anew")
         found = describe(path.parent / name)
         if twice := tensors.keys() & found["tensors"].keys():
@@ -153,8 +155,8 @@ def tensor_sha256(tensor: "Tensor") -> str:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """One stage's file as it lies there: {file, sha256, step, tensors: {name: sha256}}. Raises
-    InputError when it is missing or is no final state."""
+    """A stage's file as it lies there: {file, sha256, step, tensors: {name: sha256}}. Raises
+    InputError when it is missing or is not a final state."""
     try:
         with open_named(path, follow=False) as file:
             found = hashed(file)

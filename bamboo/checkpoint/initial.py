@@ -1,10 +1,11 @@
-"""The weights that a run begins with, where they are another run's: kept in the run's own folder.
+"""The weights that a run begins with when they are another run's; they are kept in the run's
+folder.
 
     init/layer-00000.safetensors …   param/0.<name> …, without moments
     init/manifest.json               {schema_version, run, step, tensors: {name: sha256}}
 
-Rule: a layer's tensors lie in a file of their own, so who builds a stage reads only its own; and
-what was read is held against the digest that the run's semantics have.
+Rule: a layer's tensors lie in a file of their own, so a node that builds a stage reads only its own
+layers. What was read is compared with the digest in the run's semantics.
 """
 
 import hashlib
@@ -41,19 +42,19 @@ class Weights:
     run: str
     step: int
     tensors: Mapping[str, str]
-    """Global name of a parameter, `3.weight` -> SHA-256 of its raw bytes."""
+    """Global name of a parameter, such as `3.weight` -> SHA-256 of its raw bytes."""
     shapes: Mapping[str, tuple[str, tuple[int, ...]]]
-    """Its kind, such as `F32`, and its shape."""
+    """The parameter's type, such as `F32`, and its shape."""
 
     @property
     def digest(self) -> str:
-        """Of all of them, whatever run they are of and however they were cut."""
+        """One digest of all weights, whichever run they are from and however they were cut."""
         return _digest(self.tensors)
 
 
 def weights_in(files: Sequence[Path], *, run: str, step: int) -> Weights:
-    """What the files of a final state, or the shards of a checkpoint, hold. Raises InputError for
-    one that cannot be read."""
+    """The weights in the files of a final state, or in the shards of a checkpoint. Raises
+    InputError when a file cannot be read."""
     tensors, shapes = {}, {}
     for name, place, data in _parameters(files):
         tensors[name] = hashlib.sha256(data).hexdigest()
@@ -62,8 +63,8 @@ def weights_in(files: Sequence[Path], *, run: str, step: int) -> Weights:
 
 
 def keep_weights(files: Sequence[Path], weights: Weights, folder: Path) -> None:
-    """Write them into a run's folder, the manifest last. Raises InputError when they have changed
-    since they were looked at, OSError."""
+    """Write the weights into a run's folder, the manifest last. Raises InputError when they have
+    changed since they were read, and OSError."""
     folder.mkdir()
     layers: dict[int, dict[str, tuple[Place, bytes]]] = {}
     for name, place, data in _parameters(files):
@@ -85,8 +86,8 @@ def keep_weights(files: Sequence[Path], weights: Weights, folder: Path) -> None:
 
 
 def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[str, Tensor]":
-    """The parameters of these layers, by global name, out of a run's folder. Raises InputError when
-    they are not those of this digest."""
+    """The parameters of these layers, by global name, from a run's folder. Raises InputError when
+    they do not have this digest."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -111,15 +112,15 @@ def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[st
 
 
 def all_layers(folder: Path, *, digest: str) -> Iterator["dict[str, Tensor]"]:
-    """The parameters of one layer after the other, named as in the final files. Raises as
-    `load_layers`."""
+    """The parameters of one layer after the other, named as in the final files. Raises the same
+    errors as `load_layers`."""
     for layer in sorted({layer_of(PARAM + name) for name in _kept(folder, digest)}):
         held = load_layers(folder, [layer], digest=digest)
         yield {PARAM + name: tensor for name, tensor in held.items()}
 
 
 def check_weights(folder: Path, *, digest: str) -> None:
-    """Read all of them, without torch. Raises as `load_layers`."""
+    """Read all of them, without torch. Raises the same errors as `load_layers`."""
     kept = _kept(folder, digest)
     files = (folder / _layer_file(n) for n in sorted({layer_of(PARAM + name) for name in kept}))
     found = {

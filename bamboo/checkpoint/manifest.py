@@ -1,10 +1,10 @@
-"""What a checkpoint consists of, as JSON: the object that is written last and makes it complete.
+"""The manifest of a checkpoint as JSON: the object that is written last and makes it complete.
 
     step-00000100/gen-000003/stage-02.safetensors    one shard a stage
     step-00000100/manifest.json                      names the shards of one generation
 
-Rule: a manifest names shards of its own step and generation only, so that what a fenced node still
-writes is never part of a checkpoint. Reading is strict: whatever does not fit is damage.
+Rule: a manifest names only shards of its own step and generation, so that what a fenced node still
+writes is never part of a checkpoint. Reading is strict: anything that does not fit is damage.
 """
 
 import json
@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 MOST_SHARDS = 1024
-"""As many as a pipeline can have stages."""
+"""A pipeline can have as many stages."""
 HashAt: TypeAlias = str | Callable[[int], str]
-"""The semantic hash that a checkpoint of a run is to carry: one for all of them, or that of its
-step where the run has several segments (`Semantics.hash_at`)."""
+"""The semantic hash that a checkpoint of a run must carry: one for all checkpoints, or one by step
+where the run has several segments (`Semantics.hash_at`)."""
 _SHARD_FILE = re.compile(r"stage-\d{2,4}\.safetensors", re.ASCII)
 _STEP = "step-"
 
@@ -32,7 +32,7 @@ class Shard:
     name: str
     bytes: int
     sha256: str
-    """Of the whole object."""
+    """SHA-256 of the whole object."""
     tensors: tuple[str, ...]
     """Names as in the final files: `param/<layer>.<name>`, `exp_avg/…`, `exp_avg_sq/…`."""
 
@@ -54,12 +54,13 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The name of the object."""
+        """The name of the manifest's object."""
         return f"{folder_of(self.step)}/{MANIFEST}"
 
     def odd_layers(self, layers: Collection[int]) -> str:
-        """Which of these, and of what it holds, are not in both; "" when none is. `layers` are
-        those that have parameters; none: they are not known, and nothing is odd."""
+        """Says which layers are only in `layers` or only in the checkpoint; "" when none is.
+        `layers` are the layers that have parameters; when it is empty they are not known, and the
+        result is ""."""
         held = {layer_of(name) for shard in self.shards for name in shard.tensors}
         if not layers or held == set(layers):
             return ""
@@ -92,12 +93,12 @@ class Manifest:
         if len(made.shards) > MOST_SHARDS:
             raise ValueError(f"it names {len(made.shards)} shards, more than {MOST_SHARDS}")
         for shard in made.shards:
-            # The name is opened: what it may be is said, not what it may not.
+            # The name is opened, so the check says what it may be and not what it may not be.
             file = shard.name.removeprefix(inside)
             if file == shard.name or not _SHARD_FILE.fullmatch(file):
                 raise ValueError(f"shard {shard.name!r} is not of its step and generation")
         if len({shard.name for shard in made.shards}) != len(made.shards):
-            raise ValueError("it names one shard twice")  # and who examines it would read it twice
+            raise ValueError("it names one shard twice")  # else its reader would read it twice
         names = [name for shard in made.shards for name in shard.tensors]
         if len(set(names)) != len(names):
             raise ValueError("two shards hold one tensor")
@@ -114,17 +115,17 @@ def shard_from_json(text: str | bytes) -> Shard:
 
 
 def hash_at(semantic_hash: HashAt, step: int) -> str:
-    """The hash of a checkpoint of `step`."""
+    """The semantic hash of a checkpoint of `step`."""
     return semantic_hash if isinstance(semantic_hash, str) else semantic_hash(step)
 
 
 def folder_of(step: int) -> str:
-    """Where the objects of a checkpoint lie."""
+    """The prefix of the objects of a checkpoint."""
     return f"{_STEP}{step:08d}"
 
 
 def generation_folder(generation: int) -> str:
-    """Where, inside, the shards of one generation lie."""
+    """The prefix, within a checkpoint, of the shards of one generation."""
     return f"gen-{generation:06d}"
 
 
@@ -134,7 +135,7 @@ def shard_name(*, step: int, generation: int, stage: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """The step of the checkpoint that an object belongs to; None: to none."""
+    """The step of the checkpoint that an object belongs to; None when it belongs to none."""
     folder, slash, _ = name.partition("/")
     digits = folder.removeprefix(_STEP)
     if not slash or digits == folder or not digits.isascii() or not digits.isdigit():
@@ -143,7 +144,8 @@ def step_of(name: str) -> int | None:
 
 
 def layer_of(name: str) -> int:
-    """The layer that a tensor belongs to: `exp_avg/3.weight` is of layer 3. Raises ValueError."""
+    """The layer that a tensor belongs to: `exp_avg/3.weight` belongs to layer 3. Raises
+    ValueError."""
     return int(name.partition("/")[2].partition(".")[0])
 
 

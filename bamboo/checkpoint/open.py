@@ -1,4 +1,4 @@
-"""Which object store an address names."""
+"""Opens the object store that an address names."""
 
 import os
 from collections.abc import Callable
@@ -21,17 +21,17 @@ def checkpoint_store(
     run_url: str = "",
     bucket: OpenObjects | None = None,
 ) -> ObjectStore:
-    """The store at `checkpoint_url`. Raises InputError as that does, and where nobody here can open
-    it."""
+    """The store at `checkpoint_url`. Raises the same InputError as that, and one when nothing here
+    can open the address."""
     return open_objects(
         checkpoint_url(url, run=run, run_dir=run_dir, run_url=run_url), bucket=bucket
     )
 
 
 def checkpoint_url(url: str, *, run: RunId, run_dir: Path | None, run_url: str = "") -> str:
-    """Where the checkpoints of a run lie: `url` with the run's id behind it, or `checkpoints` in
-    the run's folder when `url` is empty; `run_url` is that folder where it is in a bucket. Raises
-    InputError when there is none of them."""
+    """The address of a run's checkpoints: `url` followed by the run's id, or, when `url` is empty,
+    `checkpoints` in the run's folder. `run_url` is that folder where it is in a bucket. Raises
+    InputError when there is neither."""
     if url:
         scheme, separator, place = url.partition("://")
         return f"{scheme}://{place.strip('/')}/{run}" if separator else str(Path(url) / run)
@@ -48,7 +48,7 @@ def checkpoint_url(url: str, *, run: RunId, run_dir: Path | None, run_url: str =
 def open_objects(url: str, *, bucket: OpenObjects | None = None) -> ObjectStore:
     """The store at `url`: a directory, or what `bucket` opens for `s3://bucket/prefix`.
 
-    Raises InputError for an address that nobody here can open.
+    Raises InputError for an address that nothing here can open.
     """
     scheme, separator, place = url.partition("://")
     if not separator:
@@ -61,8 +61,8 @@ def open_objects(url: str, *, bucket: OpenObjects | None = None) -> ObjectStore:
 
 
 def check_directory(url: str) -> None:
-    """Raise InputError when `url` is a directory that cannot be made or written here. Nothing is
-    made, and a bucket is not asked."""
+    """Raise InputError when `url` is a directory that cannot be made or written here. This makes
+    nothing and does not ask a bucket."""
     if not url or "://" in url:
         return
     path = Path(url).absolute()

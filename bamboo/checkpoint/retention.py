@@ -1,8 +1,8 @@
-"""Which checkpoints are deleted: by count and by age, never the newest good one; and what was left
-half written behind it.
+"""Which checkpoints are deleted: by count and by age, but never the newest good one, and what was
+left half written before it.
 
-Rule: the choice is a pure function; the manifest goes first, so that a deletion that is cut short
-leaves something torn, never something that looks complete.
+Rule: the choice is a pure function. The manifest is deleted first, so that an interrupted deletion
+leaves a torn checkpoint and never one that looks complete.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,9 +22,10 @@ def choose(
 ) -> tuple[int, ...]:
     """The steps to delete, oldest first.
 
-    `created_at_s`: complete checkpoints by step. Kept are the newest good one and, of the complete
+    `created_at_s`: complete checkpoints by step. It keeps the newest good one and, of the complete
     ones, the `keep` newest and all that are younger than `keep_s` (0: age keeps none). Torn ones
-    are deleted when they are older than the newest good one: a newer one may still be written.
+    are deleted when they are older than the newest good one: a newer one may still be being
+    written.
     """
     newest = set(sorted(created_at_s, reverse=True)[: max(keep, 1)])
     young = {step for step, at_s in created_at_s.items() if now_s - at_s < keep_s}
@@ -34,7 +35,7 @@ def choose(
 
 
 def delete(store: ObjectStore, step: int) -> None:
-    """Delete a checkpoint. Raises StorageUnavailable; call it again, it does no harm."""
+    """Delete a checkpoint. Raises StorageUnavailable; calling it again does no harm."""
     folder = folder_of(step)
     store.delete(f"{folder}/{MANIFEST}")
     for name in (*store.sizes(f"{folder}/"), *store.strays(f"{folder}/")):
@@ -42,8 +43,8 @@ def delete(store: ObjectStore, step: int) -> None:
 
 
 def sweep(store: ObjectStore, *, before: int, spare: Collection[int]) -> None:
-    """Delete what killed writers left of checkpoints before that step, but of those in `spare`:
-    whoever still writes there, writes what nobody waits for. Raises StorageUnavailable."""
+    """Delete what killed writers left of checkpoints before that step, except of those in `spare`.
+    Nobody waits for what is still written there. Raises StorageUnavailable."""
     for name in store.strays(""):
         step = step_of(name)
         if step is not None and step < before and step not in spare:

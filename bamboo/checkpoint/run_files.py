@@ -1,11 +1,12 @@
-"""The files of a run whose nodes share no folder: they lie in a bucket, below two prefixes of the
-run's own: one that its launcher alone writes, one that its nodes write.
+"""The files of a run whose nodes share no folder. They lie in a bucket, below two prefixes of the
+run: one that only its launcher writes, and one that its nodes write.
 
     data/<sha256>                 the text, as the launcher read it
     final/stage-00.safetensors …  what `final/` of a run's folder has
     final/stage-00.json …         {file, sha256, step}, as the node wrote the file beside it
 
-Rule: who fetches a file compares its SHA-256 with what was said of it; a file that differs is none.
+Rule: a reader compares a file's SHA-256 with the one it was told, and does not use one that
+differs.
 """
 
 import hashlib
@@ -27,13 +28,13 @@ _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 
 def data_name(digest: str) -> str:
-    """The object of a text with this SHA-256."""
+    """The name of the object of a text with this SHA-256."""
     return f"data/{digest}"
 
 
 def put_data(objects: ObjectStore, text: bytearray, digest: str) -> None:
-    """Store the text of a run for its nodes. Raises InputError when it is not the one of this
-    SHA-256, StorageUnavailable."""
+    """Store the text of a run for its nodes. Raises InputError when the text does not have this
+    SHA-256, and StorageUnavailable."""
     if hashlib.sha256(text).hexdigest() != digest:
         raise InputError("the data has changed since it was looked at; launch again")
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +44,7 @@ def put_data(objects: ObjectStore, text: bytearray, digest: str) -> None:
 
 
 def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
-    """The text that `put_data` stored, or None; its SHA-256 is for the caller to compare. Raises
+    """The text that `put_data` stored, or None; the caller compares its SHA-256. Raises
     StorageUnavailable."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
@@ -52,7 +53,8 @@ def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
 
 
 def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"], step: int) -> None:
-    """Store one stage of the final state, then what it is. Raises StorageUnavailable, OSError."""
+    """Store one stage of the final state, then its description. Raises StorageUnavailable,
+    OSError."""
     with tempfile.TemporaryDirectory() as folder:
         said = write_stage(folder, stage, tensors, step)
         objects.put_file(f"final/{stage_file(stage)}", Path(folder) / stage_file(stage))
@@ -63,8 +65,8 @@ def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"],
 
 
 def fetch_final(objects: ObjectStore, folder: Path, *, stages: int) -> None:
-    """Bring the final state of a run into a folder. Raises InputError for a stage that is missing
-    or is not what its node wrote, StorageUnavailable, OSError."""
+    """Copy the final state of a run into a folder. Raises InputError for a stage that is missing or
+    is not what its node wrote, StorageUnavailable, OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for stage in range(stages):
         path = folder / stage_file(stage)

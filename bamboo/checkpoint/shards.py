@@ -1,7 +1,7 @@
-"""Writing a checkpoint: each stage its shard, then somebody the manifest.
+"""Writes a checkpoint: each stage writes its shard, then one node writes the manifest.
 
 Rule: nothing counts before the manifest is there, and the manifest of a step is written once: of
-two writers the first one's is kept, and the other is told.
+two writers the first one's is kept, and the other learns of it.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,8 +29,8 @@ def save_shard(
 ) -> Shard:
     """Store one stage's tensors after `step` steps, by way of a file in `scratch`.
 
-    Writing twice is safe: equal state is equal bytes. Raises StorageUnavailable, StorageFull (also
-    when `scratch` is full, or of no use otherwise).
+    Writing twice is safe: equal state gives equal bytes. Raises StorageUnavailable, and StorageFull
+    (also when `scratch` is full or cannot be used).
     """
     try:
         described = write_stage(scratch, stage, tensors, step)
@@ -51,22 +51,22 @@ def save_shard(
 
 
 def no_scratch(scratch: Path, error: BaseException) -> StorageFull:
-    """What is to be said where files on their way to or from the store cannot be written."""
+    """The error when files on their way to or from the store cannot be written."""
     remedy = "make room where TMPDIR points to, or point it elsewhere"
     return StorageFull(f"{scratch}: {error}; {remedy}")
 
 
 def commit(store: ObjectStore, manifest: Manifest) -> bool:
-    """Complete a checkpoint; False when that step has a manifest already, which then stands."""
+    """Complete a checkpoint; False when that step has a manifest already, which is then kept."""
     return store.put_new(manifest.name, manifest.to_json().encode())
 
 
 def commit_or_replace(
     store: ObjectStore, manifest: Manifest, *, layers: Collection[int] = ()
 ) -> None:
-    """Complete a checkpoint. Where the step has a manifest already, as when a run that was restored
-    from an earlier one comes by again, a good one stands, and a damaged one makes room. Raises
-    StorageUnavailable."""
+    """Complete a checkpoint. The step may have a manifest already, when a run that was restored
+    from an earlier step comes to it again: then a good one is kept, and a damaged one is replaced.
+    Raises StorageUnavailable."""
     if commit(store, manifest):
         return
     whose = {"run": manifest.run, "semantic_hash": manifest.semantic_hash}

@@ -1,9 +1,9 @@
-"""The state in which a run was stopped in order, kept as a checkpoint to go on from.
+"""Keeps the state in which a run was stopped in order as a checkpoint to resume from.
 
     final/stage-00.safetensors ...  ->  step-00000042/gen-000003/stage-00.safetensors ..., manifest
 
-Rule: a stage's final file is what its shard would be, to the byte, so nothing is trained or
-computed for it; and as with every checkpoint, nothing counts before its manifest is there.
+Rule: a stage's final file is equal to its shard, byte for byte, so nothing is trained or computed
+for it. As with every checkpoint, nothing counts before its manifest is there.
 """
 
 from collections.abc import Collection
@@ -28,11 +28,11 @@ def keep_final(
     layers: Collection[int],
     now_s: float,
 ) -> int:
-    """Store the final files of all stages as a checkpoint; the steps that are done in it.
+    """Store the final files of all stages as a checkpoint; returns how many steps are done in it.
 
-    `generation`: the era they were written in; `layers`: those that have parameters, where they are
-    known. Raises InputError when a file is missing, damaged or of another step, StorageUnavailable
-    when it cannot be stored, or does not hold all layers.
+    `generation`: the era in which they were written. `layers`: the layers that have parameters,
+    where they are known. Raises InputError when a file is missing, damaged or of another step,
+    StorageUnavailable when the checkpoint cannot be stored or lacks a layer.
     """
     found = [(folder / stage_file(stage), describe(folder / stage_file(stage)))
              for stage in range(stages)]  # fmt: skip

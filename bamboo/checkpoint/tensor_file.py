@@ -1,8 +1,8 @@
-"""What a safetensors file holds, by its header, and the SHA-256 of each tensor in it.
+"""Reads the header of a safetensors file, and computes the SHA-256 of each tensor in it.
 
     8 bytes, the header's length | the header, JSON: {name: {dtype, shape, data_offsets}} | the data
 
-Rule: the tensors lie one behind the other and fill the data, as the format has it. So whatever the
+Rule: the tensors lie one after the other and fill the data, as the format demands. So, whatever the
 header says, the file is read once, a piece at a time.
 """
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 LONGEST_HEADER = 100_000_000
-"""Bytes; safetensors reads none that is longer."""
+"""Bytes; safetensors reads no longer header."""
 LONGEST_NAME = 4096
-"""Characters that no tensor's name has."""
+"""Characters; no tensor's name is longer."""
 METADATA = "__metadata__"
 _PIECE_BYTES = 1 << 20
 _BYTES_OF = {
@@ -25,34 +25,35 @@ _BYTES_OF = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
 }
-"""Of one element, by what the format calls its kind."""
+"""Bytes of one element, by the format's name of its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashed:
-    """A file as it lies there."""
+    """The contents of a file as it lies there."""
 
     sha256: str
     metadata: Any
-    """The header's own entry, as JSON has it; None without one."""
+    """The header's own entry, as JSON; None without one."""
     tensors: dict[str, str]
     """SHA-256 of each tensor's raw bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A tensor in a file."""
+    """Where a tensor lies in a file."""
 
     dtype: str
-    """As the format calls its kind: `F32`."""
+    """The format's name of the type, such as `F32`."""
     shape: tuple[int, ...]
     begin: int
     end: int
-    """Bytes from the file's begin."""
+    """Bytes from the start of the file."""
 
 
 def places(file: BinaryIO) -> dict[str, Place]:
-    """Where each tensor lies in a file that is open at its begin. Raises as `hashed`."""
+    """Where each tensor lies in a file that is open at its start. Raises the same errors as
+    `hashed`."""
     begin, header, _ = _header(file)
     data_bytes = os.fstat(file.fileno()).st_size - len(begin)
     ends = _ends(header, data_bytes)
@@ -67,7 +68,7 @@ def places(file: BinaryIO) -> dict[str, Place]:
 
 
 def packed(tensors: Mapping[str, tuple[Place, bytes]]) -> bytes:
-    """A whole file of tensors of these kinds and shapes, wherever they lay."""
+    """A whole file of tensors of these types and shapes, wherever they lay before."""
     header, at = {}, 0
     for name, (place, data) in tensors.items():
         offsets = [at, at + len(data)]
@@ -79,7 +80,7 @@ def packed(tensors: Mapping[str, tuple[Place, bytes]]) -> bytes:
 
 
 def hashed(file: BinaryIO) -> Hashed:
-    """Read a whole file that is open at its begin. Raises ValueError, saying what does not fit,
+    """Read a whole file that is open at its start. Raises ValueError, saying what does not fit,
     RecursionError for a header that is nested too deep, and OSError."""
     begin, header, metadata = _header(file)
     ends = _ends(header, os.fstat(file.fileno()).st_size - len(begin))
@@ -115,7 +116,7 @@ def _header(file: BinaryIO) -> tuple[bytes, dict[str, Any], Any]:
 
 
 def _ends(header: Mapping[str, Any], data_bytes: int) -> dict[str, int]:
-    """Name -> where in the data it ends, in the order in which they lie there."""
+    """Name -> where in the data the tensor ends, in the order in which the tensors lie there."""
     places = sorted((*_place(name, about), name) for name, about in header.items())
     before = 0
     for begin, end, name in places:
@@ -144,7 +145,7 @@ def _place(name: str, about: Any) -> tuple[int, int]:
 
 
 def _size(element: int, shape: Any, *, most: int) -> int:
-    """Bytes of a tensor; -1 where they are more than `most`, or the shape is none."""
+    """Bytes of a tensor; -1 when there are more than `most`, or the shape is invalid."""
     if not isinstance(shape, list) or any(type(n) is not int or n < 0 for n in shape):
         return -1
     if 0 in shape:
