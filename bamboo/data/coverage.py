@@ -1,7 +1,7 @@
 """Was each sample of each data epoch used exactly once? Pure: records in, the first fault out.
 
-Rule: nothing is believed of a plan. A step used what its record names; the record is held against
-the whole global batch, then the samples are counted, data epoch by data epoch, as they come.
+Rule: nothing is believed of a plan. A step used what its record names. The record is compared with
+the whole global batch, and then the samples are counted in order, data epoch by data epoch.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bamboo.telemetry.samples import SamplesRecord, ranges_text, samples_digest
 
 MOST_NAMED = 4
-"""Samples that a sentence names before it says how many more there are."""
+"""How many samples a sentence names before it says how many more there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What the records of a run come to."""
+    """The totals of a run's records."""
 
     steps: int
     """Committed steps that were asked for."""
@@ -39,7 +39,7 @@ class Coverage:
     data_samples: int
     """Samples in one data epoch."""
     undone_steps: int
-    """Recorded steps beyond the committed ones: a restore took them back and nobody redid them."""
+    """Recorded steps beyond the committed ones, which a restore took back and no node did again."""
     difference: Difference | None
 
     @property
@@ -48,13 +48,13 @@ class Coverage:
 
     @property
     def samples_of_last(self) -> int:
-        """Samples used of a data epoch that the run did not come to the end of."""
+        """Samples used of the last data epoch, which the run did not finish."""
         return self.samples % self.data_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addressing:
-    """Where the data lie: what every node must have read."""
+    """The addresses of the data, which tell what every node must have read."""
 
     microbatches: int
     """Microbatches in the global batch of a step."""
@@ -76,12 +76,12 @@ def check_coverage(
     data: Addressing,
     told: Callable[[int], None] = lambda step: None,
 ) -> Coverage:
-    """Hold the records of a run against its data; `told` hears each step that was found right.
+    """Check the records of a run against its data; `told` is called with each step that is right.
 
-    Every step below `steps` must be recorded, with each microbatch of the global batch once and
-    the samples that the data hold there. A step that is recorded several times counts once, and
-    each of its records must be right. Then no sample may come twice in a data epoch; since a whole
-    data epoch has as many places as samples, each has come exactly once.
+    Every step below `steps` must be recorded, with each microbatch of the global batch once and the
+    samples that the data has there. A step that is recorded several times counts once, and each of
+    its records must be right. Then no sample may come twice in a data epoch. Since a whole data
+    epoch has as many places as samples, each sample has come exactly once.
     """
     by_step: dict[int, list[SamplesRecord]] = defaultdict(list)
     for record in records:
@@ -150,7 +150,7 @@ def _fault_of_digest(record: SamplesRecord, steps: int, data: Addressing) -> Dif
     own = data.step(record.step)
     if record.digest == samples_digest(own):
         return None
-    # Where they are found to be those of another step, that says which were used instead.
+    # If they are those of another step, the error says which step's samples were used instead.
     whose = next((s for s in range(steps) if record.digest == samples_digest(data.step(s))), None)
     instead = data.step(whose) if whose is not None else []
     there = frozenset(instead)
@@ -167,7 +167,7 @@ def _fault_of_digest(record: SamplesRecord, steps: int, data: Addressing) -> Dif
 
 
 class _Counted:
-    """The place of each sample in the data epoch that the steps are in."""
+    """The place of each sample in the present data epoch."""
 
     def __init__(self, data: Addressing) -> None:
         self._data = data
@@ -175,7 +175,7 @@ class _Counted:
         self._used = array("q")
 
     def fault(self, step: int) -> Difference | None:
-        """Count the samples of a step, which must come in order."""
+        """Count the samples of a step; steps must come in order."""
         data = self._data
         for m in range(data.microbatches):
             for sample in data.samples_of(step, m):

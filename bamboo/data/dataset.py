@@ -1,7 +1,7 @@
 """Text as windows of tokens, addressed by (step, microbatch): a pure function of the content.
 
-Rule: any node can produce any microbatch, and each window comes once in each data epoch.
-Shapes: B sequences of a microbatch, T = context tokens.
+Rule: any node can produce any microbatch, and each window comes once in each data epoch. Shapes: B
+sequences of a microbatch, T = context tokens.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ COUNT_BYTES = 1 << 20
 
 
 class Dataset:
-    """Windows of `context` + 1 tokens that follow each other with one token in common.
+    """Windows of `context` + 1 tokens, each of which begins with the last token of the one before.
 
-    Window w covers tokens [w * context, w * context + context]; inputs are all but its last token,
-    targets all but its first. The last window that would be short is left out.
+    Window w covers tokens [w * context, w * context + context]; the inputs are all but its last
+    token, the targets all but its first. A last window that would be too short is left out.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Dataset:
         counts = np.zeros(256, dtype=np.int64)
         tokens = self._tokens.numpy()
         for start in range(0, len(tokens), COUNT_BYTES):
-            # bincount widens its input to 8 bytes a token: count in pieces.
+            # bincount widens its input to 8 bytes a token, so count in pieces.
             counts += np.bincount(tokens[start : start + COUNT_BYTES], minlength=256)
         return counts
 
 
 def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
-    """Raise InputError unless the data are those of this SHA-256, which the run was made for."""
+    """Raise InputError unless the data has this SHA-256, which the run was made for."""
     if data.digest == digest:
         return
     key, value = _named(job)
@@ -89,13 +89,13 @@ def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
 
 
 def _named(job: JobConfig) -> tuple[str, str]:
-    """The key that names the data, and its value."""
+    """The key of the job file that names the data, and its value."""
     return ("data.path", job.data.path) if job.data.path else ("data.source", job.data.source)
 
 
 def load_data(job: JobConfig, text: bytearray | None = None) -> Dataset:
     """Read and hash the job's text; takes well under a second for 16 MB and keeps no cache. `text`:
-    what was read of it elsewhere.
+    the text, if it was read elsewhere already.
 
     Raises InputError when there is no text, less than one window of it, or a token that the
     model's vocabulary has no row for.

@@ -1,8 +1,8 @@
-"""What the data of a job are, said before anything is trained on them: files, bytes, kinds, and
-what was left out.
+"""Describes the data of a job before anything is trained on it: files, bytes, kinds, and what was
+left out.
 
-Rule: it changes no byte of what is read. A file is text by its bytes alone; one that is no text, or
-has a syntax around its text, is trained on as it stands, and named.
+Rule: this changes no byte of what is read. Only its bytes decide whether a file is text. A file
+that is not text, or has a syntax around its text, is trained on as it stands, and is named.
 """
 
 import codecs
@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 NAMED = 3
-"""Files that are named of each kind; of more the number says it."""
+"""How many files of each kind are named; of more only the number is given."""
 SYNTAX = {
     ".jsonl": "JSON lines",
     ".ndjson": "JSON lines",
@@ -21,11 +21,13 @@ SYNTAX = {
     ".html": "HTML",
     ".xml": "XML",
 }
-"""Of files that are text in a syntax: quotes, keys and tags become tokens like the words."""
+"""Endings of files that are text in a syntax: quotes, keys and tags become tokens like the
+words."""
 
 
 class Description:
-    """Fills while the data are read. Of a file that was cut only what was read is judged."""
+    """Is filled while the data is read. Of a file that was cut, only the part that was read is
+    judged."""
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -35,16 +37,17 @@ class Description:
         self._files = self._bytes = self._all_files = self._all_bytes = 0
 
     def left_out(self, what: str) -> None:
-        """Something below the folder is not looked at: `hidden`, `link to a folder`, ...."""
+        """Count something below the folder that is not looked at: `hidden`, `link to a folder`,
+        ...."""
         self._left_out[what] += 1
 
     def there(self, size_bytes: int) -> None:
-        """A file belongs to the data, read or not."""
+        """Count a file that belongs to the data, whether it is read or not."""
         self._all_files += 1
         self._all_bytes += size_bytes
 
     def read(self, name: str, part: bytes) -> None:
-        """So much of a file was read. `name`: relative to the data's folder."""
+        """Judge the part of a file that was read. `name`: relative to the data's folder."""
         self._files += 1
         self._bytes += len(part)
         if not is_text(part):
@@ -53,8 +56,8 @@ class Description:
             self._syntax.setdefault(syntax, []).append(name)
 
     def body(self) -> dict[str, Any]:
-        """As JSON. `all_files` and `all_bytes` are what there would be without data.max_bytes;
-        `named` has at most NAMED files of a kind."""
+        """The description as JSON. `all_files` and `all_bytes` are what there would be without
+        data.max_bytes; `named` has at most NAMED files of a kind."""
         return {
             "files": self._files,
             "bytes": self._bytes,
@@ -72,7 +75,7 @@ def _kind(files: list[str]) -> dict[str, Any]:
 
 
 def is_text(part: bytes) -> bool:
-    """Whether bytes are UTF-8 without NUL; the last character may be cut."""
+    """Whether bytes are UTF-8 without NUL; the last character may be incomplete."""
     if b"\0" in part:
         return False
     try:

@@ -1,6 +1,6 @@
-"""The order of samples: which are in a microbatch of a step, by their number alone.
+"""The order of samples: which samples a microbatch of a step has, by number.
 
-Rule: it needs no data, only how many samples there are; each comes once in each data epoch.
+Rule: it needs no data, only the number of samples; each comes once in each data epoch.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from bamboo.topology.keys import keyed_seed
 
 PERMUTATIONS_KEPT = 2
-"""A microbatch may straddle two data epochs."""
+"""A microbatch may lie across two data epochs."""
 
 
 class SampleOrder:

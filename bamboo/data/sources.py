@@ -1,4 +1,5 @@
-"""Where the text comes from: the interpreter's own library, or the user's files. Bytes as tokens.
+"""Reads the text of a job: the interpreter's own library, or the user's files. Bytes are the
+tokens.
 
 Rule: the same bytes in the same order on every machine that has the same files.
 """
@@ -17,7 +18,7 @@ from bamboo.errors import InputError
 from bamboo.named_files import open_named, what_is_wrong
 
 MOST_BYTES = 2_000_000_000
-"""All of a job's text lies in the memory of each node."""
+"""The whole text of a job lies in the memory of each node."""
 LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 )
@@ -26,12 +27,13 @@ LEFT_OUT = frozenset(
 
 def read_source(job: JobConfig) -> bytearray:
     """The first `data.max_bytes` bytes of the job's text, or all of it (0). Raises InputError when
-    there is none, what may not be looked into, or more than MOST_BYTES."""
+    there is none, when a file or folder cannot be read, or when it exceeds MOST_BYTES."""
     return _source(job, None)
 
 
 def read_described(job: JobConfig) -> tuple[bytearray, dict[str, Any]]:
-    """The same, and what it is: `Description.body`. Raises as `read_source` does."""
+    """The same, and its description: `Description.body`. Raises the same errors as
+    `read_source`."""
     said = Description(max_bytes=job.data.max_bytes)
     return _source(job, said), said.body()
 
@@ -74,7 +76,7 @@ def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
 def _walk(
     folder: Path, left_out: frozenset[str], said: Description | None = None
 ) -> Iterator[Path]:
-    """Files below a folder, without hidden ones, links to folders and folders of these names."""
+    """Files below a folder, without hidden ones, links to folders, and folders of these names."""
     for entry in folder.iterdir():
         if why := _not_looked_at(entry, left_out):
             if said is not None:
@@ -86,7 +88,7 @@ def _walk(
 
 
 def _not_looked_at(entry: Path, left_out: frozenset[str]) -> str:
-    """Why, as `Description.left_out` takes it; "" for what is a part of the data."""
+    """Why it is left out, as `Description.left_out` takes it; "" for a part of the data."""
     if entry.name.startswith("."):
         return "hidden"
     if entry.is_dir():
@@ -121,7 +123,7 @@ def _read(files: Sequence[Path], job: JobConfig, root: Path, said: Description |
         try:
             with open_named(path) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                # A read makes room for all that it may bring.
+                # A read allocates memory for all that it may return.
                 part = file.read(min(room, size_bytes))
         except OSError as error:
             raise _unreadable(path, error) from error
@@ -133,7 +135,7 @@ def _read(files: Sequence[Path], job: JobConfig, root: Path, said: Description |
 
 
 def _size_bytes(path: Path) -> int:
-    """Of a file that is not read: if it is gone by now, nothing is missing."""
+    """The size of a file that is not read: if it is gone by now, nothing is missing."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,8 +1,8 @@
-"""From a job's `[model]` to a ModelSpec: the GPT of the house, or a user's own list of layers.
+"""From a job's `[model]` to a ModelSpec: the built-in GPT, or a user's own list of layers.
 
-A user's file has a function `build(job)` that returns a ModelSpec, or a list whose items are
-layers (nn.Module) or functions that make one. Its own lines, `build` and each function begin with
-the numbers of a key of their own (`draws`), whoever runs them and whatever ran before.
+A user's file has a function `build(job)` that returns a ModelSpec, or a list whose items are layers
+(nn.Module) or functions that make one. Its own lines, `build` and each function start with the
+random numbers of a key of their own (`draws`), whatever runs them and whatever ran before.
 """
 
 import copy
@@ -28,29 +28,29 @@ from bamboo.user_code.recording import Recorder
 from bamboo.user_code.traces import placed_line_of
 
 USER_ERRORS = (Exception, SystemExit)
-"""What code of the user's may raise, exceptions of its own included: reported as wrong input, with
-the place, not as our fault."""
+"""What the user's code may raise, including exceptions of its own. It is reported as wrong input,
+with the place, and not as our fault."""
 
 
 def build_model(job: JobConfig) -> ModelSpec:
     """The job's model as factories; nothing large is allocated for the built-in one.
 
-    Raises InputError when a user's file cannot be read, has no such function, or returns something
-    else than layers.
+    Raises InputError when a user's file cannot be read, has no such function, or returns anything
+    but layers.
     """
     if not job.model.is_own:
         return gpt_spec(job.model)
     path = job.named(job.model.own_file)
-    importlib.import_module("numpy.random")  # else the file may, and draw from what has no key
+    importlib.import_module("numpy.random")  # else the file may import it and draw without a key
     try:
         with keyed_draws(keyed_seed(job.train.seed, "load")):
             module = load_bundle(Path(job.code)) if job.code else load_entry(entry_of(path))
             build = getattr(module, job.model.own_function)
         with keyed_draws(keyed_seed(job.train.seed, "init")):
-            # Layers that come ready made take their initial values from here.
+            # Layers that are made here take their initial values from this key.
             built = build(job)
     except (NotTakenAlong, DamagedCode):
-        raise  # says all that there is to say
+        raise  # the error says all that there is to say
     except USER_ERRORS as error:
         remedy = f"correct {path}"
         if job.code and isinstance(error, FileNotFoundError):
@@ -66,7 +66,8 @@ def build_model(job: JobConfig) -> ModelSpec:
             job, f"it returned {type(built).__name__}", "return a non-empty list of layers"
         )
     _refuse_shared(job, [(i, item) for i, item in enumerate(built) if isinstance(item, nn.Module)])
-    # One factory for each function, however often it is listed: so layers are known to be alike.
+    # One factory for each function, however often it is listed, so that layers are known to be
+    # alike.
     made: dict[int, Callable[[], nn.Module]] = {}
     factories = (made.setdefault(id(item), _factory(job, i, item)) for i, item in enumerate(built))
     return ModelSpec(factories=tuple(factories), loss=token_loss)
@@ -74,7 +75,7 @@ def build_model(job: JobConfig) -> ModelSpec:
 
 def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
     """{"code": manifest} of all that a user's own model was built and run from just now, {} for the
-    built-in one. Raises InputError for what a run cannot take along."""
+    built-in model. Raises InputError for code that a run cannot keep."""
     if not job.model.is_own:
         return {}
     if not job.code:

@@ -1,7 +1,7 @@
-"""What a ModelSpec must be before a layer of it is made: the part of the contract that needs none.
+"""What a ModelSpec must be before a layer of it is made: the checks that need no layer.
 
-Rule: what is wrong is said as (problem, remedy), with the place in the spec. What only shows once
-layers are made and run is the preflight's.
+Rule: an error is (problem, remedy), with the place in the spec. What shows only once layers are
+made and run is checked by the preflight.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from torch import nn
 from bamboo.models.spec import ModelSpec, TiedParameter
 
 MOST_USES = 1000
-"""Of one tied parameter, its owner's among them: a use's position is in the number of a letter."""
+"""Of one tied parameter, including its owner's: a message's number includes a use's position."""
 
 Flaw = tuple[str, str]
 """(problem, remedy)"""
 
 
 def flaw_of(spec: ModelSpec) -> Flaw | None:
-    """The first thing that makes `spec` no model; None when it is one."""
+    """The first problem for which `spec` is not a model; None when there is none."""
     if not isinstance(spec.factories, Sequence) or not spec.factories:
         return f"factories is {spec.factories!r}", "give a tuple with one function a layer"
     for index, factory in enumerate(spec.factories):
@@ -65,7 +65,7 @@ def _flaw_of_ties(tied: Sequence[TiedParameter], layers: int) -> Flaw | None:
 def _flaw_of_uses(
     tied: Sequence[TiedParameter], owner_of: dict[tuple[int, str], tuple[int, str]]
 ) -> Flaw | None:
-    """Of ties that are each in order: what they are together."""
+    """Problems of ties together, each of which is in order by itself."""
     uses: dict[tuple[int, str], dict[int, str]] = {}
     for tie in tied:
         owner = (tie.owner_layer, tie.owner_name)

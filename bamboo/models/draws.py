@@ -1,7 +1,7 @@
-"""Chance for the user's code: every generator that it draws from without thinking begins at a key.
+"""Randomness for the user's code: every generator that it may draw from starts from a key.
 
-Rule: each block begins and ends for itself. What was drawn before it changes nothing in it, and it
-changes nothing after it, so the order in which layers are made is of no matter.
+Rule: each block is independent. What was drawn before it changes nothing in it, and it changes
+nothing after it, so the order in which layers are made does not matter.
 """
 
 import random
@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 NUMPY_SEEDS = 1 << 32
-"""NumPy takes none from here on."""
+"""NumPy takes no seed from here on."""
 
 
 @contextmanager
 def keyed_draws(seed: int) -> Iterator[None]:
-    """Within the block torch's default generator, Python's `random` and, where it is loaded,
-    `numpy.random` give the numbers of `seed`; afterwards they go on as though it had not been."""
+    """Within the block, torch's default generator, Python's `random` and, where it is loaded,
+    `numpy.random` give the numbers of `seed`; afterwards they go on as though the block had not
+    run."""
     numpy: Any = sys.modules.get("numpy.random")
     python_state = random.getstate()
     numpy_state = None if numpy is None else numpy.get_state()

@@ -1,8 +1,8 @@
 """A decoder-only GPT as a plain list of layers: embedding, blocks, head.
 
-Shapes: B sequences, T tokens, C width, H heads, D width of a head, V vocabulary.
-Pre-norm blocks, and smaller initial values for the projections that add to the residual stream, as
-in GPT-2 (Radford et al., 2019).
+Shapes: B sequences, T tokens, C width, H heads, D width of a head, V vocabulary. Blocks are
+pre-norm, and the projections that add to the residual stream have smaller initial values, as in
+GPT-2 (Radford et al., 2019).
 """
 
 import math
@@ -68,7 +68,7 @@ class Block(nn.Module):
             self.qkv(x_BTC).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
         )
         q_BHTD, k_BHTD, v_BHTD = qkv_3BHTD.unbind(0)
-        # No dropout inside: with it the CPU kernel is another one, and slower.
+        # There is no dropout inside: with it the CPU takes another kernel, which is slower.
         out_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True)
         projected: Tensor = self.project(out_BHTD.transpose(1, 2).reshape(b, t, c))
         return projected

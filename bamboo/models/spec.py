@@ -27,7 +27,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class TiedParameter:
     """Parameter `user_name` of layer `user_layer` is the owner's parameter under another name.
 
-    Each of the two layers keeps its own copy; both step with the sum of both gradients, and that
+    Each of the two layers keeps its own copy. Both step with the sum of both gradients, and that
     sum counts once, at the owner's place, in the clipping norm.
     """
 
@@ -39,24 +39,24 @@ class TiedParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One factory a layer, in order; the output of a layer is the input of the next one.
+    """One factory per layer, in order; the output of a layer is the input of the next one.
 
-    A factory draws initial values from the generators that `draws` keys, and no others.
+    A factory draws initial values only from the generators that `draws` keys.
     """
 
     factories: tuple[Callable[[], nn.Module], ...]
     loss: Loss
     tied: tuple[TiedParameter, ...] = ()
     plain: bool = False
-    """Layers have no tensors but their parameters, and keep nothing that was computed from them: so
-    one whose parameters are known need not draw initial values."""
+    """Whether layers have no tensors but their parameters, and keep nothing that was computed from
+    them: then a layer whose parameters are known need not draw initial values."""
 
 
 def build_layer(spec: ModelSpec, index: int, seed: int) -> nn.Module:
     """Layer `index` with its keyed initial values, the same on every machine that builds it.
 
-    A tied user's copy gets the owner's initial value. All generators are left as they were.
-    Raises InputError when a tied parameter does not exist or has another shape than its owner.
+    A tied user's copy gets the owner's initial value. All generators keep their state. Raises
+    InputError when a tied parameter does not exist or has another shape than its owner.
     """
     layer = _build_alone(spec, index, seed)
     for tie in spec.tied:
@@ -74,8 +74,8 @@ def build_layer(spec: ModelSpec, index: int, seed: int) -> nn.Module:
 
 
 def build_shell(spec: ModelSpec, index: int, seed: int) -> nn.Module:
-    """Layer `index` for parameters that are known: `put_parameters` gives them. Of a plain model it
-    has no memory yet; of another one it is the layer with its initial values."""
+    """Layer `index` for parameters that are known, which `put_parameters` sets. The layer of a
+    plain model has no memory yet; that of any other model has its initial values."""
     if not spec.plain:
         return build_layer(spec, index, seed)
     with torch.device("meta"), _Undrawn():
@@ -83,8 +83,8 @@ def build_shell(spec: ModelSpec, index: int, seed: int) -> nn.Module:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Initial values are not drawn. Without memory they would be nothing, and the first draw on the
-    meta device imports 800 modules: a second or two in the middle of a recovery."""
+    """Leaves initial values undrawn. Without memory they would have no meaning, and the first draw
+    on the meta device imports 800 modules: a second or two in the middle of a recovery."""
 
     def __torch_function__(
         self,
@@ -103,8 +103,8 @@ _DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.erfinv_)
 
 
 def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Make these the parameters of a layer, uncopied; by name, all of them. Raises ValueError when
-    one has another shape."""
+    """Make these the parameters of a layer, without a copy; `values` has all of them by name.
+    Raises ValueError when one has another shape."""
     for name, parameter in list(layer.named_parameters()):
         value = values[name]
         if value.shape != parameter.shape:
@@ -122,9 +122,9 @@ def run_layers(
 ) -> Tensor:
     """Run consecutive layers, given as (global index, layer), on one microbatch.
 
-    Torch's default generator is seeded anew for each layer from (seed, step, global microbatch
-    index, global layer index), so dropout does not depend on which machine runs the layer.
-    Raises TypeError when a layer returns something else than one tensor.
+    Torch's default generator is seeded again for each layer from (seed, step, global microbatch
+    index, global layer index), so dropout does not depend on which machine runs the layer. Raises
+    TypeError when a layer returns anything but one tensor.
     """
     generator = _default_generator(x.device)
     for index, layer in layers:
@@ -132,8 +132,9 @@ def run_layers(
         y = layer(x)
         if not isinstance(y, Tensor):
             raise TypeError(f"layer {index} returns {type(y).__name__}, not one tensor")
-        # One layout at every place where a cut may be, both ways: a received copy is contiguous,
-        # and a matrix product of the same numbers in another layout may differ in its last bit.
+        # The layout is the same wherever a cut may be, in both directions: a received copy is
+        # contiguous, and a matrix product of the same numbers in another layout may differ in its
+        # last bit.
         x = y.contiguous()
         if x.requires_grad:
             x.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
@@ -141,7 +142,7 @@ def run_layers(
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
-    """The one generator that layers on this device draw from. `torch.manual_seed` would set the
+    """The one generator that layers on this device draw from. `torch.manual_seed` would seed the
     generators of all device kinds, at a hundred times the cost."""
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index or 0]
@@ -170,7 +171,7 @@ def _build_alone(spec: ModelSpec, index: int, seed: int) -> nn.Module:
                 f"layer {index} ({type(layer).__name__}) has a parameter {name!r} whose shape "
                 "follows from the first input; give its shape, as nn.Linear for nn.LazyLinear"
             )
-        # Sums over a parameter run in memory order: one layout everywhere.
+        # Sums over a parameter run in memory order, so the layout is the same everywhere.
         parameter.data = parameter.data.contiguous()
     return layer.train()
 
@@ -187,12 +188,12 @@ def _parameter(layer: nn.Module, tie: TiedParameter, name: str) -> nn.Parameter:
 
 
 class _Given(torch.autograd.Function):
-    """A number whose gradient, whatever it is, is the given one of the output."""
+    """A number whose gradient is always the given gradient of the output."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
         ctx.gradient = gradient
-        return output.new_empty(())  # nobody looks at it, so nothing is written
+        return output.new_empty(())  # nobody reads it, so nothing is written
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
@@ -200,10 +201,11 @@ class _Given(torch.autograd.Function):
 
 
 def run_back(output: Tensor, gradient: Tensor | None) -> None:
-    """Add to the gradients of all that `output` was made from; None: it is the loss.
+    """Add to the gradients of all that `output` was made from; `gradient` None: `output` is the
+    loss.
 
     `torch.autograd.backward` with a gradient would load torch's symbolic shapes to compare two
-    sizes: 0.4 s in every process that trains.
+    sizes, which takes 0.4 s in every process that trains.
     """
     given: Any = _Given
     torch.autograd.backward(output if gradient is None else given.apply(output, gradient))
