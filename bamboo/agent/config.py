@@ -1,5 +1,4 @@
-"""The settings that an agent gets at its start from its environment: the same names on every
-cloud."""
+"""The settings that an agent gets at its start from its environment, alike on every cloud."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,8 +39,7 @@ class AgentConfig:
     open_deadline_s: float = 60.0
     """How long the store may take to answer for the first time."""
     store_away_s: float = 3600.0
-    """After so long without an answer of the store the agent gives up, because nobody is in
-    charge."""
+    """After so long without any answer of the store the agent gives up: nobody is in charge."""
     leave_s: float = 10.0
     """How long the worker may take to leave once the run has ended."""
 

@@ -127,8 +127,7 @@ class _Agent:
         self._starts_left = _STARTS
 
     def live(self, metadata: Metadata) -> int:
-        """Start threads and worker; returns the exit status of the first outcome that ends the
-        agent."""
+        """Start threads and worker; returns the exit status of the first outcome that ends it."""
         threads = self._threads(metadata)
         for thread in threads:
             thread.start()

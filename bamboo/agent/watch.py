@@ -131,8 +131,7 @@ class LogWatch:
 
 
 class PeerWatch:
-    """Judges the other nodes' leases every `every_s`, and appends a loss for those that are
-    gone."""
+    """Judges the other nodes' leases every `every_s`, and reports those that are gone."""
 
     def __init__(
         self,

@@ -109,8 +109,7 @@ class DirectoryStore:
         return True
 
     def _found(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Name and status of everything except folders whose name begins with `prefix`, in
-        order."""
+        """Name and status of all but folders whose name begins with `prefix`, in order."""
         found, waiting = [], [prefix.split("/")[:-1]]
         with self._trouble(prefix, to="read"):
             while waiting:
@@ -176,7 +175,7 @@ class DirectoryStore:
             os.close(descriptor)
 
     def _refuse_strangers(self, root: int) -> None:
-        """Any user who may write to the folder around it, as all may to /tmp, can have placed it
+        """Any user who may write to the folder around it, as all may to /tmp, can have put it
         there."""
         trusted = {0, os.geteuid(), self._root.parent.stat().st_uid}
         for status in (os.lstat(self._root), os.fstat(root)):

@@ -53,8 +53,7 @@ def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
 
 
 def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"], step: int) -> None:
-    """Store one stage of the final state, then its description. Raises StorageUnavailable,
-    OSError."""
+    """Store one stage of the final state, then describe it. Raises StorageUnavailable, OSError."""
     with tempfile.TemporaryDirectory() as folder:
         said = write_stage(folder, stage, tensors, step)
         objects.put_file(f"final/{stage_file(stage)}", Path(folder) / stage_file(stage))

@@ -21,8 +21,7 @@ SYNTAX = {
     ".html": "HTML",
     ".xml": "XML",
 }
-"""Endings of files that are text in a syntax: quotes, keys and tags become tokens like the
-words."""
+"""Endings of text files in a syntax: quotes, keys and tags become tokens like the words."""
 
 
 class Description:
@@ -37,8 +36,7 @@ class Description:
         self._files = self._bytes = self._all_files = self._all_bytes = 0
 
     def left_out(self, what: str) -> None:
-        """Count something below the folder that is not looked at: `hidden`, `link to a folder`,
-        ...."""
+        """Count something below the folder that is left out: `hidden`, `link to a folder`, ...."""
         self._left_out[what] += 1
 
     def there(self, size_bytes: int) -> None:

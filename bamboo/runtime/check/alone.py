@@ -1,9 +1,9 @@
 """The process that builds layers alone, as a node that joins does, so that the preflight can
 compare them with the whole model.
 
-    preflight                          server                      looker, a fork of it
+    preflight                          server                      checking process, a fork
     fork, before all else   ------->   waits
-    {"job": ..., "folder"}  ------->   forks a looker   ------->   reads the run's code
+    {"job": ..., "folder"}  ------->   forks            ------->   reads the run's code
     {"layer": 2, ...}, x, ...  --------------------------------->  forks, and the fork builds layer
                                <---------------------------------  2, runs it and answers
 
@@ -179,7 +179,7 @@ class Alone:
 
 
 def serve(connection: Connection) -> NoReturn:
-    """The server: one checking process for each job, one after the other, until the asker is
+    """The server: one checking process after the other, one for each job, until the asker is
     gone."""
     os.dup2(2, 1)  # standard output is kept for the asker's answer
     while True:

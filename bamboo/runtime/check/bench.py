@@ -20,8 +20,7 @@ from bamboo.runtime.step.stage import Pending, Stage
 LEAST_REPEATS = 3
 MOST_REPEATS = 40
 GRADIENT_SHARE = 1e-3
-"""Size of the output's stand-in gradient, relative to the output: as large, without special
-values."""
+"""This share of the output stands in for its gradient: same shape, no special values."""
 STEP, MICROBATCH = 0, 0
 T = TypeVar("T")
 
@@ -40,8 +39,8 @@ class Bench:
         self._gradient: Tensor | None = None
         self._seconds: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
         self.output = x
-        """The layer's output, which is the next layer's input, once it has warmed up; of the last
-        one the loss."""
+        """The layer's output, which is the next layer's input, once it has warmed up; for
+        the last layer, the loss."""
         self._output_bytes = self._activation_bytes = 0
         self._counters = {kind: WorkCounter() for kind in self._seconds}
 

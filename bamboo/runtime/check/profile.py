@@ -181,8 +181,7 @@ class Profiler:
         return stage
 
     def _measure(self, bench: Bench, index: int, name: str, *, until_s: float) -> None:
-        """Repeat at least LEAST_REPEATS times, then until this layer's share of the time is
-        used."""
+        """Repeat at least LEAST_REPEATS times, and until this layer's share of the time is used."""
         begin_s = time.perf_counter()
         bench.warm_up()
         warm_s = time.perf_counter() - begin_s

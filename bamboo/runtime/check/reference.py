@@ -1,4 +1,4 @@
-"""The calm reference: trains the same semantics in one process, in one plain loop, with no losses.
+"""The calm reference: the same semantics in one process, in one plain loop, on no node to lose.
 
 Rule: it shares only layers, data, keyed randomness, reduction tree and optimizer with the runtime,
 never schedule, executor or transport, so that agreement between the two means something.
@@ -66,8 +66,7 @@ class CalmRun:
         }
 
     def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
-        """Go on from these tensors, named as in `tensors`, as if `steps_done` steps had led to
-        them."""
+        """Go on from these, named as in `tensors`, as if `steps_done` steps had led to them."""
         mine, self.steps_done = self.tensors(), steps_done
         for name, tensor in tensors.items():
             mine[name].copy_(tensor)

@@ -32,8 +32,7 @@ TELL_EVERY = 1000
 
 
 def verify_samples(run: Path, progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Check the run in this folder; see the top of the file. `progress` gets (checked steps,
-    steps).
+    """Check the run in this folder; see the top of the file. `progress`: (checked steps, steps).
 
     Raises InputError when the run has not ended, took no step, or drew the order of its samples in
     another way than it is drawn here.

@@ -123,8 +123,7 @@ class _Kept:
         """A sentence for each checkpoint that was examined and is not used."""
 
     def start(self, first: int, stop: int, done: int) -> Manifest:
-        """The newest good checkpoint at or before step `first`. Raises InputError when there is
-        none."""
+        """The newest good one at or before step `first`. Raises InputError when there is none."""
         for step in self._steps:
             if 0 < step <= first and (found := self._good(step)) is not None:
                 return found
@@ -222,8 +221,7 @@ def _final_step(run: Path) -> int:
 
 
 def _whole_lines(path: Path) -> str:
-    """The complete lines of a file that may still be written to: a line without a newline is left
-    out."""
+    """The complete lines of a file that may still grow: a line without a newline is left out."""
     text = read_text(path)
     return text[: text.rfind("\n") + 1]
 

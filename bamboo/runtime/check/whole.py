@@ -89,8 +89,7 @@ class Whole:
                     )
 
     def run(self, step: int, microbatch: int) -> list[Pass]:
-        """Forward and backward of one microbatch, layer by layer; loss and gradient must be
-        finite."""
+        """Forward and backward of one microbatch, layer by layer; the results must be finite."""
         passes, targets = self._forward(step, microbatch, checked=True)
         loss, gradient = loss_gradient(self._job.file, self._spec, passes[-1].output, targets)
         check_finite(self._job.file, loss, gradient)

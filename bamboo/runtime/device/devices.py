@@ -58,8 +58,7 @@ class Cpu:
 
 @dataclass(slots=True, kw_only=True)
 class VirtualDevice:
-    """Makes each operation last as long as its figure in seconds: `layers_s` has one by kind and
-    layer."""
+    """Makes each operation last as long as its figure: `layers_s` has seconds by kind and layer."""
 
     layers_s: Mapping[str, Sequence[float]]
     figures_s: dict[tuple[str, int], float] = field(default_factory=dict)

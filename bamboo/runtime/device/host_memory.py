@@ -13,8 +13,7 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Options of mallopt(3) in glibc."""
 _NEVER = -1
 SHARE = 8
-"""A process touches at most one part in SHARE of the free memory: others may start at the same
-time."""
+"""A process touches at most 1/SHARE of the free memory, since others may start at the same time."""
 
 
 def keep_freed_memory() -> None:

@@ -1,5 +1,4 @@
-"""A time limit for the checks of the user's code: code that does not end is interrupted by an
-error.
+"""A time limit for checks of the user's code: an error interrupts code that does not end.
 
 Rule: the limit holds for a process and, once they arm it, for its forks. A fork's limit ends
 earlier, so that it can still say which layer it was. Code below Python is not interrupted.

@@ -54,8 +54,7 @@ class WorkCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._overloadpacket._qualified_op_name.rpartition("::")[2]
-        # `run_back` starts a stage's backward with a scalar of its own, whatever layers the stage
-        # has.
+        # `run_back` starts a stage's backward with a scalar of its own, whatever layers it has.
         own_root = (self._before, name) == ("new_empty", "ones_like")
         self._before = name
         if not (name in ALLOCATING or name in NO_KERNEL or _is_view(func) or own_root):
@@ -81,8 +80,7 @@ def _is_view(func: Any) -> bool:
 def _read_and_written(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
 ) -> Iterator[Tensor]:
-    """Every tensor that the operator takes or makes; a tensor that it changes in place comes
-    twice."""
+    """Every tensor that the operator takes or makes; one that it changes in place comes twice."""
     named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
     for argument in func._schema.arguments:
         tensors = _tensors(named.get(argument.name))

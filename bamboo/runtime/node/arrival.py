@@ -1,5 +1,4 @@
-"""What a worker prepares before it joins: the run's documents, its data and model, its own
-speed."""
+"""What a worker prepares before it joins: the run's documents, data and model, its own speed."""
 
 import contextlib
 import tempfile

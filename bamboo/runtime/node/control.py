@@ -33,8 +33,7 @@ from bamboo.telemetry.schema import EventRecord
 
 RETRY_S = 0.1
 SAY_DEADLINE_S = 5.0
-"""The deadline of one try to report that a peer is gone; tries go on until the store has taken
-it."""
+"""The deadline of one try to report that a peer is gone; tries go on until the store takes it."""
 OVERTAKEN_S = 5.0
 """An event that cannot be true may come from a history that the store has lost: this is how long
 the thread that follows the log has to find that out."""
@@ -44,7 +43,7 @@ before the store lost them. A launcher that has read them drops the second copy.
 
 
 class Poster:
-    """`trainer.Outbox`: a queue in front of the store, and a file of what this node has noted.
+    """An `Outbox`: a queue in front of the store, and a file of what this node has noted.
 
     `state` returns the state as this node knows it: its run and generation go into the file. Once
     `overtaken` is set nothing is posted any more."""

@@ -21,7 +21,7 @@ from bamboo.topology.slots import Slot
 COPY = 1 << 20
 """Added to the microbatch's index, because these copies are other messages than the first ones."""
 CLEAR = 1 << 21
-"""Index of the message that lets the next stage go on; the sender's pipeline is added."""
+"""Index of the message that lets another stage go on; the sender's pipeline is added."""
 DEADLINE_S = 10.0
 POLL_S = 0.05
 

@@ -43,8 +43,7 @@ def _is_of_the_machine(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException, *, run: str, node: str) -> str:
-    """A text with the error, where in the user's own code it arose, and the command that shows the
-    rest."""
+    """The error, where in the user's own code it arose, and the command that shows the rest."""
     own = user_lines(error)
     where = f" at {' <- '.join(reversed(own))}" if own else ""
     return f"{line_of(error)}{where}; `bamboo logs {run} --node {node}` has the traceback"

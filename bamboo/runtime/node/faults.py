@@ -17,7 +17,7 @@ from bamboo.runtime.wire.outbox import Outbox
 
 
 class Trouble:
-    """The faults of one node. `told` is called when there is one; `busy` says whether a decision
+    """The faults of one node. `told` is called for each one; `busy` says whether a decision
     waits."""
 
     def __init__(
@@ -49,8 +49,7 @@ class Trouble:
         self._outbox.event(Stalled(node=self._me, era=era, step=step, reason=reason))
 
     def report_non_finite(self, run: SlotRun) -> None:
-        """Report where the value arises if that is here; otherwise the node where it arises
-        does."""
+        """Report where the value arises if that is here; otherwise the node that has it does."""
         self.faulted = True
         self._told()
         owned = self._executor.owned.values()

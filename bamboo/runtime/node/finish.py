@@ -23,8 +23,7 @@ KeepStage: TypeAlias = Callable[[int, Mapping[str, Tensor], int], object]
 
 
 class Finish:
-    """What one node has reported of its end. `keep` stores a stage of the final state; None: nobody
-    wants it."""
+    """What one node has reported of its end. `keep` stores a stage's final state, or is None."""
 
     def __init__(
         self,

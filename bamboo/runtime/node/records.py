@@ -76,7 +76,7 @@ class Records:
             del self._losses[next(iter(self._losses))]
 
     def promoted(self) -> None:
-        """Report again the losses that a victim may not have reported; readers take the first of
+        """Report again losses that a victim may not have reported; readers take the first of
         each."""
         for record in urgent_first(self._losses.values()):
             self._outbox.metric(record)
@@ -168,8 +168,7 @@ class ReplicaCheck:
         self._own: dict[tuple[Slot, int], str] = {}
 
     def stepped(self, run: SlotRun) -> dict[str, str]:
-        """Note the hash if this is an owner; for a shadow, return what its acknowledgement
-        carries."""
+        """Note the hash of an owner; for a shadow, return what its acknowledgement carries."""
         if not self._wanted:
             return {}
         digest = run_hash(run)
@@ -183,8 +182,7 @@ class ReplicaCheck:
         self._own.clear()
 
     def difference(self, mailbox: Mailbox) -> str | None:
-        """A sentence about the first replica that differs, or None; drops the hashes of safe
-        steps."""
+        """A sentence about the first replica that differs, or None; drops hashes of safe steps."""
         for key, theirs in mailbox.replica_hashes.items():
             ours = self._own.get(key)
             if ours is not None and ours != theirs:

@@ -3,9 +3,9 @@
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
 store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (the
 run's files in a bucket), start_url (what its launcher stored there), agent_socket, scratch_dir
-(which whoever ends this node removes). Its exit status: 0 when it left in order, 3 when it was
-fenced, 4 when the store, or the bucket with the data, did not answer before it had joined, 1 after
-a fault.
+(removed by the process that ends this node). Its exit status: 0 when it left in order, 3 when it
+was fenced, 4 when the store, or the bucket with the data, did not answer before it had joined, 1
+after a fault.
 """
 
 import contextlib
@@ -336,8 +336,7 @@ class _Worker:
         self._threads.append(thread)
 
     def _thread_broke(self, broken: threading.ExceptHookArgs) -> None:
-        """A node that lost one of its threads would only half work, so this is a fault like any
-        other."""
+        """A node that lost a thread would only half work, so this is a fault like any other."""
         if self._stop.is_set():
             return
         try:

@@ -46,8 +46,7 @@ class Boundaries:
         self._waiting_s: dict[Slot, float] = {}
         """Until when each slot stands still for its next owner, at the longest."""
         self._waited: set[Slot] = set()
-        """Slots that have waited. None waits twice, because no next owner comes while the store is
-        away."""
+        """Slots that have waited. None waits twice: no next owner comes while the store is away."""
 
     @property
     def holding(self) -> bool:
@@ -59,7 +58,7 @@ class Boundaries:
         self.draining = True
 
     def stay(self) -> None:
-        """Take the hand-over back."""
+        """Cancel the hand-over."""
         self.draining = self._said_handover = False
 
     def forget(self) -> None:

@@ -127,8 +127,7 @@ class Checkpoints:
         self.backlog.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
 
     def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
-        """Store state that must not be lost, while no step is taken: nothing of it changes
-        meanwhile."""
+        """Store state that must not be lost; nothing of it changes, because no step is taken."""
         self.backlog.put(Save(step=step, era=era, stage=part, tensors=tensors))
 
     def complete(self, step: int, era: int, stages: int) -> None:

@@ -179,8 +179,7 @@ class Ahead:
         return all(found.step > step for found in waited_for)
 
     def take(self) -> dict[tuple[int, int], Mapping[str, Tensor]]:
-        """Hand over the layers that are whole, by (step, layer); from now on nothing changes
-        them."""
+        """Hand over the layers that are whole, by (step, layer); nothing changes them any more."""
         whole = [found for found in self._in.values() if found.gathering.whole]
         self._in, self._wanted = {}, frozenset()
         return {

@@ -69,8 +69,7 @@ class SaveWatch:
             self._ends_s.setdefault(run.slot, deque(maxlen=STEPS_SEEN + 1)).append(self.clock())
 
     def forget(self) -> None:
-        """Forget the times of steps: all nodes stop, and the time until the next step is not a
-        step's."""
+        """Forget the times of steps, because all nodes stop and the next step is not timed."""
         self._ends_s.clear()
 
     def left_s(self) -> float:

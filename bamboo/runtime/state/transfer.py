@@ -104,8 +104,7 @@ class Transfers:
         return waiting | {slot: run.step for slot, run in self._executor.shadowed.items()}
 
     def awaited(self) -> frozenset[Slot]:
-        """Slots of this node that change hands soon, and whose next owner lacks at most the last
-        step."""
+        """Slots of this node that change hands soon and whose next owner lacks at most a step."""
         return frozenset(slot for slot in self._soon_taken if self._is_awaited(slot))
 
     def _is_awaited(self, slot: Slot) -> bool:
@@ -182,8 +181,7 @@ class Transfers:
     # ------------------------------------------------------------------ by the source
 
     def boundary(self, run: SlotRun) -> None:
-        """The owner stands between two steps: this is the state that a transfer or a prefetch
-        sends."""
+        """The owner stands between two steps: transfers and prefetches send this state."""
         self.ahead.offer(run)
         found = self._out.get(run.slot)
         if found is None or found.copying.begun or run.cursor:

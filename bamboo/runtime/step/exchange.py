@@ -1,7 +1,7 @@
 """The reduction of one slot's gradient in one step, from virtual nodes to the optimizer's input.
 
     leaves of the virtual nodes -> partial sums -> shards to their owners -> shard sums in tree
-    order -> whole gradient -> tied uses added in layer order -> squares to the whole pipeline
+    order -> whole gradient -> tied uses added in layer order -> squares to all slots
 
 Rule: every addition follows the canonical tree or the layer order, so the sum does not depend on
 which node held which virtual node. There is no collective: each arrow is a message between slots,
@@ -214,8 +214,7 @@ class Exchange:
         self._send_tied(mailbox)
 
     def _copy_reduced(self, mailbox: Mailbox) -> None:
-        """Take the whole gradient from a slot that has it, and pass it on, since others may lack
-        it."""
+        """Take the whole gradient from a slot that has it, and pass it on: others may lack it."""
         message = mailbox.take(self.plan.slot, "reduced", self.step)
         self.gradient = list(message.tensors)
         self.losses |= {int(m): float(loss) for m, loss in message.meta["losses"]}
@@ -236,8 +235,7 @@ class Exchange:
         return self.plan.names.index(f"{layer}.{name}")
 
     def _tie_known(self, mailbox: Mailbox, tie: Tie) -> bool:
-        """Whether the gradients of all uses on other stages have come, or the sum of all uses
-        has."""
+        """Whether the gradients of all uses on other stages are here, or the sum of all uses."""
         own = self.plan.slot.stage
         foreign = (p for p, other in enumerate(tie.stages) if other != own)
         return self._has(mailbox, "tie", tie_index(tie, TOTAL)) or all(

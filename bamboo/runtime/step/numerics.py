@@ -14,7 +14,7 @@ from bamboo.runtime.step.optimizer import KERNEL
 
 
 def prepare(cluster: ClusterConfig) -> None:
-    """Fix this process's thread count and let torch refuse operations whose sums have no fixed
+    """Fix the process's thread count and let torch refuse operations whose sums have no fixed
     order."""
     torch.set_num_threads(cluster.threads)
     # The other name of this switch imports the compiler, which costs every worker a second or more.

@@ -88,7 +88,7 @@ class Operations:
 
     @staticmethod
     def _adopted(run: SlotRun, instruction: Instruction) -> bool:
-        """Whether the operation was begun before, or was computed ahead when this owner was the
+        """Whether the operation was begun before, or was computed when this owner was the
         shadow."""
         local = instruction.microbatch
         if instruction.kind == "S":

@@ -17,13 +17,13 @@ from torch.optim.adamw import adamw
 from bamboo.config.tree import Segment, TrainConfig
 
 CLIP_FACTOR = 0.9
-"""A factor as in a clipped step, for a step that is only measured."""
+"""Stands for the factor of a clipped step where a step is only measured."""
 GROUP_ELEMENTS = 1 << 18
 """Elements: a MiB of float32, and as much of each moment."""
 KERNEL = "adamw-fused, squares by row"
 """The kernels' names in the numerics; other kernels give other bits."""
 LEAST_SQUARE = 1e-30
-"""On average: below it, squares that underflow would matter."""
+"""The least average square: among smaller squares, those that underflow would count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +164,7 @@ def gradient_norm(squares_in_global_order: Iterable[float]) -> float:
 
 
 def mean_loss(loss_sums_in_global_order: Iterable[float], tokens: int) -> float:
-    """The reported loss of a step: the microbatches' sums added in global order, over all
-    tokens."""
+    """The reported loss of a step: the microbatches' sums, added in global order, per token."""
     return _add_in_order(loss_sums_in_global_order) / tokens
 
 

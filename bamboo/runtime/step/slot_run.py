@@ -94,8 +94,7 @@ class SlotRun:
         """Whether it is a replica that follows its owner and is not its shadow yet."""
         self.history: dict[int, Reduced] = {}
         self.graph_bytes = 0
-        """Bytes that one microbatch keeps between forward and backward, measured on the first
-        one."""
+        """Bytes that a microbatch keeps between forward and backward, measured on the first."""
         self.peak_graphs = 0
         self.step = step - 1
         self.next_step()
@@ -109,8 +108,7 @@ class SlotRun:
         """Input gradients of the redundant backwards that the shadow has run."""
         self.exchange = Exchange(self.plan, self.step)
         self.shipped = False
-        """Whether the gradient of this step went to the shadow although the step is not taken
-        yet."""
+        """Whether the gradient of this step went to the shadow before the step is taken."""
         self._losses: dict[int, Tensor] = {}
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:

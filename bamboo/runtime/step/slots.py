@@ -38,8 +38,7 @@ class SlotBuilder:
         shares: tuple[int, ...] = (),
         initial: Initial | None = None,
     ) -> None:
-        """`initial` gives the parameters that the run begins with; None: the layers draw their
-        own."""
+        """`initial` gives the parameters that the run begins with; None: the layers draw them."""
         self._initial = initial
         self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
         self.optimizer = AdamW(job.train, job.segments)
@@ -74,8 +73,7 @@ class SlotBuilder:
         return {f"{kind}/{name}": torch.empty(p.shape) for kind in KINDS for name, p in built}
 
     def parameter_bytes(self, layers: Iterable[int]) -> int:
-        """Bytes of these layers' parameters. For a plain model no memory is allocated to find
-        out."""
+        """Bytes of these layers' parameters. A plain model needs no memory to find out."""
         return sum(p.nbytes for _, p in self._named(layers))
 
     def _named(self, layers: Iterable[int]) -> Sequence[tuple[str, Tensor]]:

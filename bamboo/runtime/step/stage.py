@@ -124,8 +124,7 @@ class Stage:
         return None if pending.input is None else pending.input.grad
 
     def take_gradients(self) -> list[Tensor]:
-        """The gradients accumulated since the last call, in parameter order; zeros where there are
-        none."""
+        """The gradients accumulated since the last call, in parameter order; zeros where none."""
         out = []
         for parameter in self.params:
             grad = parameter.grad

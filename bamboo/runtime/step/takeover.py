@@ -48,7 +48,7 @@ def tell_what_was_reduced(mailbox: Mailbox, run: SlotRun) -> None:
 def declare_safe(
     mailbox: Mailbox, me: NodeId, owned: Mapping[Slot, SlotRun], shadowed: Mapping[Slot, SlotRun]
 ) -> None:
-    """Repeat what is safe by this node's word, because a participant may be new."""
+    """Acknowledge again what is safe by this node, because a participant may be new."""
     for slot, run in owned.items():
         if mailbox.assignment.shadow(slot) is None and not mailbox.guarded(slot):
             mailbox.declare_safe(slot, run.step)
@@ -64,8 +64,7 @@ def _send_norm(mailbox: Mailbox, source: Slot, to: Slot, step: int, done: Reduce
 
 
 def _send_totals(mailbox: Mailbox, run: SlotRun, to: Slot, step: int, done: Reduced) -> None:
-    """A stage that shares a tied parameter may wait for a use that no node will compute any
-    more."""
+    """A stage that shares a tied parameter may wait for a use that no node computes any more."""
     for tie in run.plan.ties:
         if tie.number in done.tied and to.stage in tie.stages:
             index = tie_index(tie, TOTAL)

@@ -27,8 +27,7 @@ from bamboo.runtime.wire.link import AT_ONCE, Due
 from bamboo.topology.slots import Slot
 
 FRAME_BYTES = 4 << 20
-"""The most bytes of tensors in a frame; a larger tensor has frames of its own, each with a
-piece."""
+"""The most bytes of tensors in a frame; a larger tensor has frames of its own, one per piece."""
 FRAME_TENSORS = 1 << 12
 """The most tensors in a frame: their shapes are in its header."""
 MOST_FRAMES = 1 << 16
@@ -57,8 +56,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One frame of a message. Each says all that the message says, but only the first has its
-    `meta`."""
+    """One frame of a message. Each has the whole header, but only the first has `meta`."""
 
     message: Delivered
     """With the tensors of this frame, or with the one of which it carries a piece (`piece_at`)."""
@@ -106,8 +104,7 @@ def to_gradient(buffer: Buffer) -> torch.Tensor:
 
 
 def to_bytes(buffer: Buffer) -> torch.Tensor:
-    """The bytes of a buffer, uint8, where they lie: only to be copied, never to be computed
-    with."""
+    """The bytes of a buffer, uint8, where they lie: only to be copied, not computed with."""
     if not buffer.data.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(buffer.data, dtype=torch.uint8)

@@ -60,7 +60,7 @@ class Login:
     encrypt: bool
 
     def admit(self, auth: ThreadAuthenticator) -> None:
-        """Tell the authenticator whom it may admit."""
+        """Tell the authenticator which clients it admits."""
         domain = _DOMAIN.decode()
         if self.encrypt:
             server = _CurveServer(self.keys.client_public)

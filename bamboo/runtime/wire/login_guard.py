@@ -115,8 +115,7 @@ class LoginGuard:
                             self._waiting[os.fstat(own).st_ino] = descriptor
 
     def _look(self) -> None:
-        """Forget the connections that have logged in or ended, and close those that may wait no
-        longer."""
+        """Forget connections that have logged in or ended, and close those that may not wait."""
         for inode, descriptor in list(self._waiting.items()):
             went = _asked(self._own, descriptor, inode, _bytes_of)
             if went is None or went[0] > GREETING_BYTES:
@@ -204,8 +203,7 @@ def _bytes_of(connection: socket.socket) -> tuple[int, int]:
 
 @cache
 def counts_bytes() -> bool:
-    """Whether this kernel counts a connection's bytes as Linux does; it is tried on one
-    connection."""
+    """Whether this kernel counts a connection's bytes as Linux does; one connection is tried."""
     try:
         with ExitStack() as stack:
             server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

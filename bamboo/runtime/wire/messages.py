@@ -33,8 +33,7 @@ class Message:
     tensors: tuple[Tensor, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
     generation: int = 0
-    """The generation that its sender knew of when it sent the message, if it came from another
-    node."""
+    """The generation that its sender knew of when sending, if it came from another node."""
 
     def size_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors)
@@ -215,7 +214,7 @@ class Mailbox:
         self._release(joining, self.assignment.shadow(slot))
 
     def end_joining(self, slot: Slot, *, released: NodeId | None) -> None:
-        """The receiver has become the shadow, or never will: send `released` what was withheld from
+        """The receiver is the shadow, or never will be: send `released` what was withheld from
         it."""
         joining = self.joining.pop(slot, None)
         if joining is not None and released != joining.receiver:
@@ -231,8 +230,7 @@ class Mailbox:
                 self._route(shadow, key, message)
 
     def resend(self, slot: Slot) -> int:
-        """Send again all that is kept for `slot`, to its present owner; returns how many
-        messages."""
+        """Send again all that is kept for `slot`, to its present owner; returns the number."""
         count = 0
         for messages in self._stash.values():
             for key, message in messages.items():
@@ -256,8 +254,8 @@ class Mailbox:
     # ------------------------------------------------------------------ receiving
 
     def collect(self, timeout_s: float) -> int:
-        """Take in all messages that came, waiting up to `timeout_s` for the first; returns how
-        many."""
+        """Take in all messages that came, waiting up to `timeout_s` for the first; returns the
+        number."""
         self.turns += 1
         messages = self._transport.poll(timeout_s)
         for message in messages:

@@ -40,8 +40,7 @@ _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_A
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 """Plain numbers, because the enumerations' own operators cost the hot loop four times as much."""
 WAITING_CONNECTIONS = 4096
-"""All members connect to each other at once at the start; a connection that is refused looks
-dead."""
+"""All members connect to each other at once at the start; one that is refused looks dead."""
 SOCKETS = 32768
 """A peer takes three for each connection: one to send, and a pair to report its end."""
 HANDSHAKE_S = 10.0
@@ -127,8 +126,8 @@ class ZmqTransport:
         self._assembly = Assembly(message_limit_bytes)
         self._early: list[Delivered] = []
         self._held: list[tuple[float, int, Delivered, float]] = []
-        """What the virtual link still holds, each with the `shared_s` that its due time accounts
-        for."""
+        """What the virtual link still holds, each with the `shared_s` that its due time
+        includes."""
         self._shared_s: dict[NodeId, float] = {}
         self._sequence = 0
         self._new_monitors: deque[tuple[NodeId, zmq.Socket[bytes]]] = deque()
@@ -256,8 +255,7 @@ class ZmqTransport:
             out = []
 
     def _wait(self, timeout_s: float) -> bool:
-        """Wait until something came, is due, or another thread called `wake`; returns whether one
-        did."""
+        """Wait until something came, is due, or another thread called `wake`; whether one did."""
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
         ready = dict(self._poller.poll(int(max(0.0, timeout_s) * 1000)))
