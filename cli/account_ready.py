@@ -1,8 +1,8 @@
-"""What must be so before a job is launched into an account: what the job itself says, then the
-store, then the bucket.
+"""What must hold before a job is launched into an account. The job itself is checked first, then
+the store, then the bucket.
 
-Rule: nothing here costs anything or changes anything; what would only be found out on an instance,
-which is paid for, is refused here, with key, value and remedy.
+Rule: a check costs nothing and changes nothing. What would otherwise be found out only on an
+instance, which is paid for, is refused here with key, value and remedy.
 """
 
 from typing import Any
@@ -17,7 +17,8 @@ from cli.instances import has_role
 from cli.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 
 LEAST_FORMING_S = 600.0
-"""An instance boots, fetches and installs before its node joins."""
+"""An instance boots, fetches and installs before its node joins, so `forming` needs at least
+this."""
 BOOT_FILES = (
     *("constraints.txt", "agent_names.txt", "bamboo-agent.service"),
     *("bamboo-deadman.service", "bamboo-deadman.timer", "deadman.sh"),
@@ -28,16 +29,17 @@ LOCAL = 'or take cloud.provider = "local"'
 
 
 def check_account(job: JobConfig, run: RunId) -> None:
-    """Raises InputError or StoreRefused with the first thing that is not as the job needs it,
-    StorageUnavailable when the bucket could not be asked."""
+    """Check everything that a job in an account needs. Raises InputError or StoreRefused for the
+    first thing that is missing or wrong, StorageUnavailable when the bucket does not answer."""
     check_job_for_account(job)
     check_store_for_account(job, run)
     check_bucket_for_account(job)
 
 
 def check_free(job: JobConfig, run: RunId) -> None:
-    """Raises RunExists where a run of this id has something in the account or the store: another
-    home may lead it, and two launchers would end each other's instances and login."""
+    """Raises RunExists where the account or the store already has something of a run with this id.
+    A launcher on another machine may lead that run, and two launchers would end each other's
+    instances and delete each other's login."""
     from cli.boot_files import AGENT_ENV
 
     region, found = job.cloud.region, ""
@@ -61,7 +63,7 @@ def _live_there(job: JobConfig, run: RunId) -> bool:
 
 
 def check_job_for_account(job: JobConfig) -> None:
-    """Raises InputError for what of a job cannot be on an instance."""
+    """Raises InputError for settings of a job that do not work on an instance."""
     cluster, chaos, url = job.cluster, job.chaos, job.checkpoint.url
     if chaos.kill:
         raise _at(job, "chaos.kill", "an account kills nothing on order", f"leave it out, {LOCAL}")
@@ -105,8 +107,8 @@ def check_job_for_account(job: JobConfig) -> None:
 
 
 def check_store_for_account(job: JobConfig, run: RunId) -> None:
-    """Raises StoreRefused or InputError unless a store is named by reference, answers, can be
-    reached by instances, and keeps them from other runs."""
+    """Raises StoreRefused or InputError unless the job names a store by reference, the store
+    answers, instances can reach it, and it keeps their run apart from other runs."""
     reference = store_of_job(job)
     if not reference:
         raise _at(
@@ -126,8 +128,8 @@ def check_store_for_account(job: JobConfig, run: RunId) -> None:
 
 
 def check_bucket_for_account(job: JobConfig) -> None:
-    """Raises InputError unless a bucket is named and has what instances boot from,
-    StorageUnavailable when it could not be asked."""
+    """Raises InputError unless the job names a bucket with the files that instances boot from,
+    StorageUnavailable when the bucket does not answer."""
     if not job.cloud.bucket:
         raise _at(
             job, "cloud.bucket", "is empty", "`bamboo init --apply` makes a stack and names its own"
@@ -137,7 +139,7 @@ def check_bucket_for_account(job: JobConfig) -> None:
 
 
 def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
-    """Raises InputError unless the boot files lie there."""
+    """Raises InputError unless the boot files are in the bucket."""
     there = objects.sizes("boot/")
     missing = [name for name in BOOT_FILES if f"boot/{name}" not in there]
     if missing:

@@ -1,8 +1,9 @@
-"""An account of the user's as the place where a run lives.
+"""A run's site when it lives in an account of the user.
 
-Nothing of it is started: what stands there stands, and what is taken away at the end is what the
-launcher put there for the run, once the store said that the run is its own. Left without a
-launcher, members train on; the expiry of the instances' tags and their dead-man switch bound that.
+The account itself is neither started nor stopped. At the end only that is removed which the
+launcher put there for the run, and only once the store has said that the run belongs to it. Without
+a launcher the members go on training; the expiry in the instances' tags and their dead-man switch
+bound how long.
 """
 
 import time
@@ -21,9 +22,9 @@ FIELDS = ("region", "bucket")
 
 
 class AccountSite:
-    """The account of a run. `provider` is asked for the run's instances, `remove` takes away what
-    they boot from, `put` puts that down where the run begins here; `intents`: what its launchers
-    were about to do; `led`: whether this process leads the run."""
+    """The account of a run. `provider` lists the run's instances, `put` writes what they boot from
+    when the run begins here, and `remove` deletes it. `intents` is what the run's launchers were
+    about to do; `led` says whether this process leads the run."""
 
     end_s = 2 * TERMINATE_DEADLINE_S
     has_store = False
@@ -50,19 +51,19 @@ class AccountSite:
         self._put = put
 
     def record(self) -> Mapping[str, Any]:
-        """Where it is; the secret that leads to the store stands beside it by name."""
+        """Where the site is. It names the secret that holds the store's URL, not the URL."""
         return {"account": {"region": self._region, "bucket": self._bucket}}
 
     def prepare(self) -> None:
-        """Raises BambooError; then nothing of it is left."""
+        """Write what the run boots from. Raises BambooError; then nothing of it is left."""
         put, self._put = self._put, None
         if put is not None:
             put()
 
     def alive(self) -> bool:
-        """While it is led, there is always an account to start instances in; else whether any
-        instance of the run is there, or may show up still of what a launcher asked for that died a
-        moment ago. Raises CloudRefused, CloudThrottled, CloudUnavailable."""
+        """While this process leads the run, always true: there is an account to start instances in.
+        Otherwise, whether an instance of the run exists, or may still appear because a launcher
+        asked for it just before it died. Raises CloudRefused, CloudThrottled, CloudUnavailable."""
         if self._led:
             return True
         earlier = read_earlier(self._intents, self._run)
@@ -70,25 +71,26 @@ class AccountSite:
         return bool(sight.left() or sight.open)
 
     def unreachable(self) -> str:
-        """No fault that is known here: whoever asked says what failed."""
+        """Always "": the site knows of no fault, and the caller reports what failed."""
         return ""
 
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> None:
-        """Nobody has to be told: the tags say until when instances may be there."""
+        """Does nothing: the instances' tags say until when they may exist."""
         self._led = True
 
     def release(self) -> None:
-        """Nobody has to be told."""
+        """Does nothing, as `hold` does."""
 
     def stop(self) -> None:
-        """Take away login, boot files and role of the run. Raises BambooError with what could not
-        be."""
-        if self._put is None:  # else they are of another run of this id, if there are any
+        """Delete login, boot files and role of the run. Raises BambooError that names what could
+        not be deleted."""
+        if self._put is None:  # otherwise they belong to another run of this id, if they exist
             self._remove()
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
-        """End an instance of the run: it is paid for like any that we end. A notice is the cloud's
-        to give: raises InputError for one, and for an instance that is not there."""
+        """End an instance of the run, which is billed like any that we end. Only the cloud gives
+        notices: raises InputError when one is asked for, and for an instance that does not
+        exist."""
         if notice_s > 0:
             raise InputError(
                 f"--notice {notice_s:g}: in an account only the cloud gives notice; leave it out, "
@@ -103,5 +105,6 @@ class AccountSite:
             )
 
     def not_ended(self, error: StillLive) -> BambooError:
-        """They go on costing money: who reads it is told how to find them."""
+        """The error for instances that did not end. They go on costing money, so it says how to
+        find them."""
         return BambooError(f"{error}; or `bamboo stop {self._run} --region {self._region}`")

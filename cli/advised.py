@@ -1,6 +1,6 @@
 """Which option of a job is advised, or why none is.
 
-Rule: pure; what speaks against an option is said by `bamboo.planner.credible`.
+Rule: pure; `bamboo.planner.credible` says what speaks against an option.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ def advised(
     deadline_h: float,
     budget_usd: float,
 ) -> Chosen:
-    """Of what was played. `doubt`: what speaks against an option; `hopeless`: against all, where
-    nothing was looked at closely."""
+    """Choose among the options that were played. `doubt` gives what speaks against an option.
+    `hopeless` says what speaks against all of them, where none was looked at closely."""
     able = [one for one in found if one.option.launchable]
     hopeful = [one for one in able if not doubt(one.option)]
     if able and not hopeful:
@@ -39,7 +39,7 @@ def advised(
 
 
 def hopeless_of(job: JobConfig, table: Options, best: BestKnown | None) -> str:
-    """Why nothing was looked at closely, though plans fit; "": something was."""
+    """Why no option was looked at closely, though plans fit; "" where one was."""
     if best is None or table.found or not table.behind:
         return ""
     line, value = max(table.behind, key=lambda one: one[1])

@@ -8,8 +8,8 @@ from bamboo.errors import InputError
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Whether the person at the terminal agrees; `yes`: nobody is asked. Raises InputError where
-    nobody is there."""
+    """Whether the person at the terminal agrees. With `yes` nobody is asked. Raises InputError
+    where nobody is at the terminal."""
     if yes:
         return True
     if not sys.stdin.isatty():

@@ -1,7 +1,7 @@
-"""Being attached to a run that another process leads: watch it, and keep it led.
+"""Attach to a run that another process leads: watch it, and keep it led.
 
-A detached run whose launcher is gone gets a new one in the background; the lock of the run sees to
-it that there is one, however many are attached. Leaving ends nothing.
+A detached run whose launcher is gone gets a new one in the background. The run's lock makes sure
+that there is only one, however many processes are attached. Detaching ends nothing.
 """
 
 import time
@@ -19,13 +19,13 @@ from cli.watching import Watcher
 
 TURN_S = 0.2
 LOOK_EVERY_S = 1.0
-"""How often it is seen whether the run has a launcher."""
+"""Seconds between two checks whether the run has a launcher."""
 
 
 def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
-    """Watch the run to its end; the receipt's content.
+    """Watch the run to its end, and return the content of its receipt.
 
-    Raises InputError when the run goes without leaving a receipt, StoreUnavailable when its store
+    Raises InputError when the run is gone and has left no receipt, StoreUnavailable when its store
     does not come back.
     """
     detached = sites.outlives_its_launcher(folder)
@@ -73,7 +73,8 @@ def _see_that_it_is_led(folder: RunFolder, screen: Screen, *, detached: bool) ->
 
 
 def _store(folder: RunFolder, stack: ExitStack) -> Store | None:
-    """A connection for as long as we are attached; None while there is nothing to connect to."""
+    """A connection to the store while we are attached; None while there is nothing to connect
+    to."""
     endpoint = folder.live_endpoint()
     if endpoint is None or not store_may_answer(str(endpoint["store_url"])):
         return None

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from cli.fleet import RunFleet
 
 ALONE_S = 3600.0
-"""A detached run of this machine that nobody leads is ended after so long; `budget.max_hours` says
-otherwise."""
+"""A detached run on this machine is ended after so long without a launcher; `budget.max_hours`
+overrides it."""
 
 
 def launch(
@@ -68,9 +68,10 @@ def launch(
     ready: Callable[[], None],
     begun: Begun | None = None,
 ) -> dict[str, Any] | None:
-    """Start a claimed run, in a local cloud that may have `begun`, and lead it to its end; the
-    receipt's content, or None when this launcher left it. `ready` is called once the run can be
-    reached. Raises InputError for wrong input that only the start finds; a receipt is left then."""
+    """Start a claimed run and lead it to its end, in the local cloud that has already `begun` if
+    there is one. Returns the content of the receipt, or None when this launcher left the run.
+    `ready` is called once the run can be reached. Raises InputError for wrong input that only the
+    start finds; the run then has a receipt too."""
     attempt = _Attempt(folder, screen, interrupts, ready)
     with interrupts.listening():
         return attempt.settled(lambda: attempt.start(begun))
@@ -80,12 +81,12 @@ def take_up(
     folder: RunFolder, screen: Screen, interrupts: Interrupts, *, ready: Callable[[], None]
 ) -> dict[str, Any] | None:
     """As `launch`, for a detached run whose launcher is gone. Where the local cloud is gone too, or
-    an account has no instance of the run, it is settled by what its store holds. Raises InputError,
-    and changes nothing, for a run that never could be reached."""
+    an account has no instance of the run, the run is settled from what its store holds. Raises
+    InputError, and changes nothing, for a run that could never be reached."""
     site = sites.site_of(folder)
     attempt = _Attempt(folder, screen, interrupts, ready)
     if not site.alive():
-        site.stop()  # sees that nothing is left of it
+        site.stop()  # makes sure that nothing of it is left
         disk_space.refuse_to_settle(folder)
         with sites.store_left_by(folder, site) as store:
             booked = attempt.booked()
@@ -97,7 +98,7 @@ def take_up(
         interrupts.start_counting()
         attempt.hold(site)
         booked = attempt.booked()
-        # The store is asked here, where an outage ends nothing, and from now on in the loop only.
+        # The store is read here, where an outage ends nothing. From now on only the loop reads it.
         driver = wiring.driver(store, "launcher")
         return attempt.settled(lambda: attempt.go_on(site, store, driver, booked))
 
@@ -121,14 +122,16 @@ class _Attempt:
         self._left = False
         self._over_at_s: float | None = None
         self._unwritten: BooksUnwritable | None = None
-        """The books are not complete: without a receipt, the next launcher completes them."""
+        """Why the books are not complete. The run then gets no receipt, and the next launcher
+        completes them."""
         self._troubles: list[str] = []
-        """What went wrong after the run's own end, or besides it; the receipt has it too."""
+        """What went wrong after the run's own end or apart from it. The receipt lists it."""
         self._started_s = self._terms.part.started_s
         self.progress = begun_progress(folder, self._job)
 
     def settled(self, part: Callable[[], None]) -> dict[str, Any] | None:
-        """Do it, and settle the run however it ended; None when it goes on without us."""
+        """Do `part` and settle the run however it ended. Returns None when the run goes on without
+        us."""
         try:
             part()
         except KeyboardInterrupt:
@@ -167,14 +170,14 @@ class _Attempt:
             self._lead(stack, site, store, driver, self.booked())
 
     def booked(self) -> Booked:
-        """What earlier launchers wrote; where there were earlier parts of the run, whose steps its
-        store does not have, they are progress too."""
+        """What earlier launchers wrote, with the steps of earlier parts of the run, which the store
+        of this part does not have."""
         booked = read_booked(self._folder, part=self._terms.part.number)
         self.progress = begun_progress(self._folder, self._job)
         return booked
 
     def go_on(self, site: Site, store: Store, driver: "Driver", booked: Booked) -> None:
-        """Follow a run that goes on already; to its end, as if we had started it."""
+        """Follow a run that is already going to its end, as if we had started it."""
         self._screen.note(f"{self._folder.id}: a new launcher takes up the run")
         self.progress = replace(self.progress, now_s=time.time())
         with ExitStack() as stack:
@@ -182,7 +185,7 @@ class _Attempt:
             try:
                 self._write_endpoint(site)
             except BooksUnwritable as error:
-                self._screen.note(str(error))  # the one that is there leads to the run as well
+                self._screen.note(str(error))  # the older endpoint leads to the run as well
             self._lead(stack, site, store, driver, booked)
 
     def hold(self, site: Site) -> None:
@@ -191,7 +194,7 @@ class _Attempt:
         site.hold(alone_s=ALONE_S, until_s=self._started_s + hours * 3600 if hours > 0 else 0.0)
 
     def close(self, store: Store, booked: Booked) -> None:
-        """Write down the rest of a run that ended while nobody led it."""
+        """Write the rest of a run that ended while it had no launcher."""
         folder = self._folder
         where = "local cloud is" if self._job.cloud.provider == "local" else "instances are all"
         self._screen.note(f"{folder.id}: its {where} gone; writing its receipt")
@@ -352,7 +355,7 @@ class _Attempt:
             self._unwritten = error
 
     def _ended(self, outcome: Outcome, sentence: str) -> None:
-        """The launcher ended it, not the members: note it, unless they had ended it before."""
+        """Note that the launcher ended the run, unless the members ended it before."""
         if self.progress.finished:
             self._trouble(sentence)
             return
@@ -364,9 +367,9 @@ class _Attempt:
         self._troubles.append(sentence)
 
     def _settle(self) -> dict[str, Any]:
-        """Write manifest and receipt from what lies on disk now; the receipt's content. Raises
-        BooksUnwritable when the disk does not take them, or did not take the books before them, and
-        for a bill that is damaged."""
+        """Write manifest and receipt from what is on disk now, and return the content of the
+        receipt. Raises BooksUnwritable when the disk takes neither these files or did not take the
+        books before, and InputError for a damaged bill."""
         try:
             if self._unwritten is not None:
                 raise self._unwritten

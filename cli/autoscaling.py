@@ -1,8 +1,8 @@
-"""A launcher's side of a run that chooses its own size: `planner.scaler` decides, and this file
-tells it what the launcher sees, has done what it wants, and keeps the books of it.
+"""The launcher's side of a run that chooses its own size. `planner.scaler` decides. This file hands
+it what the launcher sees, carries out its decisions and records them in the books.
 
-Rule: every resize is in the books and in the ledger, with its sentence and with all that was known,
-so that a later launcher goes on from it.
+Rule: every resize is in the books and in the ledger, with its sentence and with everything that was
+known, so that a later launcher continues from it.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from cli.progress import Progress
 
 APPEND_DEADLINE_S = 2.0
 PACED_BY = "paced_by"
-"""The field beside the step times that says what they hang on."""
+"""The field next to the step times that says what they depend on."""
 
 
 def rule_of(job: JobConfig, policy: Policy) -> Rule:
-    """The sizes that a run may have, standbys included, and when the next is worth it: those that
-    a layout has work for on every node that is no standby."""
+    """The sizes that a run may have, standbys included, and when the next one pays. A size is
+    allowed when a layout has work for every node that is not a standby."""
     asked, standbys = job.autoscale, job.cluster.standbys
     begin = nodes_at_begin(job)
     least = min(begin, max(asked.min_nodes, job.cluster.stages + standbys))
@@ -51,7 +51,7 @@ def rule_of(job: JobConfig, policy: Policy) -> Rule:
 
 
 def terms_of(job: JobConfig, policy: Policy) -> ScalerTerms:
-    """What a launch and a simulation of a job go by alike."""
+    """The scaler's terms for a job; a launch and a simulation use the same."""
     return ScalerTerms(
         rule=rule_of(job, policy),
         begin=nodes_at_begin(job),
@@ -62,8 +62,8 @@ def terms_of(job: JobConfig, policy: Policy) -> ScalerTerms:
 
 
 def paced_by(job: JobConfig) -> dict[str, Any]:
-    """What, beside the number of nodes, decides how long a step takes and a resume may change. As
-    JSON has it."""
+    """What decides the time of a step, apart from the number of nodes, and may change in a resume.
+    As JSON stores it."""
     cluster = job.cluster
     return {
         "stages": cluster.stages,
@@ -76,8 +76,8 @@ def paced_by(job: JobConfig) -> dict[str, Any]:
 
 
 class Autoscaler:
-    """For one launcher; `booked` is what those before it wrote, `led_before_s` how long the earlier
-    parts of the run went on."""
+    """The autoscaler of one launcher. `booked` is what earlier launchers wrote, `led_before_s` how
+    long the earlier parts of the run lasted."""
 
     def __init__(
         self, job: JobConfig, policy: Policy, booked: Booked, *, led_before_s: float = 0.0
@@ -87,36 +87,36 @@ class Autoscaler:
         known = None
         if booked.scaling is not None:
             known = Scaling.of_body(booked.scaling)
-            if booked.scaling_part != booked.part:  # it began anew, with what it begins with
+            if booked.scaling_part != booked.part:  # a new part starts with its own size
                 same = booked.scaling.get(PACED_BY) == paced_by(job)
                 known = Scaling(nodes=nodes_at_begin(job), times_s=known.times_s if same else ())
         self._scaler = Scaler(terms_of(job, policy), known, after_s=booked.scaled_at_s)
 
     @property
     def scaling(self) -> Scaling:
-        """All that is known."""
+        """Everything that the scaler knows."""
         return self._scaler.scaling
 
     @property
     def sentence(self) -> str:
-        """Where it stands, for people."""
+        """Its present state as a sentence for people."""
         sizes = ", ".join(map(str, self._scaler.terms.rule.sizes))
         return f"autoscale: {self.scaling.nodes} nodes now, of {sizes}"
 
     def to_body(self) -> dict[str, Any]:
-        """All that is known, and of which run, for `Booked.scaling`."""
+        """Everything that the scaler knows, and of which part of the run, for `Booked.scaling`."""
         return self.scaling.to_body() | {PACED_BY: paced_by(self._job)}
 
     def decided(self, state: State, at_s: float) -> None:
-        """Every decision, in order."""
+        """Take in a decision. Called for every decision, in order."""
         self._scaler.decided(state, at_s)
 
     def stepped(self, step: int, at_s: float) -> None:
-        """Every step that was finished."""
+        """Take in a finished step. Called for every one."""
         self._scaler.stepped(step, at_s)
 
     def turn(self, progress: Progress, rented: Sequence[Rented], *, now_s: float) -> Turn:
-        """What follows from all that was told."""
+        """Decide from everything that was taken in so far."""
         standing = Standing(
             passed_s=self._led_before_s + now_s - progress.started_at_s,
             step=progress.step,
@@ -136,8 +136,8 @@ class Autoscaler:
 
 
 def scale(scaler: Autoscaler, ports: Ports, progress: Progress, accounts: Accounts) -> int:
-    """One turn of a launcher: write down what is decided, have it done; how many nodes to keep.
-    Raises StoreUnavailable."""
+    """One turn of a launcher: record what the scaler decides and carry it out. Returns how many
+    nodes to keep. Raises StoreUnavailable."""
     turn = scaler.turn(progress, ports.fleet.rented(), now_s=ports.now())
 
     def book(kind: str, data: dict[str, Any]) -> None:

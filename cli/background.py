@@ -28,13 +28,13 @@ from cli.signals import Interrupts
 
 READY_DEADLINE_S = 180.0
 GIVE_UP_S = 60.0
-"""So long may a launcher that is to give up its start take to clear away what it started."""
+"""A launcher that gives up its start may take so long to remove what it started."""
 _INTERRUPTED = 130
 
 
 def start(folder: RunFolder, held: Lock, begun: Begun, *, fresh: bool) -> None:
-    """Start a launcher and hand it the lock, and the local cloud that has `begun`; returns when the
-    run can be reached. `fresh`: for a run that was just claimed, else for one that goes on without
+    """Start a launcher, hand it the lock and the local cloud that has `begun`, and return when the
+    run can be reached. `fresh` says that the run was just claimed; otherwise it is going on without
     a launcher.
 
     Raises what the launcher could not do. An interrupt during a fresh start undoes the start.
@@ -63,19 +63,19 @@ def start(folder: RunFolder, held: Lock, begun: Begun, *, fresh: bool) -> None:
         line = _line(answers, deadline_s=READY_DEADLINE_S)
     except KeyboardInterrupt:
         if not fresh:
-            raise  # the new launcher is needed with or without us
+            raise  # the run needs the new launcher with or without us
         process.send_signal(signal.SIGINT)
         line = _line(answers, deadline_s=GIVE_UP_S)
     finally:
         os.close(answers)
     if process.poll() is None:
-        process.returncode = 0  # it is meant to outlive us
+        process.returncode = 0  # it is meant to outlive us, so Popen must not wait for it
     _raise_unless_ok(folder, line)
 
 
 def keep(folder: RunFolder) -> bool:
-    """Start a launcher for a detached run that has none; whether that was so. Raises what the
-    launcher could not do, InputError where nothing is left of the run."""
+    """Start a launcher for a detached run that has none. Returns whether it had none. Raises what
+    the launcher could not do, and InputError where nothing is left of the run."""
     held = lock.take(folder)
     if held is None:
         return False
@@ -87,7 +87,7 @@ def keep(folder: RunFolder) -> bool:
 
 
 def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
-    """Be the launcher in the background; the exit status."""
+    """Lead the run as its launcher in the background. Returns the exit status."""
     held = Lock(lock_fd)
     os.set_inheritable(ready_fd, False)
     told = False
@@ -96,7 +96,7 @@ def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh:
         nonlocal told
         if not told:
             told = True
-            with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+            with contextlib.suppress(BrokenPipeError):  # the parent no longer waits
                 os.write(ready_fd, json.dumps(answer).encode() + b"\n")
             os.close(ready_fd)
 
@@ -121,7 +121,7 @@ def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh:
 
 
 def _line(descriptor: int, *, deadline_s: float) -> bytes:
-    """What the launcher said, or nothing when it ended without a word. Raises BambooError at the
+    """The launcher's line, or nothing when it ended without one. Raises BambooError at the
     deadline."""
     end_s = time.monotonic() + deadline_s
     received = b""

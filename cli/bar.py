@@ -1,6 +1,6 @@
-"""A bar of progress on standard error, while somebody looks at it.
+"""A progress bar on standard error.
 
-Rule: it is gone when the work is done, and where nobody looks nothing is drawn.
+Rule: the bar disappears when the work is done, and it is drawn only on a terminal.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,14 +12,14 @@ from rich.progress import MofNCompleteColumn, Progress
 from cli.echo import progress_is_hidden
 
 Told = Callable[[int, int], None]
-"""Is told (done, of all)."""
+"""A callback that takes (done, of all)."""
 Bar = Callable[[str], AbstractContextManager[Told]]
-"""Gives what is to be told of some work, named in words."""
+"""Given the name of some work, opens its progress callback."""
 
 
 @contextmanager
 def bar(what: str) -> Iterator[Told]:
-    """A bar for this work."""
+    """Show a bar for this work."""
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     hidden = progress_is_hidden()
@@ -30,6 +30,6 @@ def bar(what: str) -> Iterator[Told]:
 
 @contextmanager
 def no_bar(what: str) -> Iterator[Told]:
-    """For who shows no progress."""
+    """The bar of a caller that shows no progress."""
     del what
     yield lambda done, of_all: None

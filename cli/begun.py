@@ -1,8 +1,8 @@
-"""A local cloud that begins before its run is claimed: it imports torch once, for the look at the
+"""A local cloud that begins before its run is claimed. It imports torch once, for the look at the
 model and for the workers after it.
 
-Rule: nothing in it is of a run, and it costs nothing. Whatever ends a launch before it has taken
-the cloud over ends that too.
+Rule: nothing in it belongs to a run, and it costs nothing. Whatever ends a launch before it has
+taken the cloud over also ends the cloud.
 """
 
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Begun:
-    """At most one such cloud; ended at the end of the block, unless it was taken."""
+    """At most one such cloud. It ends at the end of the block unless it was taken."""
 
     def __init__(self) -> None:
         self._cloud: BegunCloud | None = None
@@ -42,13 +42,13 @@ class Begun:
             self._cloud = begin_local_cloud(preload)
 
     def fork(self, entry: str, **config: str) -> "Forked | None":
-        """Call `package.module:function` in a fork of its fork server; None: there is none. Raises
-        BambooError."""
+        """Call `package.module:function` in a fork of the cloud's fork server; None where there is
+        no cloud. Raises BambooError."""
         return None if self._cloud is None else Forked(self._cloud, entry, config)
 
     @classmethod
     def inherited(cls, text: str) -> "Begun":
-        """What a parent handed over with this text; "" is nothing."""
+        """The cloud that a parent process handed over with this text; none for ""."""
         begun = cls()
         if text:
             from cloud.local.begun import BegunCloud, Held
@@ -57,25 +57,26 @@ class Begun:
         return begun
 
     def to_hand_over(self) -> tuple[str, tuple[int, ...]]:
-        """The text, and the descriptors that a child has to inherit; then `let_go`."""
+        """The text for a child and the descriptors that it has to inherit. Call `let_go`
+        afterwards."""
         if self._cloud is None:
             return "", ()
         held = self._cloud.held
         return held.to_json(), held.descriptors
 
     def let_go(self) -> None:
-        """A child has it."""
+        """Forget the cloud, because a child has it now."""
         if cloud := self.take():
             cloud.let_go()
 
     def take(self) -> "BegunCloud | None":
-        """The cloud, which whoever takes it ends."""
+        """Take the cloud out. The caller has to end it."""
         cloud, self._cloud = self._cloud, None
         return cloud
 
 
 class Forked:
-    """A fork that is asked one thing, as `torch_process.Asked`."""
+    """A fork that gets one request, as in `torch_process.Asked`."""
 
     def __init__(self, cloud: "BegunCloud", entry: str, config: dict[str, str]) -> None:
         pipes = [os.pipe() for _ in range(3)]

@@ -1,8 +1,8 @@
-"""Reads `cloud.jsonl`, the log of starts and ends of instances that a run's bill is made of.
+"""Reads `cloud.jsonl`, the log of starts and ends of instances that a run's bill is made from.
 
-Rule: what is written down for good is made of a whole log alone, and a damaged one is named with
-what to do. Who leads a run goes on with what can be read, and says so: to end it would save nothing
-of the log.
+Rule: a final record is made only from a whole log; a damaged log is an error that names it and says
+what to do. The launcher of a running run goes on with the readable lines and says so, since ending
+the run would not repair the log.
 """
 
 import json
@@ -16,11 +16,11 @@ from cli.money import Rented, rented_from_journal
 
 _DAMAGE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 _SHOWN = 60
-"""Characters of a line that say which it is."""
+"""Characters of a line that an error shows to identify it."""
 
 
 def read_bill_log(path: Path) -> list[Mapping[str, Any]]:
-    """All records; a file that is not there has none. Raises InputError for a damaged line."""
+    """All records; none where the file does not exist. Raises InputError for a damaged line."""
     try:
         return [_record(line) for line in Tail(path).lines()]
     except _DAMAGE as error:
@@ -30,8 +30,8 @@ def read_bill_log(path: Path) -> list[Mapping[str, Any]]:
 def rented_in(
     path: Path, *, on_demand_usd_per_hour: Mapping[str, float], free_first_hour: bool
 ) -> list[Rented]:
-    """The instances of a whole log, in the order of their start. Raises InputError for one that is
-    damaged, or whose records deny each other."""
+    """The instances of a whole log, in the order of their start. Raises InputError where the log is
+    damaged or its records contradict each other."""
     records = read_bill_log(path)
     try:
         return rented_from_journal(
@@ -44,8 +44,8 @@ def rented_in(
 
 
 class BillLog:
-    """The log of a run that goes on. `note` is told, once each, of lines that say nothing and of
-    instances that are left out."""
+    """The log of a running run. `note` is called once for each unreadable line and for each
+    instance that is left out."""
 
     def __init__(
         self,

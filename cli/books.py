@@ -1,8 +1,9 @@
 """The launcher's own records of a run: `metrics.jsonl`, `samples.jsonl`, `events/launcher.jsonl`.
 
-Rule: each step and each decision stands in them once, however many launchers a run has had: a later
-one reads what is there (`read_booked`) and writes the rest. Decisions are counted anew in each part
-of a run, so those after the first say which part is theirs. On a full disk they wait in memory.
+Rule: each step and each decision is in them once, however many launchers a run has had. A later
+launcher reads what is there (`read_booked`) and writes the rest. Each part of a run counts its
+decisions from 0, so records of the second and later parts name their part. While the disk is full,
+records wait in memory.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,15 +22,16 @@ from cli.runs import RunFolder
 from cloud.intents import drop_torn_line
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
-"""The event written before a listed preemption is asked for."""
+"""The event written before the launcher asks for a listed preemption."""
 SEAT_TAKEN = "SeatTaken"
 """The event written when an instance takes a seat of the trace."""
 SEAT_LOST = "SeatLost"
 """The event written before an instance is preempted because the trace has lost its seat."""
 DUTY, WORK = "Duty", "Work"
-"""The events that say what instances are there for, and how busy they were, as the ledger does."""
+"""The events that say what an instance is there for and how busy it was, as in the ledger."""
 RESIZED, SIZE_KEPT = "Resized", "SizeKept"
-"""The events that say how many nodes the autoscaler wants from now on, and that it is content."""
+"""The events that say how many nodes the autoscaler wants from now on, and that it keeps the
+size."""
 FINISHED = "NodeFinished"
 """The decision that a member has written its part of the final state."""
 PART = "part"
@@ -38,39 +40,39 @@ PART = "part"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booked:
-    """What stands in the books."""
+    """What the books contain."""
 
     version: int = -1
-    """Decisions of this part of the run up to this one."""
+    """The newest decision of this part of the run."""
     losses: frozenset[tuple[int, str]] = frozenset()
-    """Step (the first is 0) and the bits of its loss."""
+    """(step, counted from 0; the bits of its loss)."""
     ordered: frozenset[int] = frozenset()
-    """Places of the listed preemptions that were asked for."""
+    """Indices of the listed preemptions that were ordered."""
     seated: tuple[Seated, ...] = ()
-    """Who has taken which seat of the trace."""
+    """Which instance has taken which seat of the trace."""
     lost: frozenset[str] = frozenset()
     """Instances whose seat the trace has lost."""
     part: int = 1
-    """Of which decisions and duties are."""
+    """The part of the run that decisions and duties belong to."""
     duties: int = 0
-    """Changes of duties of this part."""
+    """How many changes of duties this part has written."""
     crossed_bytes: int = 0
-    """Of replicas that were made over the border of a zone, in all parts."""
+    """Bytes of replicas that crossed a zone border, in all parts."""
     finished: bool = False
-    """Whether the part before ended in order: its members wrote the state that they came to."""
+    """Whether the part before ended in order, so that its members wrote their final state."""
     reached: tuple[tuple[int, float], ...] = ()
     """(steps finished, Unix time), where the time was noted."""
     scaling: Mapping[str, Any] | None = None
-    """What the autoscaler knew last, as it wrote it down; None: it never has."""
+    """What the autoscaler last wrote down of what it knew; None where it never did."""
     scaled_at_s: float = 0.0
     scaling_part: int = 1
-    """When that was, and in which part."""
+    """The part of the run in which it wrote that."""
 
 
 def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
-    """What earlier launchers wrote, for one of this part. Call it before the books are opened, and
-    only as the launcher: a line whose writer died is cut off. Raises InputError for a file that is
-    damaged otherwise."""
+    """What earlier launchers wrote, for a launcher of this part. Call it before the books are
+    opened, and only as the launcher, because it cuts off a line whose writer died. Raises
+    InputError for a file that is damaged in another way."""
     events = _events(folder)
     for path in (folder.metrics, events):
         drop_torn_line(path)
@@ -107,13 +109,13 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
 
 
 class FileBooks:
-    """Writes into a run's folder, for one part of the run; close it at the end."""
+    """Writes into a run's folder, for one part of the run. Close it at the end."""
 
     def __init__(
         self, folder: RunFolder, *, part: int = 1, note: Callable[[str], None] = lambda text: None
     ) -> None:
-        """`note` is told when a file takes no more, and when it has taken all. Raises
-        BooksUnwritable where a file cannot even be opened."""
+        """`note` is called when a file can no longer be written, and again when everything was
+        written. Raises BooksUnwritable where a file cannot be opened."""
         self._part = part
         self._note = note
         self._metrics = self._opened(folder.metrics)
@@ -132,8 +134,8 @@ class FileBooks:
         self._samples.write(record.to_json())
 
     def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
-        """`kind` at `at_s`, with the progress's generation and step, and the part of the run where
-        that is not the first."""
+        """Write event `kind` at `at_s`, with the progress's generation and step, and with the part
+        of the run unless it is the first."""
         record = EventRecord(
             t_s=at_s,
             run=progress.run,
@@ -146,8 +148,8 @@ class FileBooks:
         self._events.write(record.to_json())
 
     def close(self) -> None:
-        """Raises BooksUnwritable when something was never written: whoever takes up the run writes
-        it again, from the store."""
+        """Raises BooksUnwritable when something was never written. The next launcher of the run
+        writes it again, from the store."""
         with ExitStack() as stack:
             for writer in (self._metrics, self._samples, self._events):
                 stack.callback(writer.close)
@@ -159,7 +161,7 @@ def _decided_in(data: Mapping[str, Any], part: int) -> bool:
 
 
 def _crossed_bytes(data: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
-    """A change that was written down again, by its number, counts once."""
+    """Count each change once by its number, even where it was written again."""
     duties = [d for kind, d in data if kind == DUTY]
     return sum(
         {

@@ -1,9 +1,12 @@
-"""What the instances of a run in an account start from. In its bucket, below `starts/<run>/`, where
-its launcher writes and no instance: their agents' settings, the store's certificate, the data. In a
-secret of the run's own: its login at the store. Beside all runs, by digest: the wheel.
+"""What the instances of a run in an account start from.
 
-Rule: it is there before the first instance, and but for the wheel gone when the run is over; the
-login's password stands in the secret and nowhere else, and opens this one run.
+- In the bucket, below `starts/<run>/`, where the launcher writes and no instance does: the agents'
+  settings, the store's certificate, the data.
+- In a secret of the run: its login at the store.
+- Shared by all runs, by digest: the wheel.
+
+Rule: all of it exists before the first instance, and all but the wheel is deleted when the run is
+over. The login's password is in the secret and nowhere else, and opens this one run.
 """
 
 from collections.abc import Callable
@@ -28,20 +31,20 @@ from cloud.ec2.user_data import agent_environment
 
 AGENT_ENV, AUTHORITY = "agent.env", "store-ca.pem"
 AUTHORITY_ON_INSTANCE = f"/etc/bamboo/{AUTHORITY}"
-"""Where `infra/boot.sh` writes it."""
+"""Where `infra/boot.sh` writes the store's certificate."""
 
 
 class Secrets(Protocol):
     """The secrets of a stack's runs, as `cloud.ec2.secrets.RunSecrets` keeps them."""
 
     def name(self, run: RunId) -> str:
-        """Of a run's secret."""
+        """The name of a run's secret."""
 
     def put(self, run: RunId, text: str) -> None:
-        """Let a run's secret hold this text."""
+        """Store this text in a run's secret."""
 
     def delete(self, run: RunId) -> None:
-        """Forget a run's secret; safe when there is none."""
+        """Delete a run's secret; safe when there is none."""
 
 
 def put_boot_files(
@@ -55,11 +58,11 @@ def put_boot_files(
     data_digest: str,
     note: Callable[[str], None],
 ) -> None:
-    """Make the run's login and put down all that its instances begin with: in `objects` what the
-    run starts from, in `wheels`, which is the whole bucket, this process's wheel unless it is
-    there, in the run's secret the URL of the store with its login. Raises StoreRefused, where the
-    login behind `reference` may make no users among others, InputError, StorageUnavailable and the
-    errors of a Provider; then nothing of the run is left."""
+    """Make the run's login and write everything that its instances begin with: into `objects` what
+    the run starts from, into `wheels` (the whole bucket) this process's wheel unless it is there,
+    and into the run's secret the URL of the store with the login. Raises StoreRefused where the
+    login behind `reference` may not make users, InputError, StorageUnavailable and the errors of a
+    Provider. After an error nothing of the run is left."""
     url = store_url_of(reference)
     try:
         put_data(objects, read_source(job), data_digest)
@@ -86,7 +89,7 @@ def put_boot_files(
             _put(objects, AUTHORITY, Path(authority).read_bytes())
         _put(objects, AGENT_ENV, agent_environment(settings).encode())
     except BaseException:
-        with suppress(BambooError):  # the first trouble is the one to tell of
+        with suppress(BambooError):  # the first error is the one to report
             remove_boot_files(objects, run, secrets=secrets, reference=reference)
         raise
 
@@ -94,8 +97,8 @@ def put_boot_files(
 def remove_boot_files(
     objects: ObjectStore, run: RunId, *, secrets: Secrets, reference: str
 ) -> None:
-    """Take back secret, login and files of a run, of which nothing lives; safe to call again.
-    Raises BambooError with all that was not possible, when the rest is done."""
+    """Delete secret, login and files of a run of which nothing lives; safe to call again. Does what
+    it can, then raises BambooError that names everything that could not be deleted."""
     troubles: list[str] = []
     try:
         secrets.delete(run)
@@ -118,6 +121,6 @@ def remove_boot_files(
 
 
 def _put(objects: ObjectStore, name: str, data: bytes) -> None:
-    """In place of what an earlier start may have left."""
+    """Write it, replacing what an earlier start may have left."""
     objects.delete(name)
     objects.put_new(name, data)

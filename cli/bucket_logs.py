@@ -1,9 +1,9 @@
-"""The logs of instances in an account: each brings its journal's new lines to the run's folder of
-the bucket every minute (`infra/ship-logs.sh`), as a file of its own; here they are fetched.
+"""Fetches the logs of instances in an account. Every minute each instance writes the new lines of
+its journal as a new file into the run's folder of the bucket (`infra/ship-logs.sh`).
 
     runs/<run>/logs/<instance>/<time>-<number>.log  ->  logs/<node>/<time>-<number>.log
 
-Rule: what was fetched is not fetched again; a name that is none of these is passed over.
+Rule: a file that was fetched is not fetched again; a name of another form is ignored.
 """
 
 import re
@@ -16,7 +16,7 @@ _PART = re.compile(r"logs/(i-[0-9a-f]{1,32})/(\d{8}T\d{6}-\d+(?:-[ab])?\.log)", 
 
 
 def bring_logs(objects: ObjectStore, logs: Path) -> None:
-    """Fetch what is new into the folder of a run's logs. Raises StorageUnavailable, OSError."""
+    """Fetch new files into the run's folder of logs. Raises StorageUnavailable, OSError."""
     for name in sorted(objects.sizes("logs/")):
         found = _PART.fullmatch(name)
         if found is None:

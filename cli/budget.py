@@ -1,10 +1,9 @@
-"""Whether a plan can be finished within the limits of its job; asked before anything is started.
+"""Whether a plan can be finished within the limits of its job; checked before anything is started.
 
-Rule: what is compared is the least that the plan can come to: all steps calm, on the fastest grid,
-at the price of now, with what stands beside the instances, as the receipt counts it. A job that
-goes beyond its limits even so is refused with both figures; one that may be stopped at them says
-`budget.partial`, and is refused where its instances alone cost more than the limit before they have
-done anything: each is billed for a least time.
+Rule: the limits are compared with the least that the plan can cost: all steps calm, on the fastest
+grid, at present prices, with overheads as the receipt counts them. A job that exceeds its limits
+even so is refused with both figures. A job that may be stopped at its limits sets `budget.partial`.
+It is still refused where the billed minimum of its instances alone exceeds the limit.
 """
 
 from bamboo.config.tree import BudgetConfig, JobConfig
@@ -24,9 +23,9 @@ def refuse_beyond(
     spent_usd: float = 0.0,
     traced: bool = False,
 ) -> None:
-    """Raises InputError where the steps from `from_step` on cannot be finished within the limits;
-    `spent_usd` is what earlier parts of the run have cost. `traced`: how many nodes there will be
-    is for a trace to say, so that nobody knows how long they take."""
+    """Raises InputError where the steps from `from_step` on cannot be finished within the limits.
+    `spent_usd` is what earlier parts of the run have cost. With `traced` a trace decides how many
+    nodes there are, so the time that the steps take is unknown."""
     budget, plan = job.budget, planned.plan
     refuse_too_few_instances(job, plan.largest, standbys=plan.instances - plan.largest.size)
     if 0 < budget.max_usd <= spent_usd:
@@ -56,7 +55,7 @@ def refuse_too_few_instances(job: JobConfig, grid: Grid, *, standbys: int) -> No
 
 
 def _refuse_beyond_start(job: JobConfig, planned: Planned, *, spent_usd: float) -> None:
-    """Raises InputError where what is billed of the instances at the least is beyond the limit."""
+    """Raises InputError where the least that the instances are billed for exceeds the limit."""
     least_usd = bill_micro_usd(0.0, usd_per_hour=planned.usd_per_hour) / MICRO
     if 0 < job.budget.max_usd < spent_usd + least_usd:
         instances = count(planned.plan.instances, "instance")
@@ -96,7 +95,7 @@ def _refuse_beyond_time(
 
 
 def beside_plan(planned: Planned, *, steps: int, step_s: float) -> Beside:
-    """What stands beside the instances while so many calm steps are taken."""
+    """The overheads while so many calm steps are taken."""
     chosen = planned.plan.chosen
     crossing = 0.0 if chosen is None else chosen.crossing_bytes
     seconds = steps * step_s

@@ -1,6 +1,7 @@
-"""The options `--max-cost`, `--max-hours` and `--max-instances`, for every verb that starts a run.
+"""The options `--max-cost`, `--max-hours` and `--max-instances`, for every command that starts a
+run.
 
-Rule: each is a key of `[budget]` under another name, and is handed on as one more override.
+Rule: each sets a key of `[budget]` and is passed on as one more override.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,8 @@ OPTIONS = (
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options, and hand them on among the overrides. Raises InputError for a limit that
-    would let nothing run."""
+    """Add the options, and pass them on among the overrides. Raises InputError for a limit under
+    which nothing could run."""
 
     @wraps(command)
     def with_limits(

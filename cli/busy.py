@@ -1,7 +1,7 @@
-"""How busy an instance was, from what its node says of itself: in its leases, and at its end.
+"""How busy an instance was, from what its node reports in its leases and at its end.
 
-A lease has the number of operations of each kind and the time of all forwards and backwards of what
-the node owned; only the record of its end has the time of each kind.
+A lease has the number of operations of each kind and the total time of the forwards and backwards
+of the slots that the node owned. Only the record at the node's end has the time of each kind.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,14 @@ from bamboo.ids import InstanceId
 from bamboo.planner.attribution import Work
 
 BACKWARD = 2.0
-"""A backward is taken to last so many forwards, and a redundant operation as long as an own one."""
+"""A backward is taken to last as long as this many forwards, and a redundant operation as long as
+one of an own slot."""
 OWN, REDUNDANT = ("F", "B", "X", "S"), ("FR", "BR", "R")
-"""Operations that would be without redundancy, too, and those that are for it."""
+"""Operations that run without redundancy too, and those that only redundancy needs."""
 
 
 def busy_of(node: str, beat: Mapping[str, Any], *, at_s: float) -> Work | None:
-    """By a lease; None where it says nothing of it."""
+    """From a lease; None where the lease does not say."""
     if "busy_s" not in beat:
         return None
     count = {kind: int(beat.get("ops", {}).get(kind, 0)) for kind in ("F", "B", "FR", "BR")}
@@ -33,8 +34,8 @@ def busy_of(node: str, beat: Mapping[str, Any], *, at_s: float) -> Work | None:
 
 
 def busy_to_the_end(record: Mapping[str, Any], *, at_s: float) -> tuple[Work, ...]:
-    """By the record of a node's end: as a lease would have it, then as it was measured by kind; so
-    what leases said before can be held against that. Nothing for any other record."""
+    """From the record of a node's end: once in the form that a lease has, then as measured by kind,
+    so that the estimates from leases can be scaled. Empty for any other record."""
     busy_s = record.get("busy_s")
     if record.get("kind") != "memory" or not isinstance(busy_s, Mapping):
         return ()
@@ -52,5 +53,5 @@ def busy_to_the_end(record: Mapping[str, Any], *, at_s: float) -> tuple[Work, ..
 
 
 def _instance(node: str) -> InstanceId:
-    """Of a node `i-1.0`: its first boot of instance `i-1`."""
+    """Node `i-1.0` is the first boot of instance `i-1`."""
     return InstanceId(node.rpartition(".")[0])

@@ -1,8 +1,8 @@
 """Which preemptions the launcher orders, and when: listed ones with a notice, and random ones.
 
-Pure but for its memory of what it has ordered. Listed kills without a notice are not here: they
-happen inside the worker, at their exact phase. Random ones are a Poisson process over the whole
-cluster, drawn from the job's seed, so the same job is hit at the same times of its run.
+Pure, except that it remembers what it has ordered. Listed kills without a notice happen inside the
+worker, at their exact phase, and not here. Random ones are a Poisson process over the whole
+cluster, drawn from the job's seed, so the same job loses nodes at the same times of its run.
 """
 
 import random
@@ -17,17 +17,17 @@ from bamboo.topology.slots import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Take this instance away, `notice_s` after its notice (0: no notice)."""
+    """Preempt this instance, `notice_s` after its notice (0: no notice)."""
 
     instance: InstanceId
     notice_s: float
     listed: int | None = None
-    """Its place in the job's list; None: a random one."""
+    """Its index in the job's list; None for a random one."""
 
 
 class Chaos:
-    """Gives each order once, also over several launchers of a run: the later one is told the places
-    of the listed ones that were `ordered`. Times are Unix times."""
+    """Gives each order once, even over several launchers of a run: a later one gets the indices of
+    the listed preemptions that were `ordered`. Times are Unix times."""
 
     def __init__(self, config: ChaosConfig, *, ordered: Collection[int] = ()) -> None:
         self._config = config
@@ -40,18 +40,18 @@ class Chaos:
         self._next_at_s: float | None = None
 
     def begin(self, at_s: float) -> None:
-        """The random ones count from here; only the first call does anything."""
+        """Random preemptions are counted from `at_s`. Only the first call has an effect."""
         if self._next_at_s is None and self._rate_per_s > 0:
             self._next_at_s = at_s + self._chance.expovariate(self._rate_per_s)
 
     def skip(self, until_s: float) -> None:
-        """Leave out the random ones before `until_s`: an earlier launcher ordered them, or there
-        was none to do so."""
+        """Leave out random preemptions before `until_s`. An earlier launcher ordered them, or none
+        was there to order them."""
         if self._next_at_s is not None:
             self._draw(until_s)
 
     def due(self, state: State, *, steps_finished: int, now_s: float) -> list[Order]:
-        """The orders of this moment; none while the cluster forms or after it ended."""
+        """The orders that are due now; none while the cluster forms or after the run ended."""
         if state.assignment is None or state.phase in (Phase.FORMING, Phase.FINISHED):
             return []
         return self._due_listed(state, steps_finished) + self._due_random(state, now_s)
@@ -85,8 +85,8 @@ class Chaos:
         return self._config.kills_per_hour / 3600
 
     def _draw(self, now_s: float) -> list[tuple[float, float]]:
-        """Two drawn numbers for each random kill up to `now_s`: which node, and whether it gets a
-        notice."""
+        """Two random numbers for each random kill up to `now_s`: one chooses the node, one whether
+        it gets a notice."""
         drawn = []
         while self._next_at_s is not None and self._next_at_s <= now_s:
             self._next_at_s += self._chance.expovariate(self._rate_per_s)

@@ -1,8 +1,8 @@
 """What `bamboo doctor` looks at in an account: credentials, clock, region, quotas, the role of spot
 requests, image, network, bucket and the rights to launch.
 
-Rule: every question is asked as a launch would ask it, of the keys of `[cloud]` that it would have.
-Where a question needs the answer to another, it is asked again: a check stands for itself.
+Rule: every check asks what a launch would ask, with the same keys of `[cloud]`. A check that needs
+the answer of another one asks again, so that each check stands alone.
 """
 
 import secrets
@@ -30,13 +30,13 @@ from cloud.provider import LaunchSpec, Pool
 INIT = "`bamboo init --apply` makes the stack in terraform/ and names what is there"
 
 MOST_SAID = 300
-"""Of a refusal: EC2 adds a long coded message to it."""
+"""Characters of a refusal that are shown: EC2 appends a long encoded message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountChecks:
-    """The checks of one region. `job`: whose keys are looked at, and whether it is a job that is to
-    be launched (`needed`), or only the account file's keys."""
+    """The checks of one region. `job` gives the keys that are checked. `needed` says that this job
+    is to be launched; otherwise only the keys of the account file are checked."""
 
     job: JobConfig
     needed: bool
@@ -46,11 +46,11 @@ class AccountChecks:
 
     @property
     def region(self) -> str:
-        """The one that is looked at."""
+        """The region that is checked."""
         return self.job.cloud.region
 
     def checks(self) -> list[Check]:
-        """In the order in which a launch would fail."""
+        """The checks, in the order in which a launch would fail."""
         asks = {
             "credentials": self._credentials,
             "clock": self._clock,
@@ -112,7 +112,7 @@ class AccountChecks:
         )
 
     def _quotas(self, account: Ec2Account) -> Finding:
-        """Of a job what it needs; else those of all GPU types, on spot."""
+        """For a job, the quotas that it needs; otherwise those of all GPU types on spot."""
         job, region = self.job, self.region
         types = job.cloud.instance_types if self.needed else ()
         source = self.prices(region)
@@ -153,7 +153,7 @@ class AccountChecks:
             for spot, count in ((True, nodes - fixed), (False, fixed))
             for need in quota_needed({name: count}, catalogue, spot=spot)
         ]
-        # Any of the job's types may have to do for all of its nodes.
+        # Any single type of the job may have to serve all of its nodes.
         lines = tuple(quota_sentence(need, region=region) for need in needs)
         enough = [need.enough for need in needs]
         result = (
@@ -226,7 +226,7 @@ class AccountChecks:
         )
 
     def _rights(self, account: Ec2Account) -> Finding:
-        """Both calls of a launch are made, of one pool and of several, and not carried out."""
+        """Make both calls of a launch, for one pool and for several, as dry runs."""
         cloud = self.job.cloud
         market, settings = markets_of(self.job)[0], ec2_settings(self.job)
         pools = tuple(
@@ -245,7 +245,7 @@ class AccountChecks:
             token=secrets.token_hex(16),
             expires_at_s=int(self.now()) + 3600,
         )
-        # Also a single pool is asked for by a fleet: a later job may have several.
+        # A single pool is requested through a fleet too, because a later job may have several.
         several = replace(one, alternatives=pools[1:] or pools)
         refusals = [account.refusal_of(spec, settings) for spec in (one, several)]
         said = "; ".join(one[:MOST_SAID] for one in refusals if one)
@@ -260,7 +260,7 @@ class AccountChecks:
         )
 
     def _bucket(self, account: Ec2Account) -> Finding:
-        """Asked of S3, as the launch asks it."""
+        """Ask S3 as a launch does."""
         name = self.job.cloud.bucket
         try:
             check_bucket_for_account(self.job)

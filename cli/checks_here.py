@@ -1,6 +1,7 @@
-"""What `bamboo doctor` looks at here: versions, GPU, loopback, limits, disk, and the store.
+"""What `bamboo doctor` checks on this machine: versions, GPU, loopback, limits, disk, and the
+store.
 
-Rule: nothing is started that outlives the question, and a machine without a GPU is no fault.
+Rule: a check starts nothing that outlives it, and a machine without a GPU is not a fault.
 """
 
 import shutil
@@ -22,18 +23,19 @@ from cloud.local.reach import loopback_trouble
 from cloud.local.room import ROOM_BYTES, free_bytes
 
 LEAST_BYTES = 5 << 30
-"""Final states, checkpoints and logs of a run or two."""
+"""Room for final states, checkpoints and logs of a run or two."""
 GPU_DEADLINE_S = 15.0
 OLDEST_STORE = (6, 2)
 MOST_SKEW_S = 60.0
-"""AWS refuses what is off by more than 5 minutes; what is off by so much will be."""
+"""AWS refuses requests that are off by more than 5 minutes; a clock that is off by this much soon
+is."""
 PYTHON = (3, 11)
 
 
 def here_checks(reference: str, *, in_account: bool, job: JobConfig | None = None) -> list[Check]:
-    """`reference`: the store's URL or what leads to it; "": each run has one of its own, which is
-    of no use to nodes `in_account`. `job`: what is to be run here, by default one of the default
-    size."""
+    """The checks of this machine. `reference` is the store's URL or a reference to it; with "" each
+    run starts its own store, which nodes `in_account` cannot use. `job` is what is to run here, by
+    default a job of the default size."""
     return [
         Check(name="python", ask=python_finding),
         Check(name="gpu", ask=gpu_finding),
@@ -45,7 +47,7 @@ def here_checks(reference: str, *, in_account: bool, job: JobConfig | None = Non
 
 
 def python_finding() -> Finding:
-    """The interpreter, and the torch that runs are trained with."""
+    """The interpreter, and the torch that trains runs."""
     python = ".".join(map(str, sys.version_info[:3]))
     try:
         torch = metadata.version("torch")
@@ -62,7 +64,7 @@ def python_finding() -> Finding:
 
 
 def gpu_finding(program: str = "nvidia-smi") -> Finding:
-    """The GPUs that the driver shows."""
+    """The GPUs that the driver lists."""
     if shutil.which(program) is None:
         return Finding(
             result=Result.GOOD,
@@ -98,7 +100,7 @@ def loopback_finding() -> Finding:
 
 
 def limits_finding(job: JobConfig | None) -> Finding:
-    """Whether the system allows the processes of a run here what they need."""
+    """Whether the system grants the processes of a run here what they need."""
     need = need_of(job or JobConfig())
     if wrong := limits.wrong_with(need):
         return Finding(result=Result.FAULT, sentence=wrong)
@@ -110,7 +112,7 @@ def limits_finding(job: JobConfig | None) -> Finding:
 
 
 def disk_finding(home: Path) -> Finding:
-    """Of the disk that runs are written to."""
+    """The free space of the disk that runs are written to."""
     there = next(path for path in (home, *home.parents) if path.exists())
     if wrong := unwritable(there):
         remedy = "set BAMBOO_HOME to a folder that you may write"
@@ -129,9 +131,9 @@ def disk_finding(home: Path) -> Finding:
 def store_finding(
     reference: str, *, in_account: bool = False, now: Callable[[], float] = time.time
 ) -> Finding:
-    """Whether the store that is named answers and takes what a run writes, what it is, by which
-    way, and its clock; of a run in an account, whether it keeps runs apart. What cannot be used is
-    a fault: no run begins without it."""
+    """Whether the named store answers and accepts a run's writes; which product it is, how it is
+    reached, and its clock; for a run in an account also whether it keeps runs apart. A store that
+    cannot be used is a fault, since no run begins without one."""
     if not reference and in_account:
         return Finding(
             result=Result.FAULT,

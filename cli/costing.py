@@ -1,6 +1,6 @@
-"""`bamboo cost JOB`: what a job could be rented as, what that comes to, and which of it to take.
+"""`bamboo cost JOB`: what a job could be rented as, what each option costs, and which one to take.
 
-Rule: all options are ranked by the planner's figures; the best few, and those that they are to be
+Rule: all options are ranked by the planner's figures. The best few, and the options they are
 compared with, are played on simulated markets. Every dollar is modelled.
 """
 
@@ -41,19 +41,20 @@ from cli.planning import nodes_of
 from cli.pricing import Offers, TimesAsked, offers_of
 
 PARTS = 2
-"""So many processes search the offers; always as many, so that the answer depends on no machine."""
+"""Processes that search the offers. The number is fixed, so that the answer does not depend on the
+machine."""
 SIMULATED = 3
-"""So many of the best options are played."""
+"""How many of the best options are played."""
 MOST_HAZARD = 100.0
 TIGHTER = 0.8
-"""Of a deadline, where plans that keep it on average miss it in one run of ten."""
+"""Share of a deadline to plan for where plans that meet it on average miss it in one run of ten."""
 LOW_HAZARDS = (0.1, 0.01)
 SHORT_H = 1.0
 SLOWER = 10.0
 TRANSFER = "transfer"
-"""The part that an option's price has already."""
+"""The overhead that an option's price already contains."""
 Round = tuple[Options, tuple[Outcome, ...], Outcome | None]
-"""What was found, what became of it, and of checkpoint and restart."""
+"""What was found, its outcomes, and the outcome of checkpoint-restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class CostAsked:
     times: TimesAsked
     deadline_h: float | None = None
     budget_usd: float | None = None
-    """None: the job's own."""
+    """None: the job's own budget."""
     max_nodes: int | None = None
     hazard: float | None = None
     trace: Path | None = None
@@ -73,7 +74,7 @@ class CostAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCost:
-    """All that is said of a job."""
+    """Everything that the command says of a job."""
 
     job: JobConfig
     offers: Offers
@@ -83,34 +84,34 @@ class JobCost:
     table: Options
     outcomes: tuple[Outcome, ...]
     restarts: Outcome | None
-    """Checkpoint and restart on spot."""
+    """Checkpoint-restart on spot."""
     chosen: Chosen
     break_even: BreakEven
     cases: tuple[Case, ...]
     seeds: int
     deadline_h: float
     budget_usd: float
-    """inf: none."""
+    """inf: no budget."""
     alone: OneCard | None
-    """Where the whole model fits one GPU, whose times are modelled."""
+    """The model on one GPU, where it fits and the GPU's times are modelled."""
 
     @property
     def rows(self) -> tuple[Option, ...]:
-        """What was simulated first, by what came out; then all others that were found."""
+        """Simulated options first, by their outcome; then all others that were found."""
         ranked = sorted(self.outcomes, key=lambda one: -one.value)
         first = [one.option for one in ranked]
         return (*first, *(one for one in self.table.found if one not in first))
 
     @property
     def restarts_terms(self) -> str:
-        """What checkpoint and restart is charged with, in words."""
+        """What checkpoint-restart is charged, in words."""
         assert self.restarts is not None, "asked only where it was played"
         every = self.restarts.option.plan.losses.checkpoint_every
         return terms_of_rivals({}, every=every)[CHECKPOINT_RESTART]
 
 
 def beside(found: JobCost, option: Option) -> tuple[Part, ...]:
-    """As `beside_option`, of what was found."""
+    """As `beside_option`, for an option that was found."""
     offer = next(one for one in found.offers.offers if one.name == option.line.instance_type)
     return beside_option(found.job, offer, option, found.offers.catalogue)
 
@@ -118,8 +119,7 @@ def beside(found: JobCost, option: Option) -> tuple[Part, ...]:
 def beside_option(
     job: JobConfig, offer: Offer, option: Option, catalogue: Catalogue
 ) -> tuple[Part, ...]:
-    """What stands beside the instances of an option, but for bytes between zones, which its price
-    has already."""
+    """The overheads of an option, without bytes between zones, which its price already contains."""
     choice, kept = option.plan.choice, job.checkpoint
     extras = extras_of(
         instances=option.plan.nodes,
@@ -153,7 +153,7 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
     deadline_h = _limit(asked.deadline_h, job.budget.max_hours)
     budget_usd = _limit(asked.budget_usd, job.budget.max_usd)
     alone = one_card(offers.offers) if offers.modelled else None
-    # A model that one GPU has room for is held against that GPU, in a note.
+    # A model that fits one GPU is compared with that GPU, in a note.
     best = None if alone else offers.best_known
     question = replace(question, least_value=best.least_value if best else 0.0)
     doubt = partial(
@@ -173,7 +173,7 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         if chosen.outcome is not None or not _late(hopeful, deadline_h, budget_usd):
             break
     if chosen.outcome is None:
-        # Of all that was played, for what would be enough.
+        # Among everything that was played, find what would be enough.
         every = [outcome for _, found, _ in rounds for outcome in found]
         table, ours, rival = rounds[0]
         chosen = advise(every, table, doubt, hopeless=hopeless_of(job, table, best))
@@ -205,7 +205,7 @@ def _round(
     asked: CostAsked,
     bar: Bar,
 ) -> Round:
-    """Compare, and simulate the best."""
+    """Compare all options and simulate the best."""
     by_name = offers.by_name
     with bar("comparing plans") as told:
         table = _searched(offers.offers, question, rows=asked.rows, told=told)
@@ -224,14 +224,14 @@ def _round(
 
 
 def _late(found: Sequence[Outcome], deadline_h: float, budget_usd: float) -> bool:
-    """Whether plans that are faster on average might keep the deadline."""
+    """Whether plans that are faster on average might meet the deadline."""
     return not isinf(deadline_h) and any(
         one.hours_p90 > deadline_h and one.whole_usd_p90 <= budget_usd for one in found
     )
 
 
 def _check(asked: CostAsked) -> None:
-    """Raises InputError for what is no limit, no market and no number of runs."""
+    """Raises InputError for an impossible limit, market or number of runs."""
     for name, limit in (("--deadline", asked.deadline_h), ("--budget", asked.budget_usd)):
         if limit is not None and not 0 < limit < inf:
             raise InputError(f"{name} {limit:g} is no limit; give one above 0, or leave it out")
@@ -256,28 +256,28 @@ def _check(asked: CostAsked) -> None:
 
 
 def _limit(given: float | None, own: float) -> float:
-    """What was given, or else the job's; inf: none."""
+    """The limit that was given, or else the job's; inf: none."""
     if given is not None:
         return given
     return own if own > 0 else inf
 
 
 def _question(job: JobConfig, asked: CostAsked, terms: MarketTerms) -> Question:
-    """What all options share."""
+    """What all options have in common."""
     most = max(2, nodes_of(job)) if asked.max_nodes is None else asked.max_nodes
     return Question(
         nodes=range(2, max(2, most - job.cluster.standbys) + 1),
         steps=job.train.steps,
         checkpoint_every=given_every(job),
         put_usd=put_usd(job, load_catalogue(job.cloud.region)),
-        # As long as the market that is played takes; REPLACE_S where nothing else is said.
+        # The time that the played market takes; REPLACE_S where nothing says otherwise.
         replace_s=max(RESTART_S, terms.back_s + terms.boot_s),
         standbys=job.cluster.standbys,
     )
 
 
 def _searched(offers: Sequence[Offer], question: Question, *, rows: int, told: Told) -> Options:
-    """On both cores. Raises InputError when nothing fits into memory."""
+    """Search on both cores. Raises InputError when nothing fits into memory."""
     parts = shared_out(offers, PARTS)
     tables = []
     search = partial(_search, question, rows)
@@ -295,7 +295,7 @@ def _search(question: Question, rows: int, offers: Sequence[Offer]) -> Options:
 
 
 def _to_play(table: Options) -> list[Option]:
-    """The best that a launch can rent, and the best of each sort to compare with."""
+    """The best options that a launch can rent, and the best of each kind to compare them with."""
     able = [one for one in table.found if one.launchable]
     first = able[:SIMULATED]
     for wanted in (
@@ -313,7 +313,7 @@ def _rival(
     played: Sequence[Option],
     terms: MarketTerms,
 ) -> list[Row]:
-    """Checkpoint and restart on spot, with the best plan that has no redundancy."""
+    """Checkpoint-restart on spot, with the best plan that has no redundancy."""
     bare = on_spot(played, redundant=False) or on_spot(played, redundant=True)
     return [
         row_of(job, offers[one.line.instance_type], one, terms, system=CHECKPOINT_RESTART)
@@ -322,7 +322,7 @@ def _rival(
 
 
 def _as_simulated(found: Sequence[Outcome]) -> Iterator[Case]:
-    """What was played, where both were."""
+    """The cases in which both were played."""
     best = {True: 0.0, False: 0.0}
     for one in found:
         if one.option.line.market == SPOT:
@@ -333,7 +333,8 @@ def _as_simulated(found: Sequence[Outcome]) -> Iterator[Case]:
 
 
 def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> Iterator[Case]:
-    """Where redundancy pays, and where it does not: the plans of the table elsewhere."""
+    """Where redundancy pays and where it does not: the plans of the table under other
+    conditions."""
     both = [on_spot(table.found, redundant=redundant) for redundant in (True, False)]
     most_often = max((one.preemptions_per_node_hour for those in both for one in those), default=0)
     if not all(both) or not most_often:

@@ -1,7 +1,8 @@
-"""What is said to a run that waits for too long: for nodes, its first step, or anything at all.
+"""The events for a run that has waited too long: for nodes, for its first step, or for any
+progress.
 
-Rule: only time counts in which the store took what is written to it (`core.outage`). Whoever is
-waited for can say nothing meanwhile, and has a lease to say it once the store is back.
+Rule: only time in which the store accepts writes counts (`core.outage`). During an outage a node
+cannot report, and it gets a full lease to do so once the store is back.
 """
 
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from bamboo.core.state import Outcome, Phase, State
 from cli.stopping import not_formed
 
 PATIENCE_S = 60.0
-"""Beyond the job's own time limits: members end a run that stands still, this is for the rest."""
+"""On top of the job's own time limits. Members end a run that stands still; this is for all
+else."""
 
 
 class Deadlines:
-    """Told what moves and when the store is away; `now_s` is Unix time."""
+    """Receives what progresses and when the store is away; `now_s` is Unix time."""
 
     def __init__(self, cluster: ClusterConfig, *, now_s: float) -> None:
         self._cluster = cluster
@@ -31,17 +33,18 @@ class Deadlines:
         self._moved_at_s = self._clock.at(now_s)
 
     def away(self, now_s: float) -> None:
-        """The store is away. Nothing can be seen to move meanwhile, and the members have their time
-        again once it is back, unless it goes away again and again."""
+        """The store is away. No progress can be seen meanwhile. Once it is back, the members get
+        their time again, unless it goes away again and again."""
         if self._clock.away(now_s):
             self.moved(now_s)
 
     def waited_s(self, since_s: float) -> float:
-        """How much of the time since `since_s` counts for one who is waited for since then."""
+        """How much of the time since `since_s` counts as waiting."""
         return self._clock.counted_s(since_s)
 
     def due(self, state: State, *, now_s: float) -> Iterator[Event]:
-        """What is to be said now; an event counts as said when the next one is asked for."""
+        """The events that are due now. An event counts as reported when the next one is
+        requested."""
         counted_s, cluster = self._clock.at(now_s), self._cluster
         event = self._patience.due(state, now_s=counted_s)
         if event is not None:

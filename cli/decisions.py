@@ -1,7 +1,8 @@
-"""A run's decision log: saved beside its other files at the end, and recomputed on demand.
+"""A run's decision log: saved with its other files at the end, and recomputed on demand.
 
 `decisions.jsonl` holds one `{version, body}` a decision, as the store had it, and a last line
-`{state}` with the final state document. Verifying reads the store of a live run, else this file.
+`{state}` with the final state document. Verification reads the store of a live run, and otherwise
+this file.
 """
 
 import json
@@ -16,7 +17,8 @@ from cli.runs import RunFolder, part_of, parts_before, write_file
 
 
 def save_decisions(folder: RunFolder, store: Store) -> int:
-    """Copy the whole log into the run's folder; the number of entries. Raises StoreUnavailable."""
+    """Copy the whole log into the run's folder. Returns the number of entries. Raises
+    StoreUnavailable."""
     lines = []
     version = -1
     while entries := store.entries(after_version=version, timeout_s=0.0):
@@ -28,11 +30,11 @@ def save_decisions(folder: RunFolder, store: Store) -> int:
 
 
 def check_decisions(folder: RunFolder) -> dict[str, Any]:
-    """Recompute every decision of a run, part by part; the value of `bamboo verify --decisions
-    --json`. A part whose cloud was killed saved no log: it is named in `unsaved_parts`.
+    """Recompute every decision of a run, part by part. Returns the value of `bamboo verify
+    --decisions --json`. A part whose cloud was killed saved no log; `unsaved_parts` names it.
 
-    Raises InputError when the newest part has neither a live store nor a saved log, or no decision
-    is in any: nothing was compared then, and nothing must be called equal.
+    Raises InputError when the newest part has neither a live store nor a saved log, or when no part
+    has a decision: then nothing was compared, and the run must not be called equal.
     """
     before = {n: part for n, part in parts_before(folder).items() if part.decisions.exists()}
     reports = {n: verify_decisions(saved_store(part)) for n, part in before.items()}
@@ -79,7 +81,7 @@ def _of_newest(folder: RunFolder) -> DecisionReport:
 
 
 def saved_store(folder: RunFolder) -> MemoryStore:
-    """The saved log as a store. Raises InputError when the file is not what was saved."""
+    """The saved log as a store. Raises InputError when the file is damaged."""
     entries: list[Entry] = []
     state = ""
     for number, line in enumerate(folder.read_text(folder.decisions).splitlines(), start=1):

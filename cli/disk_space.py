@@ -1,7 +1,7 @@
-"""What is said of a run on a full disk: the path, that nothing is lost, what to do.
+"""What a person is told about a run on a full disk: the path, that nothing is lost, what to do.
 
-Rule: checkpoints, store and books are whole at every moment, so whatever a full disk stopped goes
-on from them once there is room.
+Rule: checkpoints, store and books are whole at every moment, so whatever a full disk stopped
+continues from them once there is room.
 """
 
 import os
@@ -14,8 +14,9 @@ from cloud.local.room import ROOM_BYTES, free_bytes, full_disk
 
 
 def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAMBOO_HOME") -> None:
-    """Before anything is started; `variable` names another folder than `home`. Raises InputError
-    where nothing can be written, its disk is full, or has less than `need_bytes` besides."""
+    """Check the disk before anything is started. `variable` is the setting that names another
+    folder than `home`. Raises InputError where nothing can be written, or the disk is full or has
+    less than `need_bytes` free."""
     there = next(path for path in (home, *home.parents) if path.exists())
     if wrong := unwritable(there):
         raise InputError(f"{wrong}; set {variable} to a folder that you may write")
@@ -30,14 +31,14 @@ def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAM
 
 
 def unwritable(folder: Path) -> str:
-    """ "" or, where this user can write nothing into it, a sentence that says so."""
+    """Why this user cannot write into the folder, as a sentence; "" where it can."""
     if os.access(folder, os.W_OK | os.X_OK):
         return ""
     return f"nothing can be written into {folder}: its disk is read-only, or it is another user's"
 
 
 def refuse_to_settle(folder: RunFolder) -> None:
-    """Before a run that is over is read for its receipt. Raises BooksUnwritable."""
+    """Check the disk before the receipt of a finished run is written. Raises BooksUnwritable."""
     if full := full_disk(folder.path):
         raise BooksUnwritable(
             f"run {folder.id} is over, but its receipt cannot be written: {full}, then "
@@ -46,7 +47,8 @@ def refuse_to_settle(folder: RunFolder) -> None:
 
 
 def unsettled(folder: RunFolder, sentence: str, error: Exception) -> BooksUnwritable:
-    """For a run that ended with `sentence`, and whose receipt or books could not be written."""
+    """The error for a run that ended with `sentence` and whose receipt or books could not be
+    written."""
     remedy = "" if isinstance(error, InputError) else f"make room in {folder.path}, "
     return BooksUnwritable(
         f"run {folder.id}: {sentence}; its receipt cannot be written: {error}; nothing of its "
@@ -55,7 +57,7 @@ def unsettled(folder: RunFolder, sentence: str, error: Exception) -> BooksUnwrit
 
 
 def with_disk(folder: RunFolder, sentence: str) -> str:
-    """What ended a run, with the cause that most others follow from, if it is so."""
+    """The sentence that says what ended a run, with the full disk as the cause if it is full."""
     full = full_disk(folder.path)
     return f"{sentence}; {full}, then `bamboo resume {folder.id}`" if full else sentence
 

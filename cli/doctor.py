@@ -1,7 +1,7 @@
-"""What `bamboo doctor` looks at: a list of named checks, each with a result and a remedy.
+"""What `bamboo doctor` checks: a list of named checks, each with a result and a remedy.
 
-Rule: a check asks and changes nothing; what it cannot find out is unknown, which is no good news. A
-check is added by writing a function that gives a Finding, and naming it in the command's list.
+Rule: a check asks and changes nothing. What it cannot find out is unknown, which is not good news.
+To add a check, write a function that returns a Finding and name it in the command's list.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from bamboo.errors import BambooError
 
 
 class Result(StrEnum):
-    """How a check came out; `unknown`: it could not be asked."""
+    """The result of a check; `unknown`: it could not be carried out."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -23,7 +23,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found. `rows`: one object for each thing that it names."""
+    """What a check found. `rows` has one object for each thing that it names."""
 
     result: Result
     sentence: str
@@ -34,17 +34,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing to look at."""
+    """One thing to check."""
 
     name: str
     ask: Callable[[], Finding]
     after: str = ""
-    """The check without whose good news this one cannot be asked."""
+    """The check that has to pass before this one can be carried out."""
 
 
 def examine(checks: Sequence[Check]) -> list[tuple[str, Finding]]:
-    """Ask each in turn; one that breaks is unknown, and the others are asked all the same, but for
-    those that come after it by name."""
+    """Carry out each check in turn. A check that raises is unknown, and the others go on, except
+    those that name it in `after`."""
     found: list[tuple[str, Finding]] = []
     for check in checks:
         before = [one.result for name, one in found if name == check.after]
@@ -59,13 +59,13 @@ def examine(checks: Sequence[Check]) -> list[tuple[str, Finding]]:
 
 
 def exit_code(found: Sequence[tuple[str, Finding]]) -> int:
-    """1 when anything is at fault or could not be found out; a warning is none."""
+    """1 when a check is a fault or unknown, otherwise 0; a warning does not count."""
     bad = (Result.FAULT, Result.UNKNOWN)
     return int(any(finding.result in bad for _, finding in found))
 
 
 def text(found: Sequence[tuple[str, Finding]]) -> str:
-    """For a person: a line a check, what it names, and what to do."""
+    """The result for a person: a line for each check, what it names, and what to do."""
     lines = []
     for name, finding in found:
         lines.append(f"{name}: {finding.result}: {finding.sentence}")

@@ -1,7 +1,7 @@
-"""A run's JSON files as values: whatever is damaged in one is named, with the file and a remedy.
+"""A run's JSON files as values. An error about a damaged file names the file and a remedy.
 
-Rule: who asks a document for a field gets one of the right kind or an InputError, so no reader of a
-run's files needs a `try` of its own. `runs.RunFolder.read_json` is the door to all of this.
+Rule: a document gives each field in the right kind or raises InputError, so no reader of a run's
+files needs a `try` of its own. `runs.RunFolder.read_json` leads to all of this.
 """
 
 import json
@@ -16,12 +16,12 @@ from bamboo.named_files import LONGEST, read_own
 SCHEMA_VERSION = 1
 REMEDY = "put the original back, or move the folder of this run elsewhere"
 LATEST_S = 253_402_300_799
-"""The end of the year 9999: what comes later has no date."""
+"""The end of the year 9999; later times have no date."""
 _LARGEST = 1e300
 
 
 class Document(dict[str, Any]):
-    """An object in a JSON file; to ask it for a field that it lacks raises InputError."""
+    """An object in a JSON file. Reading a field that it lacks raises InputError."""
 
     def __init__(self, fields: Mapping[str, Any], *, path: Path, name: str) -> None:
         super().__init__(fields)
@@ -34,7 +34,7 @@ class Document(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What the value of a field can be."""
+    """The kind of a field's value."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -153,15 +153,16 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         },
     },
 }
-"""File name -> field -> its kind, where it is there; `a.b` is in `a`, `a[]` each one of a list."""
+"""File name -> field -> its kind if the field exists. `a.b` is a field of `a`, `a[]` an item of a
+list."""
 
 
 def read_document(path: Path) -> Document:
-    """The object in this file. Raises FileNotFoundError, and InputError for all that is damaged."""
+    """The object in this file. Raises FileNotFoundError, and InputError for any damage."""
     try:
         return _document(json.loads(read_text(path, most=LONGEST)), path)
     except (ValueError, RecursionError) as error:
-        # Also an integer of thousands of digits, or a list as deep.
+        # This also covers an integer of thousands of digits and a list nested that deep.
         raise InputError(f"{path} is not JSON: {error}; {REMEDY}") from error
 
 
@@ -177,8 +178,8 @@ def _document(raw: Any, path: Path) -> Document:
 
 
 def read_text(path: Path, *, most: int | None = None) -> str:
-    """The text of this file. Raises FileNotFoundError, InputError for all that is damaged, and
-    ValueError for one of `most` characters or more."""
+    """The text of this file. Raises FileNotFoundError, InputError for any damage, and ValueError
+    for a text of `most` characters or more."""
     try:
         return read_own(path, most=most)
     except FileNotFoundError:
@@ -190,7 +191,8 @@ def read_text(path: Path, *, most: int | None = None) -> str:
 
 
 def _checked(value: Any, name: str, *, path: Path, kinds: Mapping[str, Kind]) -> Any:
-    """The value with each object in it as a Document. Raises InputError for one of another kind."""
+    """The value, with each object in it as a Document. Raises InputError for a value of another
+    kind."""
     kind = kinds.get(name)
     if kind is not None and not kind.holds(value):
         shown = json.dumps(value)

@@ -1,7 +1,8 @@
 """What is known of the instances of a run: their duties, and how busy they were, part by part.
 
-Rule: the ledger of a live run has it; where that has lost any, the events have it, which lie in the
-run's folder; and of a run of a release that noted neither, the decisions still give the duties.
+Rule: the ledger of a live run is read first. Where the ledger has lost records, the events in the
+run's folder are read. For a run of a release that wrote neither, the duties are recomputed from the
+decisions.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ LEDGER, EVENTS, DECISIONS = "ledger", "events", "decisions"
 
 @dataclass(slots=True, kw_only=True)
 class Told:
-    """Of one part of a run."""
+    """What is known of one part of a run."""
 
     source: str
     changes: list[DutyChange] = field(default_factory=list)
@@ -34,10 +35,10 @@ class Told:
 def told_of(
     folder: RunFolder, *, store: Store | None, ledger: Iterable[LedgerRecord]
 ) -> list[Told]:
-    """Part by part, the best that there is; `store` and its `ledger` are those of a run that lives.
+    """Part by part, from the best source. `store` and its `ledger` are those of a live run.
 
-    Raises InputError for damaged files, StoreUnavailable, and UnreadableRecord for what another
-    release wrote.
+    Raises InputError for damaged files, StoreUnavailable, and UnreadableRecord for records of
+    another release.
     """
     now = part_of(folder).number
     found = told_by_events(folder)
@@ -54,7 +55,7 @@ def told_of(
 
 
 def told_by_ledger(ledger: Iterable[LedgerRecord]) -> Told | None:
-    """None where the ledger has lost some: its changes are numbered."""
+    """From the ledger; None where it has lost changes, which are numbered."""
     told = Told(source=LEDGER)
     changes: dict[int, DutyChange] = {}
     for record in ledger:
@@ -86,8 +87,8 @@ def told_by_events(folder: RunFolder) -> dict[int, Told]:
 
 
 def told_by_decisions(folder: RunFolder, store: Store, *, number: int) -> Told:
-    """The duties, made again from the decision log of part `number`; nobody knows how busy the
-    instances were."""
+    """The duties, recomputed from the decision log of part `number`. How busy the instances were is
+    unknown."""
     roster = Roster()
     for metric in read_metrics(folder.metrics):
         if metric.at_s is not None:

@@ -1,8 +1,8 @@
-"""Printing to a file on a full disk, or to nobody.
+"""Printing to a full disk, or to a reader that has gone.
 
-Rules: a line of progress, or the last error, is lost then, or comes later, and that is all: the run
-must not depend on it. What a command was asked for is not lost in silence, but where its reader has
-gone, as that of `bamboo launch JOB | head` does.
+Rules: a line of progress, or the last error, may then be lost or delayed, but nothing else happens,
+since the run must not depend on it. The result of a command is not lost silently, unless its reader
+has gone, as in `bamboo launch JOB | head`.
 """
 
 import errno
@@ -19,8 +19,8 @@ from cli.printable import printable
 
 
 def open_closed() -> None:
-    """Let what was closed before this process began lead nowhere: else the first file that is
-    opened takes its number, and gets what is printed."""
+    """Open the null device for each standard stream that was closed when this process began.
+    Otherwise the first file that is opened gets its number, and receives what is printed."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -34,8 +34,8 @@ def open_closed() -> None:
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True, over: bool = False) -> None:
-    """Progress: `click.echo`, but for a full disk, for a reader that has gone, and for what could
-    steer a terminal; `over`: in place of the line before, which had no end."""
+    """Print progress as `click.echo` does, but survive a full disk and a reader that has gone, and
+    escape what could control a terminal. `over` replaces the line before, which had no end."""
     try:
         click.echo(("\r" if over else "") + printable(text), err=err, nl=nl)
     except OSError as error:
@@ -46,12 +46,12 @@ def echo(text: str, *, err: bool = False, nl: bool = True, over: bool = False) -
 
 
 def note(text: str) -> None:
-    """A line of progress for a person, whatever standard output is for."""
+    """A line of progress for a person, whatever standard output is used for."""
     echo(text, err=True)
 
 
 def echo_result(text: str | bytes) -> None:
-    """What was asked for. Raises InputError where it cannot be written."""
+    """Print the result of a command. Raises InputError where it cannot be written."""
     try:
         click.echo(printable(text) if isinstance(text, str) else text, nl=isinstance(text, str))
     except OSError as error:
@@ -62,8 +62,8 @@ def echo_result(text: str | bytes) -> None:
 
 
 def refused_by_output(error: OSError) -> InputError | None:
-    """What to say of an error that came of printing, be it what click prints by itself; None for
-    any other."""
+    """The error to report for an OSError of printing, including what click prints itself; None for
+    any other error."""
     printed = any(f.f_code is click.echo.__code__ for f, _ in walk_tb(error.__traceback__))
     if not printed or error.errno not in DISK_FULL:
         return None
@@ -79,19 +79,19 @@ def _refused(error: OSError) -> InputError:
 
 
 def _read_by_nobody(descriptor: int) -> None:
-    """From now on what goes there goes nowhere: else what is buffered would fail once more when the
-    process ends."""
+    """Discard what is written there from now on. Otherwise what is buffered would fail once more
+    when the process ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that standard output is; None where it is none."""
+    """Columns of the terminal at standard output; None where it is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def progress_is_hidden() -> bool:
-    """Whether nobody looks at standard error."""
-    # A process that was started without one has None there.
+    """Whether standard error is not a terminal."""
+    # It is None in a process that was started without standard error.
     return sys.stderr is None or not sys.stderr.isatty()

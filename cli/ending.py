@@ -1,8 +1,8 @@
-"""The end of what a run holds in an account, by its tag alone; then of the login and the files that
-its instances booted from, where job or account file name store and bucket.
+"""Ends what a run holds in an account, by its tag alone. Then it deletes the login and the files
+that its instances booted from, where job or account file name store and bucket.
 
-Rule: neither store nor launcher nor run folder is needed, and to do it again does no harm. What a
-launcher that lives would start again is not ended under its hands: it is to be ended first.
+Rule: this needs neither store nor launcher nor run folder, and doing it again does no harm. A live
+launcher would start again what is ended here, so it has to be ended first.
 """
 
 import time
@@ -29,7 +29,7 @@ from cloud.provider import Held, HeldKind, Provider
 from cloud.recorder import Recorded
 
 DEADLINE_S = 300.0
-"""A GPU instance takes minutes to shut down, and its volumes go with it."""
+"""A GPU instance takes minutes to shut down, and its volumes are deleted with it."""
 GOING_S = 15.0
 LOOK_S = 0.1
 
@@ -42,9 +42,9 @@ def end_in_account(
     note: Callable[[str], None],
     deadline_s: float = DEADLINE_S,
 ) -> str:
-    """End everything of a run in a region and see that it is gone; what to say of it. `folder`:
-    the run's, where it is known. Raises BambooError where a launcher of it lives, StillLive,
-    CloudRefused, CloudUnavailable."""
+    """End everything of a run in a region and make sure that it is gone. Returns what to tell the
+    user. `folder` is the run's folder, where it is known. Raises BambooError where a launcher of
+    the run lives, StillLive, CloudRefused, CloudUnavailable."""
     found = None if folder is None else RunFolder(id=run, path=folder)
     if found is not None and not _led_no_more(found):
         raise BambooError(
@@ -64,7 +64,7 @@ def end_in_account(
         fleet = Fleet(provider, run=run, intents=intents)
         fleet.terminate_all(deadline_s=deadline_s, waiting=note, to_the_last=True)
     if isinstance(provider, Recorded):
-        with suppress(BooksUnwritable):  # it was noted, and whoever settles the run looks again
+        with suppress(BooksUnwritable):  # noted; settling the run checks again
             provider.close()
     _take_back(run, region, job)
     if not before and found is None:
@@ -80,14 +80,14 @@ def end_in_account(
 def runs_in_account(
     region: str, *, account: Callable[[str], Provider] = wiring.account
 ) -> tuple[RunId, ...]:
-    """Whoever holds anything there, by tag."""
+    """The runs that hold anything in the region, by tag."""
     return tuple(sorted({one.run for one in account(region).held(None) if one.run}))
 
 
 def runs_left(region: str, *, note: Callable[[str], None]) -> tuple[RunId, ...]:
-    """The runs with a role or a secret in the stack of the account file, if that is of the region:
-    what a launcher has left that was killed before its first instance is found by nothing else. Who
-    may see none may end instances all the same: `note` is told."""
+    """The runs with a role or a secret in the stack of the account file, if the stack is in this
+    region. Nothing else finds what a launcher has left that was killed before its first instance. A
+    user who may not list them can still end instances; `note` is called then."""
     stack = wiring.stack_in(region)
     found: set[RunId] = set()
     for look in (runs_with_role, lambda *there: wiring.run_secrets(*there).runs()):
@@ -99,8 +99,8 @@ def runs_left(region: str, *, note: Callable[[str], None]) -> tuple[RunId, ...]:
 
 
 def remove_left(region: str, stack: str) -> tuple[RunId, ...]:
-    """Take back the secrets and roles of all runs of a stack, of which nothing lives; whose they
-    were. Raises BambooError."""
+    """Delete the secrets and roles of all runs of a stack of which nothing lives. Returns those
+    runs. Raises BambooError."""
     secrets = wiring.run_secrets(region, stack)
     kept = secrets.runs()
     for run in kept:
@@ -113,7 +113,8 @@ def remove_left(region: str, stack: str) -> tuple[RunId, ...]:
 
 
 def _led_no_more(folder: RunFolder) -> bool:
-    """One that has left its receipt has nothing to do any more, and goes in a moment."""
+    """Whether the launcher has left its receipt: it has nothing more to do, and exits in a
+    moment."""
     end_s = time.monotonic() + GOING_S
     while not lock.is_free(folder):
         if not folder.receipt.exists() or time.monotonic() > end_s:
@@ -123,15 +124,15 @@ def _led_no_more(folder: RunFolder) -> bool:
 
 
 def _job_of(folder: RunFolder | None) -> JobConfig | None:
-    """The run's own, or as the account file has it."""
+    """The run's job, or otherwise one from the account file."""
     try:
         return account_job() if folder is None else job_of(folder)
-    except InputError:  # a damaged run names nothing
+    except InputError:  # the folder of a damaged run gives no job
         return account_job()
 
 
 def _take_back(run: RunId, region: str, job: JobConfig | None) -> None:
-    """Login, boot files and role, which a launcher that was killed has left. Raises BambooError."""
+    """Delete login, boot files and role that a killed launcher has left. Raises BambooError."""
     if job is None or job.cloud.provider == "local":
         return
     if job.cloud.region == region and job.cloud.bucket:
@@ -145,7 +146,8 @@ def _take_back(run: RunId, region: str, job: JobConfig | None) -> None:
 
 
 def account_job() -> JobConfig | None:
-    """A job that says nothing itself, as it would be in the account; None: none is named."""
+    """A job with the account file's settings and nothing of its own; None where no account is
+    named."""
     if not account_file().exists():
         return None
     return parse_job({"cloud": {**account_defaults(), "provider": "ec2"}}, file=str(account_file()))

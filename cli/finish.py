@@ -1,5 +1,6 @@
-"""The end of a run on disk: decision log, manifest of the final state, receipt. Nothing is lost
-by an end that is no good end: whatever is known by then is written.
+"""The end of a run on disk: decision log, manifest of the final state, receipt.
+
+A run that ends badly loses nothing either: everything that is known by then is written.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,10 +24,10 @@ from cli.views.preemption import noticed, preemption_line, short_preemption_line
 
 
 def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
-    """Write `final/manifest.json` from the stages' files, where the run ended in order; in an
+    """Write `final/manifest.json` from the stages' files, where the run ended in order. In an
     account they are fetched first.
 
-    Gives "" or a sentence why there is none.
+    Returns "", or a sentence that says why there is no manifest.
     """
     if progress.outcome not in (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET):
         return "no final state: the run did not end in order"
@@ -39,8 +40,8 @@ def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
 
 
 def _of_the_part_before(folder: RunFolder, step: int) -> bool:
-    """Whether the run ends where the part before it ended, because it was stopped before it went
-    on: that part's final state, put away when it was resumed, is the run's again."""
+    """Whether the run ends where the part before it ended, because it was stopped before it took a
+    step. Then that part's final state, which the resume put away, is the run's again."""
     before = list(parts_before(folder).values())
     if not before or folder.final.exists() or not before[-1].final_manifest.exists():
         return False
@@ -70,8 +71,8 @@ def _brought(folder: RunFolder, job: JobConfig, *, stages: int, step: int) -> st
 
 
 def bring_late(folder: RunFolder, receipt: Mapping[str, Any]) -> str:
-    """Fetch the final state of a run in an account that has ended in order, where its bucket was
-    away then; why it cannot be had, or "". Nothing is done for a run of this machine."""
+    """Fetch the final state of a run in an account that has ended in order while its bucket was
+    away. Returns why that is impossible, or "". Does nothing for a run of this machine."""
     job, ends = job_of(folder), (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET)
     if job.cloud.provider == "local" or receipt["outcome"] not in ends or not receipt["step"]:
         return ""
@@ -80,8 +81,9 @@ def bring_late(folder: RunFolder, receipt: Mapping[str, Any]) -> str:
 
 
 def wrong_with_final(folder: RunFolder, *, step: int | None = None) -> str:
-    """Why nothing can go on from the final state of a run, `step` steps in where that is given;
-    "": it can. Of a run in an account it is fetched first, where that is still to be done."""
+    """Why nothing can continue from the final state of a run, which is to be `step` steps in if
+    that is given; "" where it can. For a run in an account the state is fetched first if it is
+    missing."""
     late = folder.receipt.exists() and not folder.final_manifest.exists()
     if late and (why := bring_late(folder, folder.read_json(folder.receipt))):
         return why
@@ -97,9 +99,9 @@ def wrong_with_final(folder: RunFolder, *, step: int | None = None) -> str:
 def keep_stopped(
     folder: RunFolder, progress: Progress, terms: Terms, receipt: dict[str, Any]
 ) -> str:
-    """Make the final state of a run that was stopped a checkpoint, so that `bamboo resume` does no
-    step again, and name it in the receipt; what went wrong, or "". Where no step is left to be done
-    there is none, and where there is one already it stays."""
+    """Make the final state of a stopped run a checkpoint, so that `bamboo resume` repeats no step,
+    and name it in the receipt. Returns what went wrong, or "". A run with no steps left gets no
+    checkpoint, and one that exists already stays."""
     stopped = progress.outcome in (Outcome.STOPPED, Outcome.BUDGET)
     if not stopped or not folder.final_manifest.exists() or progress.steps_done >= progress.steps:
         return ""
@@ -132,9 +134,9 @@ def receipt_body(
     launched_s: float | None = None,
     beside: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of `receipt.json`, from which summary and receipt are printed. `part`: the one
-    that ends; `wall_s` is what all parts lasted. `launched_s`: when the first began; `beside`: what
-    stood beside the instances."""
+    """The content of `receipt.json`, from which summary and receipt are printed. `part` is the part
+    that ends; `wall_s` is the time of all parts together. `launched_s` is when the first part
+    began, and `beside` the overheads."""
     usd = bill.usd
     part = part or Part(number=1, started_s=progress.started_at_s)
     passed_s = part.led_before_s + progress.now_s - part.started_s
@@ -190,8 +192,8 @@ def receipt_body(
 
 
 def with_taken(progress: Progress, rented: Iterable[Rented]) -> Progress:
-    """The same with the nodes that the cloud took when no other was left to write it down: of
-    those that are lost together as the last ones no decision tells."""
+    """The same progress, with the nodes that the cloud took when no node was left to report it.
+    When the last nodes are lost together, no decision records their loss."""
     state, taken = progress.state, {item.instance: item for item in rented if item.interrupted}
     unseen = [node for node in state.nodes if node.status.live and node.instance in taken]
     lost = [
@@ -210,13 +212,13 @@ def with_taken(progress: Progress, rented: Iterable[Rented]) -> Progress:
 
 
 def _with_beside(usd: float, beside: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What stood beside the instances, and all together: what the run's limit is held against."""
+    """The overheads, and the total that the run's limit is compared with."""
     if beside is None:
         return {}
     return {"beside": dict(beside), "whole_usd": round(usd + float(beside["usd"]), 6)}
 
 
 def save_receipt(folder: RunFolder, body: dict[str, Any]) -> None:
-    """Write the receipt, then take the endpoint away: from here on the run has ended."""
+    """Write the receipt, then remove the endpoint. From here on the run has ended."""
     write_json(folder.receipt, body)
     folder.endpoint.unlink(missing_ok=True)

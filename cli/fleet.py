@@ -1,9 +1,9 @@
 """The fleet of a run as the launcher sees it: EC2 code for the instances, the cloud's log for the
-bill, the site of the run for preemptions.
+bill, the run's site for preemptions.
 
-Rule: a cloud that asks for fewer calls, or does not answer for a moment, stops nothing: what was to
-be done is done in a later turn. Only a refusal for good ends the launch, while the run forms; later
-one stops nothing either, as the credentials of a launcher may expire and be renewed.
+Rule: a cloud that throttles calls, or does not answer for a moment, stops nothing, and the work is
+done in a later turn. Only a permanent refusal ends the launch, and only while the run forms. Later
+it stops nothing either, because a launcher's credentials may expire and be renewed.
 """
 
 import math
@@ -25,16 +25,16 @@ from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from cloud.reconcile import Gang
 
 QUIET_TIMES = 2.0
-"""A cloud that gave no answer is asked again after so many times as long as that took: it may hold
-up the launcher for a third of the time, not for all of it."""
+"""A cloud that gave no answer is asked again after this many times the time that it took. So it
+delays the launcher for a third of the time at most."""
 UNREACHABLE_S = 10.0
-"""A cloud of this machine that cannot be reached for so long forms no run."""
+"""A run does not form when the cloud on this machine is unreachable for so long."""
 GRACE_S = 120.0
-"""So long after its deadline an instance with a notice is left to the cloud."""
+"""An instance with a notice is left to the cloud until so long after its deadline."""
 
 
 class FormerFleet:
-    """What is left of the fleet of a run whose local cloud is gone: its bill."""
+    """What is left of the fleet when a run's local cloud is gone: its bill."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class FormerFleet:
         self._on_demand, self._free_first_hour = on_demand_usd_per_hour, free_first_hour
 
     def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
-        """Nothing can be started."""
+        """Does nothing: without the cloud nothing can be started."""
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
-        """It ended with its cloud."""
+        """Does nothing: the instance ended with its cloud."""
 
     def terminate_all(self) -> None:
-        """They ended with their cloud."""
+        """Does nothing: the instances ended with their cloud."""
 
     def rented(self) -> Sequence[Rented]:
         return rented_in(
@@ -64,7 +64,7 @@ class FormerFleet:
         )
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
-        """There is nobody to order it from."""
+        """Does nothing: there is no cloud that could take it."""
 
     def kill_stamps_s(self) -> Mapping[str, float]:
         return kill_stamps_s(self._kills)
@@ -74,12 +74,15 @@ class FormerFleet:
 
 
 class RunFleet:
-    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
-    how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
-    no limit; `anchors`: so many of them are on demand; `gang`: while the run forms, fewer are given
-    up; `max_usd`: without a launcher none is to cost more, 0: no limit; `dearest_usd_per_hour`: an
-    instance may cost. `close`, when all is over, raises BooksUnwritable where the bill is not
-    written down to its end."""
+    """`launcher.Fleet` over `cloud.Fleet`.
+
+    `note` tells a person what the cloud said. `zones` is how many nodes each zone is to have,
+    `most` the most instances at once (0: no limit), `anchors` how many of them are on demand. A
+    `gang` that does not come together while the run forms is given up. `max_usd` is the cost at
+    which instances end without a launcher (0: no limit), `dearest_usd_per_hour` the highest price
+    of an instance. `close` is called at the end and raises BooksUnwritable where the bill is not
+    completely written.
+    """
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class RunFleet:
         self._now = now
         self.close = close
         self._asked: set[InstanceId] = set()
-        """Instances that this launcher has asked the cloud to end."""
+        """Instances that this launcher has told the cloud to end."""
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
         self._ask_at_s = -math.inf
@@ -129,11 +132,12 @@ class RunFleet:
         self._gave_up = False
 
     def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
-        """Keep as many nodes as the run may have until it is to end, and those that the core
-        wants beyond, for who is advised to leave or slow: what is lost or has a notice is replaced
-        at once. One that then goes leaves its place to the node that was started for it. `nodes`:
-        so many instead, as a trace or the autoscaler has them; `new`: no more are started now, as
-        no more were held against the budget."""
+        """Keep as many nodes as the job allows until the run is to end, plus those that the core
+        wants as replacements for slow nodes and nodes with rebalance advice. A node that is lost or
+        has a notice is replaced at once. When a node with advice then goes, the node that was
+        started for it has its place. `nodes` overrides the number of nodes, for a trace or the
+        autoscaler. `new` limits how many are started now, since no more were counted against the
+        budget."""
         began_s = self._now()
         if began_s < self._ask_at_s:
             return
@@ -173,12 +177,12 @@ class RunFleet:
         except CloudRefused as error:
             if state.phase is Phase.FORMING:
                 raise
-            # those who are there train on
+            # the existing instances train on
             self._say("; ".join([*refused, f"no replacement: {error}"]))
 
     def _end_waiting(self, began_s: float) -> list[str]:
-        """End what was to end before. What the cloud refuses of it, as when credentials have
-        expired, is tried again in a later turn; meanwhile the others train on."""
+        """End the instances whose end failed before. When the cloud refuses, as with expired
+        credentials, a later turn tries again, and meanwhile the other nodes train on."""
         refused: dict[str, None] = {}
         for instance, reason in list(self._to_terminate.items()):
             try:
@@ -191,8 +195,9 @@ class RunFleet:
         return list(refused)
 
     def _end_gone(self, state: State) -> None:
-        """Whoever decided that a node is gone, or may go, has its instance ended; a launcher that
-        died then, or a log that was lost or cut short, would leave it to be paid to the end."""
+        """End the instance of every node that is gone or may go. The node that decided this ends
+        the instance too, but if a launcher died then, or a log was lost or cut short, the instance
+        would be billed to the end of the run."""
         gone = {
             n.instance
             for n in state.nodes
@@ -205,8 +210,9 @@ class RunFleet:
                 self.terminate(InstanceId(one.instance), reason="its node is gone")
 
     def _end_left_over(self, state: State) -> None:
-        """A node that has handed over is left to the cloud, which may take it free of charge; one
-        that the cloud does not take after all would be paid for nothing."""
+        """A node that has handed over is left to the cloud, which may take it free of charge. An
+        instance that the cloud does not take after all would be paid for nothing, so it is ended
+        here."""
         for node in state.nodes:
             due_s = node.notice_deadline_s
             over = due_s is not None and self._now() - due_s > GRACE_S
@@ -214,7 +220,7 @@ class RunFleet:
                 self.terminate(node.instance, reason="the cloud gave notice and did not take it")
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
-        """End one instance, now or as soon as the cloud answers; once, however often it is said."""
+        """End one instance, now or as soon as the cloud answers. Repeated calls end it once."""
         if instance in self._asked:
             return
         self._asked.add(instance)
@@ -234,9 +240,9 @@ class RunFleet:
         del self._to_terminate[instance]
 
     def terminate_all(self) -> None:
-        """End everything; with a dead local cloud there is nothing left to end. Raises BambooError
-        when the cloud does not do it in time, the first time only: nothing is gained by waiting for
-        it again."""
+        """End everything. With a dead local cloud there is nothing left to end. Raises BambooError
+        when the cloud does not end everything in time, but only the first time, since waiting again
+        would not help."""
         if self._gave_up or not self._site.alive():
             return
         try:
@@ -250,22 +256,23 @@ class RunFleet:
         return self._bill.rented()
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
-        """Have the cloud take it; one that went by itself meanwhile is only told of."""
+        """Have the cloud take the instance. If it went by itself meanwhile, only a note is
+        printed."""
         try:
             self._site.preempt(instance, notice_s=notice_s, cause=cause)
         except BambooError as error:
             self._say(f"a planned preemption did not happen: {error}")
 
     def kill_stamps_s(self) -> Mapping[str, float]:
-        """As the local cloud, or a worker that took its own instance away, wrote them down."""
+        """As recorded by the local cloud, or by a worker that killed its own instance."""
         return kill_stamps_s(self._kills)
 
     def alive(self) -> bool:
         return self._site.alive()
 
     def _silent(self, error: BambooError, began_s: float) -> None:
-        """The cloud was asked at `began_s` and gave no answer. Where it is on this machine and
-        cannot be reached, that is said in place of what the call ran into."""
+        """The cloud was asked at `began_s` and gave no answer. If it is on this machine and cannot
+        be reached, the note says that instead of the error of the call."""
         self._unreachable = self._site.unreachable() if isinstance(error, CloudUnavailable) else ""
         if not self._unreachable:
             self._unreachable_since_s = math.inf
@@ -275,20 +282,21 @@ class RunFleet:
         self._say(self._unreachable or str(error))
 
     def _give_up_forming(self, state: State) -> None:
-        """Raises BambooError for a run that waits for nodes which nobody can start. One that trains
-        goes on: its cloud may come back."""
+        """Raises BambooError for a run that waits for nodes which cannot be started. A run that
+        trains goes on, because its cloud may come back."""
         forms = state.phase is Phase.FORMING
         if forms and self._now() - self._unreachable_since_s >= UNREACHABLE_S:
             raise BambooError(self._unreachable)
 
     def _wait(self, began_s: float) -> None:
-        """Ask nothing for a while, the longer the longer the cloud took that was asked at
-        `began_s`."""
+        """Ask nothing for a while: the longer the cloud took since `began_s`, the longer the
+        pause."""
         now_s = self._now()
         self._ask_at_s = now_s + QUIET_TIMES * (now_s - began_s)
 
     def _say(self, text: str, *, detail: bool = False) -> None:
-        """Tell it once, however often it is so. `detail`: a replacement that came as expected."""
+        """Print it once, however often it is true. `detail` marks a replacement that came as
+        expected."""
         if text and text != self._noted:
             (self._detail if detail else self._note)(text)
         self._noted = text

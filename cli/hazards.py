@@ -1,9 +1,9 @@
-"""How often nodes of an instance type are lost: `planner.hazards`, with what lies on this machine.
+"""How often nodes of an instance type are lost: `planner.hazards` with the data on this machine.
 
-Rule: the one place where a rate of losses is chosen; plan, cost, simulation and launch take it from
-here. Own runs are those in an account, by the log of what the cloud billed: a run of this machine
-has the losses that were ordered of it. A run that cannot be read, or is somebody else's, counts as
-none: it never breaks a plan.
+Rule: plan, cost, simulation and launch all take their rate of losses from here. It counts own runs
+in an account, by the log of what the cloud billed. Runs of this machine do not count, because their
+losses were ordered. A run that is unreadable or belongs to another user counts as none, and never
+breaks a plan.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ HOUR_S = 3600.0
 
 
 def rate_of(kind: str, region: str, *, asked: LossRate | None = None) -> LossRate:
-    """Of losses of an instance type; `asked`: what the command line says of it."""
+    """The rate of losses of an instance type. `asked` is the rate from the command line."""
     return rates_in(region, asked=asked)(kind)
 
 
@@ -43,7 +43,7 @@ def own_runs(region: str) -> dict[str, OwnRuns]:
 
 
 def _of_run(folder: RunFolder, region: str) -> dict[str, OwnRuns]:
-    """Nothing of a run of this machine, of another region, or one that is damaged."""
+    """Empty for a run of this machine, of another region, or a damaged one."""
     try:
         cloud = folder.read_json(folder.resolved).get("cloud")
         if not isinstance(cloud, Mapping) or cloud.get("provider") == "local":
@@ -69,7 +69,7 @@ def _of_run(folder: RunFolder, region: str) -> dict[str, OwnRuns]:
 
 
 def _lived(one: Rented, last_s: float) -> Lived:
-    """`last_s`: when an instance without an end was seen last."""
+    """`last_s` is when an instance without an end was last seen."""
     end_s = last_s if one.ended_at_s is None else one.ended_at_s
     hours = max(0.0, end_s - one.started_at_s) / HOUR_S
     return Lived(hours=hours if isfinite(hours) else 0.0, losses=int(one.interrupted))

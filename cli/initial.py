@@ -1,7 +1,7 @@
 """`train.init = "run:ID[@step]"`: a run that begins with the weights of another one.
 
-Rule: only the weights are taken, neither moments nor the place in the data. They are looked at
-before the launch and kept with the new run, which needs the other one no more.
+Rule: only the weights are taken, neither the moments nor the place in the data. They are checked
+before the launch and copied into the new run, which then no longer needs the other one.
 """
 
 import re
@@ -32,11 +32,11 @@ _INIT = re.compile(r"run:([^@\s]+)(?:@([0-9]{1,9}))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The state of another run, by its place."""
+    """Where the state of another run is."""
 
     folder: RunFolder
     step: int | None
-    """None: that of its end."""
+    """None: the state at its end."""
 
     def __str__(self) -> str:
         at = "its end" if self.step is None else f"step {self.step}"
@@ -44,8 +44,8 @@ class Source:
 
 
 def begin_with(job: JobConfig) -> tuple[JobConfig, Weights | None]:
-    """The job with the digest of the weights that it begins with, and those; None: with its own.
-    Raises InputError where they cannot be had, StorageUnavailable."""
+    """The job with the digest of its initial weights, and those weights; None for a job that begins
+    with its own. Raises InputError where they cannot be read, StorageUnavailable."""
     if not job.train.init:
         return job, None
     with _files(job, source_of(job)) as (files, run, step):
@@ -55,7 +55,7 @@ def begin_with(job: JobConfig) -> tuple[JobConfig, Weights | None]:
 
 def keep(job: JobConfig, weights: Weights, folder: RunFolder) -> None:
     """Write them into the folder of the new run. Raises InputError when they have changed since, or
-    the disk does not take them."""
+    the disk is full."""
     kept = folder.path / INIT_FOLDER
     try:
         with _files(job, source_of(job)) as (files, _, _):
@@ -68,8 +68,8 @@ def keep(job: JobConfig, weights: Weights, folder: RunFolder) -> None:
 
 
 def check_kept(folder: RunFolder, before: JobConfig, job: JobConfig) -> None:
-    """Raise InputError unless the run in this folder, which goes on as `job`, has the weights that
-    it began with still: `verify` and who begins anew need them."""
+    """Raise InputError unless the run in this folder, which continues as `job`, still has its
+    initial weights. `verify` needs them, and so does a run that begins again from step 0."""
     if job.train.init != before.train.init:
         raise _at(
             job,
@@ -81,7 +81,7 @@ def check_kept(folder: RunFolder, before: JobConfig, job: JobConfig) -> None:
 
 
 def said(weights: Weights) -> str:
-    """Where they come from, in a line."""
+    """Where the weights come from, in a line."""
     return (
         f"begins with the weights of run {weights.run} after step {weights.step} "
         f"({weights.digest[:12]}), kept with the run; moments, data and learning rate begin anew"
@@ -89,7 +89,7 @@ def said(weights: Weights) -> str:
 
 
 def source_of(job: JobConfig) -> Source:
-    """Raises InputError for what names no run."""
+    """The source that the job names. Raises InputError for a text that names no run."""
     found = _INIT.fullmatch(job.train.init)
     if found is None:
         raise _at(job, "names no run", 'write "run:ID", or "run:ID@20" for a checkpoint of it')
@@ -101,8 +101,8 @@ def source_of(job: JobConfig) -> Source:
 
 
 def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> None:
-    """Raise InputError with the first tensor that is another one in the job's model, as the
-    preflight has `seen` it; where it looked at no layer there is nothing to compare."""
+    """Raise InputError that names the first tensor that differs from the job's model, as the
+    preflight has `seen` it. Where the preflight looked at no layer there is nothing to compare."""
     shapes: dict[str, Sequence[int]] = {
         f"{layer['index']}.{name}": shape
         for layer in seen["layers"]
@@ -130,7 +130,8 @@ def _in_order(name: str) -> tuple[int, str]:
 
 @contextmanager
 def _files(job: JobConfig, source: Source) -> Iterator[tuple[list[Path], str, int]]:
-    """The files of that state, for as long as the block lasts, the run and its steps."""
+    """The files of that state, the run and its number of steps. The files exist until the block
+    ends."""
     folder = source.folder
     if why := finish.wrong_with_final(folder, step=source.step):
         if source.step is None:

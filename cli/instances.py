@@ -1,7 +1,7 @@
-"""What the instances of a job are asked for with: image, template, network, rights, boot script.
+"""The request for the instances of a job: image, template, network, rights, boot script.
 
-Rule: in an account the instances of a run have a role of the run's own, unless the job names an
-instance profile, which brings the rights that its owner gave it.
+Rule: in an account the instances of a run have a role of that run, unless the job names an instance
+profile with rights of the user's choice.
 """
 
 from bamboo.config.tree import JobConfig
@@ -11,23 +11,24 @@ from cloud.ec2.run_role import RunRole
 from cloud.ec2.user_data import boot_script
 
 LOCAL_IMAGE = "ami-00000000"
-"""The mock starts processes, whatever the image; the real one stands in the launch template."""
+"""The mock starts processes, whatever the image. In an account the launch template has the
+image."""
 LAUNCH_TEMPLATE = "bamboo-worker"
-"""As `terraform/` names it by default."""
+"""The default name in `terraform/`."""
 
 
 def has_role(job: JobConfig) -> bool:
-    """Whether a role is made for each run of this job."""
+    """Whether each run of this job gets a role of its own."""
     return job.cloud.provider == "ec2" and not job.cloud.instance_profile
 
 
 def ec2_settings(job: JobConfig) -> Ec2Settings:
-    """What does not change from launch to launch of a job."""
+    """The settings that all launches of a job share."""
     cloud = job.cloud
     subnets = {subnet.zone: subnet.id for subnet in cloud.subnets}
     groups = (cloud.security_group,) if cloud.security_group else ()
     if cloud.provider == "local":
-        # The mock takes of a template only what the request repeats.
+        # Of a template the mock uses only what the request repeats.
         return Ec2Settings(
             region=cloud.region,
             image=LOCAL_IMAGE,
@@ -53,8 +54,8 @@ def ec2_settings(job: JobConfig) -> Ec2Settings:
 
 
 def run_settings(job: JobConfig, run: RunId) -> Ec2Settings:
-    """The settings with which the instances of a run are asked for: with its own role, if one is
-    made for it."""
+    """The settings that the instances of a run are requested with, including the run's own role if
+    it has one."""
     settings = ec2_settings(job)
     if not has_role(job):
         return settings

@@ -1,7 +1,7 @@
-"""Checkpoints of a job as its plan has them: how often, where to, and what they cost.
+"""The checkpoints of a planned job: how often, where to, and what they cost.
 
-Rule: the interval is the planner's (`bamboo.planner.checkpoint_cost`); here is only what the job
-says of it, and what a reader is told.
+Rule: the planner chooses the interval (`bamboo.planner.checkpoint_cost`). This file only reads what
+the job says of it, and puts the choice into words.
 """
 
 from dataclasses import dataclass, replace
@@ -19,29 +19,29 @@ class Kept:
     """The checkpoints of a plan, in figures."""
 
     every_steps: int
-    """0: none is written."""
+    """Steps between two checkpoints; 0: none is written."""
     every_s: float
-    """Of calm steps."""
+    """Time of these steps when they are calm."""
     planned: bool
     """Whether the job leaves the interval to the plan."""
     run_s: float
-    """All calm steps."""
+    """Time of all steps when they are calm."""
     fatal_per_hour: float
     cost_s: float
-    """What one takes of the training."""
+    """Training time that one checkpoint costs."""
     stored_bytes: float
-    """Of all that are kept, and one more while it is written."""
+    """Bytes of all kept checkpoints, and of one more while it is written."""
     bucket: bool
     usd_per_hour: float
     """Storage and requests; 0 without a bucket."""
 
     @property
     def share(self) -> float:
-        """Of the time."""
+        """Share of the training time that checkpoints cost."""
         return self.cost_s / self.every_s if self.every_s else 0.0
 
     def body(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """The value in `--json`."""
         return {
             "every_steps": self.every_steps,
             "every_s": self.every_s if self.every_steps else None,
@@ -57,32 +57,34 @@ class Kept:
 
 
 def given_every(job: JobConfig) -> int | None:
-    """Steps between two checkpoints as the job says; None: it leaves them to the plan."""
+    """Steps between two checkpoints as the job gives them; None: the job leaves them to the
+    plan."""
     every = job.checkpoint.every_steps
     return None if isinstance(every, str) else every
 
 
 def with_interval(job: JobConfig, every_steps: int) -> JobConfig:
-    """The job with what its plan says where it leaves that open."""
+    """The job with the plan's interval, if the job leaves it open."""
     if given_every(job) is not None:
         return job
     return replace(job, checkpoint=replace(job.checkpoint, every_steps=every_steps))
 
 
 def in_bucket(job: JobConfig) -> bool:
-    """Whether checkpoints go where each request is paid."""
+    """Whether checkpoints go to a bucket, where each request costs money."""
     url = job.checkpoint.url
     return url.startswith("s3://") or (not url and job.cloud.provider == "ec2")
 
 
 def put_usd(job: JobConfig, catalogue: Catalogue) -> float:
-    """Of a request that writes to the checkpoints; 0: they go to a directory, or nobody knows."""
+    """Price of a request that writes to the checkpoints; 0 where they go to a directory, or the
+    price is unknown."""
     price = catalogue.auxiliary.get("put")
     return price.usd / REQUESTS if price is not None and in_bucket(job) else 0.0
 
 
 def kept_by(job: JobConfig, plan: Plan, catalogue: Catalogue) -> Kept | None:
-    """Of a planned job; None: nobody knows how long a step takes."""
+    """The checkpoints of a planned job; None where the time of a step is unknown."""
     if plan.full is None:
         return None
     every, step_s, shards = plan.checkpoint_every, plan.full.step_s, plan.shards

@@ -1,8 +1,8 @@
 """The launcher's loop: follow a run's decisions and metrics, act for the fleet, keep books.
 
 It decides nothing about membership: it appends events like any member, and performs the effects
-addressed to the fleet. Every port is given, so that the loop runs in tests against a store in
-memory and a fleet of values. One turn blocks for at most `TURN_S`, in the wait for decisions.
+addressed to the fleet. All ports are arguments, so tests run the loop against a store in memory and
+a fleet of values. One turn blocks for at most `TURN_S`, in the wait for decisions.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,15 @@ FLEET_EVERY_S = 0.5
 LEDGER_EVERY_S = 3.0
 PACE_EVERY_S = 5.0
 APPEND_DEADLINE_S = 2.0
-"""An event that cannot be appended now is said again in a later turn."""
+"""An event that cannot be appended within this time is appended again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
 
 
 class Launcher:
-    """The launcher of one run. `run` returns how it looked at its end, or when this one left.
+    """The launcher of one run. `run` returns the progress at the run's end, or when this launcher
+    left.
 
-    `booked` is what earlier launchers of the same run have written down: it is not written again.
+    `booked` is what earlier launchers of the same run have written, which is not written again.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class Launcher:
         self._due_at_s: dict[str, float] = {}
         self._asked_to_stop = False
         self._cut_off = False
-        """Whether the run was ended from here, because its store could not be asked."""
+        """Whether this launcher ended the run because the store did not answer."""
 
     def run(self) -> Progress:
         """Go on until the run is over, the user asks twice, or this launcher is to leave. Raises
-        BambooError when the store or the cloud is gone; unless it left, the caller terminates the
-        fleet whatever comes out of this."""
+        BambooError when the store or the cloud is gone. Unless the launcher left, the caller
+        terminates the fleet in every case."""
         self.catch_up()
         while not self.progress.finished:
             if self._ports.leave():
@@ -102,8 +103,8 @@ class Launcher:
         return self.progress
 
     def catch_up(self) -> None:
-        """Read and book all that there is, before anything else is done: who takes up a run must
-        not act on a state of long ago."""
+        """Read and book everything that the store has before anything else is done. A launcher that
+        takes over a run must not act on an old state."""
         store = self._ports.store
         while not (self._ports.leave() or self._cut_off or self._ports.interrupts() >= 2):
             try:
@@ -126,7 +127,7 @@ class Launcher:
         try:
             self._read(timeout_s=timeout_s)
             if self._outage.lasts:
-                self._to_ledger()  # a store that is read may take nothing still
+                self._to_ledger()  # a store that can be read may still refuse writes
             self._outage.answered(self._ports.now())
             self._control()
         except StoreUnavailable as error:
@@ -155,7 +156,7 @@ class Launcher:
                 self._pace.told(self.progress.state, node, beat)
 
     def _read_metrics(self) -> bool:
-        """Whether any came."""
+        """Whether there were any."""
         records = self._ports.store.records("metrics", after_id=self._metrics_after, timeout_s=0.0)
         for record_id, record in records:
             self._metrics_after = record_id
@@ -219,7 +220,8 @@ class Launcher:
                 at_s=decision.now_s,
                 data={"reason": decision.reason, "version": decision.state.version},
             )
-        # Performed again even when booked: its author may have died in between. It does no harm.
+        # An effect is performed again even when it is booked, since its author may have died in
+        # between. Performing it twice does no harm.
         for effect in decision.effects:
             match effect:
                 case TerminateInstance():
@@ -243,7 +245,7 @@ class Launcher:
         if self._autoscaler is not None:
             self._autoscaler.stepped(step, float(record["t_s"]))
         if "used" in record:
-            # Every time that it is said: `verify --samples` holds each record against the data.
+            # Every report is kept, because `verify --samples` compares each record with the data.
             self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
         if self.progress.step > before:
             self._ports.screen.stepped(self.progress)
@@ -264,21 +266,22 @@ class Launcher:
             )
         )
         if repeated:
-            # Kept in the books, so that `verify` sees it too.
+            # It is in the books too, so `verify` finds it.
             self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
 
     # ------------------------------------------------------------------ acting
 
     def _spent(self) -> None:
-        """What ending now would cost, the 60 s minimum of every instance included: the screen,
-        the ledger, the budget and at the end the receipt say the same."""
+        """Compute what the run would cost if it ended now, with the 60 s minimum of every instance.
+        The screen, the ledger, the budget and at the end the receipt use this figure."""
         rented, now_s = self._ports.fleet.rented(), self._ports.now()
         progress = replace(self.progress, crossed_bytes=self._accounts.crossed_bytes)
         self.progress = self._spending.at(progress, rented, missing=self._missing, now_s=now_s)
 
     def _within_limit(self, nodes: int | None) -> tuple[int | None, int | None]:
-        """(Nodes to keep, how many to start at most.) A run that is to stop, or has to for what
-        that would cost, rents no more; where dollars are limited, one lost from now on waits."""
+        """(Nodes to keep, how many to start at most.) A run that is to stop, or whose cost requires
+        it, rents no more nodes. Where dollars are limited, a node that is lost from now on is
+        replaced only after the limit was checked again."""
         rented, state = self._ports.fleet.rented(), self.progress.state
         here, self._missing = short_of(self._job, state, rented, wanted=nodes)
         trains, limited = state.assignment is not None, self._job.budget.max_usd > 0
@@ -328,7 +331,8 @@ class Launcher:
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
     def _store_away(self, error: StoreUnavailable) -> None:
-        """Money is spent meanwhile, and nobody can be asked to stop."""
+        """The store is away. The run costs money meanwhile, and its members cannot be asked to
+        stop."""
         now_s = self._ports.now()
         self._deadlines.away(now_s)
         if not self.progress.finished:
@@ -347,7 +351,7 @@ class Launcher:
     # ------------------------------------------------------------------ the end
 
     def _let_leave(self) -> None:
-        """Workers have written all; let them go in order, then end every instance."""
+        """The workers have written everything. Let them leave in order, then end every instance."""
         end_s = self._ports.now() + LEAVING_S
         while self.progress.state.live_nodes() and self._ports.now() < end_s:
             self._turn(timeout_s=TURN_S)
@@ -357,7 +361,7 @@ class Launcher:
         self._to_ledger(last=True)
 
     def _stop_at_once(self) -> Progress:
-        """The second request: say so in the log if the store still answers, and go."""
+        """The second request to stop: write it to the log if the store still answers, and end."""
         sentence = f"ended at once after step {self.progress.step}, as was asked"
         try:
             self._ports.append(
@@ -371,7 +375,7 @@ class Launcher:
         return self.progress
 
     def _end_here(self, outcome: Outcome, sentence: str) -> None:
-        """End every instance, and the run with it unless its members did."""
+        """End every instance, and also the run unless its members did."""
         self._accounts.book(self.progress, last=True)
         self._ports.fleet.terminate_all()
         if not self.progress.finished:

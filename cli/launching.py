@@ -3,8 +3,9 @@
     load, preflight, plan  ->  (dry run: show, stop)  ->  claim the id  ->  lead the run here, or in
     a launcher in the background (`background`)
 
-Rule: nothing is started before everything that can be known is known, but for what looks at the
-model: a process, or a local cloud that has begun and is no run's yet (`begun`).
+Rule: everything that can be checked is checked before anything is started. The only exception is
+what looks at the model: a process, or a local cloud that has begun and does not belong to a run yet
+(`begun`).
 """
 
 import random
@@ -47,29 +48,29 @@ from cli.strategies import Given, placed, strategy_for
 from cli.terms import save_terms
 
 Look: TypeAlias = Callable[[JobConfig], dict[str, Any]]
-"""What is seen of a job's model and data."""
+"""Looks at a job's model and data, as the preflight does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A job that could be launched now; nothing was started for it."""
+    """A job that could be launched now. Nothing was started for it."""
 
     run: RunId
     job: JobConfig
     planned: Planned
     trace: Replayed | None
     weights: Weights | None = None
-    """Those of another run that it begins with, where `train.init` names one."""
+    """The weights of another run that it begins with, where `train.init` names one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAsked:
-    """What a person says of the trace that a run is to be played on."""
+    """The trace options of the command line."""
 
     path: Path
     time_scale: float
     restart_s: float | None
-    """Charged for a restart; None: its time counts as all the rest."""
+    """Charged for a restart; None: a restart counts with the time that it takes."""
     max_nodes: int | None
     """None: as many as the job may have."""
     hours: float | None
@@ -87,9 +88,9 @@ def prepare(
     gpu: str | None = None,
     begun: Begun | None = None,
 ) -> Prepared:
-    """Everything that can be found out before a start. `strategy`: the file that places the job;
-    `gpu`: as `look_at` takes it, of a dry run alone; `begun`: as of `plan_again`. Raises
-    InputError, RunExists."""
+    """Check everything that can be checked before a start. `strategy` is the file that places the
+    job. `gpu` is for a dry run only, see `look_at`; `begun` as in `plan_again`. Raises InputError,
+    RunExists."""
     if gpu is not None and not dry_run:
         raise InputError(
             "--gpu models the times of a plan, and a launch looks at every layer; add --dry-run, "
@@ -102,7 +103,7 @@ def prepare(
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
-    if gpu is None:  # else a plan of what is not here
+    if gpu is None:  # with `gpu` the plan is for a GPU that this machine does not have
         refuse_unfit(job, runs.home())
     if not dry_run:
         _check_surroundings(job, run, played=trace is not None)
@@ -110,7 +111,7 @@ def prepare(
             refresh_for_launch(
                 job.cloud.region, note=note, source=wiring.price_source, now=datetime.now(UTC)
             )
-    # Refuses what has no price, before any work.
+    # Refuse a job without a price before any work is done.
     cheapest_pool(job, load_catalogue(job.cloud.region))
     there = job if given is None else placed(job, given.placement)
     refuse_too_few_instances(there, grid_of(there), standbys=there.cluster.standbys)
@@ -136,9 +137,9 @@ def plan_again(
     look: Look | None = None,
     begun: Begun | None = None,
 ) -> Prepared:
-    """As `prepare`, for a job that was launched before, by the prices of then where they are
-    given; `look` is what is seen of it, by default all of it, from where the run's local cloud is
-    then `begun`. Raises InputError."""
+    """As `prepare`, for a job that was launched before, with the prices of that launch where they
+    are given. `look` looks at the job; by default it looks at everything, from the run's local
+    cloud, which is then `begun`. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
     if job.autoscale.enabled and played is not None:
         raise InputError(
@@ -188,7 +189,7 @@ def _check_surroundings(job: JobConfig, run: RunId, *, played: bool) -> None:
 
 def check_place(job: JobConfig, run: RunId) -> None:
     """Raises InputError, StoreRefused or StorageUnavailable unless the run can live where the job
-    says: of a job on this machine its store is asked, of another one the account is too."""
+    says. For a job on this machine its store is checked, otherwise the account too."""
     if job.cloud.provider != "local":
         check_account(job, run)
     elif url := store_of_job(job):
@@ -198,8 +199,8 @@ def check_place(job: JobConfig, run: RunId) -> None:
 def claim(
     prepared: Prepared, *, source: Path, started_s: float, detached: bool
 ) -> tuple[RunFolder, Lock]:
-    """Make the run's folder with its fixed files, the user's code among them, and be its launcher.
-    Raises RunExists, and InputError when that code has changed since it was looked at."""
+    """Make the run's folder with its fixed files, among them the user's code, and become its
+    launcher. Raises RunExists, and InputError when that code has changed since it was looked at."""
     folder = runs.create(runs.home(), prepared.run)
     held = lock.take(folder)
     assert held is not None, "a folder made just now has no launcher"
@@ -221,8 +222,8 @@ def claim(
 
 
 def _with_files(folder: RunFolder, prepared: Prepared) -> JobConfig:
-    """The job that trains with the run's own copy of the user's code, and of the weights that it
-    begins with, once those are made."""
+    """The job that trains with the run's own copies of the user's code and of the initial weights,
+    once those are written."""
     code, weights = prepared.planned.code, prepared.weights
     try:
         if weights is not None:
@@ -236,8 +237,9 @@ def _with_files(folder: RunFolder, prepared: Prepared) -> JobConfig:
 
 
 def run_attached(folder: RunFolder, screen: Screen, begun: Begun) -> dict[str, Any]:
-    """Run it to its end, in the local cloud that has `begun`, and give the receipt's content.
-    Raises InputError for wrong input that only the start could find; a receipt is left then too."""
+    """Run it to its end in the local cloud that has `begun`, and return the content of the receipt.
+    Raises InputError for wrong input that only the start could find; then there is a receipt
+    too."""
     body = attempt.launch(folder, screen, Interrupts(), ready=lambda: None, begun=begun)
     assert body is not None, "an attached launcher never leaves"
     return body

@@ -3,8 +3,8 @@ the instances, throughput, value.
 
     decisions, steps, leases  ->  Accounts  ->  records, each once  ->  the ledger and the books
 
-Rule: the ledger may be lost with its store, and the books cannot: duties and work stand in both,
-in the same words, and `cli.spent` takes either.
+Rule: the ledger may be lost with its store, the books cannot be. Duties and work are in both, in
+the same form, and `cli.spent` reads either.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,13 +38,13 @@ from cli.progress import Progress
 from cli.store_records import Hearing
 
 WORK_EVERY_S = 60.0
-"""So often is it noted how busy the instances were, when nothing else happens."""
+"""Seconds between two notes of how busy the instances were, while nothing else happens."""
 AFTER_CHANGE_S = 5.0
-"""And so often at most, while their duties change."""
+"""The shortest time between two such notes while duties change."""
 
 
 class Accounts:
-    """What is to be written down of one part of a run, and what of it stands where."""
+    """The ledger entries of one part of a run, and which of them are written where."""
 
     def __init__(self, booked: Booked, books: Books) -> None:
         self._books = books
@@ -52,31 +52,31 @@ class Accounts:
         for steps, at_s in booked.reached:
             self._roster.stepped(steps, at_s)
         self.crossed_bytes = booked.crossed_bytes
-        """Of replicas that were made over the border of a zone, as far as the books have them."""
+        """Bytes of replicas that crossed a zone border, as far as the books have them."""
         newest = max((steps for steps, _ in booked.reached), default=0)
         self._finished_at = newest if booked.finished else None
-        """The step that the part before ended after, in order; None: it did not."""
+        """The step after which the part before ended in order; None: it did not."""
         self._part = booked.part
         self._in_books, self._in_ledger = booked.duties, 0
         self._prices: dict[InstanceId, bool] = {}
         """Instance -> whether the end of its price is in the ledger."""
         self._busy: dict[InstanceId, tuple[Work, ...]] = {}
         self._noted: dict[InstanceId, tuple[Work, ...]] = {}
-        """What each said last, and what of it was noted."""
+        """The last work that each instance reported, and the last that was noted."""
         self._noted_at_s = 0.0
         self._to_ledger: list[Work | Resize] = []
         self._resizes: list[Resize] = []
         self._last: State | None = None
 
     def read(self, store: Store, hearing: Hearing) -> None:
-        """Find out what earlier launchers wrote into the ledger. Raises StoreUnavailable."""
+        """Read what earlier launchers wrote into the ledger. Raises StoreUnavailable."""
         records = [hearing.ledger(text) for text in all_records(store, STREAM)]
         prices = [r for r in records if isinstance(r, PriceRecord)]
         self._prices = {r.instance: r.until_s is not None for r in prices}
         self._in_ledger = sum(isinstance(r, DutyChange) for r in records)
 
     def decided(self, decision: Decision, *, first: Begin | None) -> None:
-        """A decision; `first` is what the log begins with."""
+        """Take in a decision. `first` is the beginning of the log."""
         before = self._last
         if before is None or before.version + 1 != decision.version:
             assert first is not None, "a decision was read, so the beginning was"
@@ -88,32 +88,32 @@ class Accounts:
                 whole = self._finished_at is not None and step >= self._finished_at
                 self._roster.resumed(step, first.at_s, whole=whole)
         if isinstance(decision.event, StoreRefilled):
-            # Lost with the store: what is rented, and for what, is written down again.
+            # The store has lost these records, so prices, duties and work are written again.
             self._prices, self._in_ledger = {}, 0
             self._to_ledger = [*self._resizes, *chain.from_iterable(self._noted.values())]
         self._roster.decided(before, decision.state, decision.event, decision.now_s)
         self._last = decision.state
 
     def measured(self, record: Mapping[str, Any], *, now_s: float) -> None:
-        """A record of the metrics stream."""
+        """Take in a record of the metrics stream."""
         if record.get("kind") == "step":
             self._roster.stepped(int(record["step"]) + 1, float(record["t_s"]))
         elif work := busy_to_the_end(record, at_s=now_s):
             self._busy[work[0].instance] = work
 
     def told(self, node: str, beat: Mapping[str, Any], *, at_s: float) -> None:
-        """A lease of `node`."""
+        """Take in a lease of `node`."""
         work = busy_of(node, beat, at_s=at_s)
         if work is not None and not any(said.exact for said in self._busy.get(work.instance, ())):
             self._busy[work.instance] = (work,)
 
     def resized(self, resize: Resize) -> None:
-        """The run is to have another number of nodes; the books have it already."""
+        """Take in a new number of nodes. It is in the books already."""
         self._resizes.append(resize)
         self._to_ledger.append(resize)
 
     def book(self, progress: Progress, *, last: bool = False) -> None:
-        """Write duties and work that are due into the books. `last`: nothing may wait."""
+        """Write duties and work that are due into the books; with `last` everything is due."""
         changes = self._roster.changes(after=self._in_books)
         for change in changes:
             self.crossed_bytes += change.crossed_bytes
@@ -126,7 +126,7 @@ class Accounts:
     def write(
         self, store: Store, progress: Progress, rented: Sequence[Rented], *, samples_per_step: int
     ) -> None:
-        """Write what is due into the ledger. Raises StoreUnavailable; the rest is due again."""
+        """Write what is due into the ledger. Raises StoreUnavailable; the rest stays due."""
         for change in self._roster.changes(after=self._in_ledger):
             append_record(store, change)
             self._in_ledger = change.number + 1
@@ -141,7 +141,7 @@ class Accounts:
                 self._prices[record.instance] = record.until_s is not None
 
     def _work_due(self, now_s: float, *, changed: bool, last: bool) -> Iterator[Work]:
-        """Of everybody who worked since it was noted last."""
+        """The work of every instance that has worked since its last note."""
         if not last and now_s - self._noted_at_s < (AFTER_CHANGE_S if changed else WORK_EVERY_S):
             return
         self._noted_at_s = now_s

@@ -1,8 +1,8 @@
-"""The check that a run which is over has left nothing that opens store or bucket: its login, the
-secret that has the login's password, the role of its instances; nor the `agent.env` in its bucket.
+"""The check that a finished run has left nothing that opens store or bucket: its login, the secret
+with the login's password, the role of its instances, the `agent.env` in its bucket.
 
-Rule: it asks and changes nothing. A start on another machine looks the same for the moment before
-its first instance, so what is found is a warning, with the command that takes it away.
+Rule: it asks and changes nothing. A start on another machine looks the same before its first
+instance, so each finding is a warning, with the command that deletes what was found.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Secrets(Protocol):
     """The secrets of a stack's runs, as `cloud.ec2.secrets.RunSecrets` keeps them."""
 
     def runs(self) -> tuple[RunId, ...]:
-        """The runs that have one."""
+        """The runs that have a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,14 @@ class Place:
     stack: str
     bucket: str
     store: str
-    """As a URL or a reference."""
+    """A URL or a reference."""
 
 
 def places() -> tuple[Place, ...]:
-    """That of the account file, and those of the runs of this home."""
+    """The place of the account file, and the places of the runs of this home."""
     jobs: list[JobConfig | None] = [account_job()]
     for folder in runs.all_runs(runs.home()):
-        with suppress(InputError):  # a damaged run names none
+        with suppress(InputError):  # the folder of a damaged run names none
             jobs.append(job_of(folder))
     found = [
         Place(
@@ -64,7 +64,8 @@ def places() -> tuple[Place, ...]:
 
 
 def runs_in_any_stack(region: str) -> tuple[RunId, ...]:
-    """Whoever holds anything there: a run of another stack than the account file's lives, too."""
+    """The runs that hold anything in the region, including live runs of another stack than the
+    account file's."""
     return runs_in_account(region, account=partial(wiring.account, stack=""))
 
 
@@ -76,7 +77,7 @@ def leftovers_check(
     roles: Callable[[str, str], tuple[RunId, ...]] = runs_with_role,
     in_account: Callable[[str], tuple[RunId, ...]] = runs_in_any_stack,
 ) -> Check:
-    """Over these places."""
+    """The check of these places."""
 
     def ask() -> Finding:
         led = {f.id for f in runs.all_runs(runs.home()) if not lock.is_free(f)}
@@ -124,6 +125,6 @@ def _with_settings(objects: ObjectStore) -> list[RunId]:
     names = (name for name in objects.sizes(wiring.STARTS) if name.endswith(ends))
     found = []
     for name in names:
-        with suppress(InputError):  # not of ours
+        with suppress(InputError):  # not one of our names
             found.append(run_id(name.removeprefix(wiring.STARTS).removesuffix(ends)))
     return found

@@ -1,4 +1,4 @@
-"""Reaching a run that goes on in another process: its store and its cloud, by its endpoint file."""
+"""Reaching a run that another process leads: its store and its cloud, by its endpoint file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,8 @@ class StoreSilent(InputError):
 
 @contextmanager
 def live_store(folder: RunFolder) -> Iterator[Store]:
-    """The store of a run that has not ended. Raises InputError when it has, StoreSilent."""
+    """The store of a run that has not ended. Raises InputError when the run has ended,
+    StoreSilent."""
     if folder.starting():
         raise InputError(f"run {folder.id} is still starting; ask again in a moment")
     endpoint = folder.live_endpoint()

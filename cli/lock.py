@@ -1,8 +1,8 @@
-"""The lock that makes somebody the launcher of a run: at most one process has it.
+"""The lock that makes a process the launcher of a run: at most one process holds it.
 
-It is a lock of the operating system on a file in the run's folder, held as long as the descriptor
-is open in any process: whatever ends a launcher gives it back, and nothing has to be cleaned up.
-It can be handed to a child, so that there is no moment in which nobody has it.
+It is a lock of the operating system on a file in the run's folder, held while the descriptor is
+open in any process. It is released however a launcher ends, and nothing has to be cleaned up. It
+can be handed to a child, so that the run is never without a holder.
 """
 
 import fcntl
@@ -14,27 +14,27 @@ from cli.runs import RunFolder
 
 NAME = "launcher.lock"
 LAST_WORDS_S = 5.0
-"""So long may a launcher be there after its run's receipt."""
+"""A launcher may exist for so long after its run's receipt."""
 
 
 class Lock:
     """An open descriptor that holds the lock."""
 
     def __init__(self, descriptor: int) -> None:
-        """Of a lock that was taken here, or inherited."""
+        """A lock that was taken here, or inherited."""
         os.set_inheritable(descriptor, False)
         self.descriptor = descriptor
 
     def close(self) -> None:
-        """Give it back, unless a child has it too; safe to call again."""
+        """Release it, unless a child holds it too; safe to call again."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
 
 def take(folder: RunFolder) -> Lock | None:
-    """Become the launcher of this run; None when somebody is. Raises InputError where its folder
-    cannot be written."""
+    """Become the launcher of this run; None when another process is. Raises InputError where the
+    folder is not writable."""
     return _locked(folder, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
 
 
@@ -42,7 +42,7 @@ def is_free(folder: RunFolder) -> bool:
     """Whether the run has no launcher at this moment. Raises InputError where that cannot be
     read."""
     if not (folder.path / NAME).exists():
-        return True  # who only asks leaves no file behind, and needs to write nothing
+        return True  # a mere question creates no file and needs no right to write
     lock = _locked(folder, os.O_RDONLY, fcntl.LOCK_SH)
     if lock is not None:
         lock.close()
@@ -50,8 +50,8 @@ def is_free(folder: RunFolder) -> bool:
 
 
 def refuse_while_led(folder: RunFolder) -> None:
-    """Raise InputError for what can only be done with a run that is over, while it has a
-    launcher. One that has written the receipt is let leave: it only has to say so."""
+    """Raise InputError while the run has a launcher, for actions that need a finished run. A
+    launcher that has written the receipt only has to print its last lines, and is waited for."""
     end_s = time.monotonic() + (LAST_WORDS_S if folder.receipt.exists() else 0.0)
     while not is_free(folder):
         if time.monotonic() < end_s:

@@ -1,10 +1,10 @@
-"""A run that trains longer than it was to: `bamboo resume RUN --steps N`.
+"""A run that trains longer than planned: `bamboo resume RUN --steps N`.
 
-Rules. (1) What is done stays as it is: the steps so far become a segment that is closed, and the
-next one begins with the weights and the moments after the last of them. (2) A segment has its own
-learning rate: warm-up and cosine count from its first step to N. (3) Nothing else of what decides
-the numbers may change. (4) Where the state to go on from is not kept, that is said before anything
-is started.
+Rules. (1) Finished steps stay as they are. They become a closed segment, and the next segment
+begins with the weights and the moments after the last of them. (2) Each segment has its own
+learning rate: warm-up and cosine count from its first step to N. (3) Nothing else that decides the
+numbers may change. (4) Where the state to continue from is not kept, that is an error before
+anything is started.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ from cli import finish
 from cli.runs import RunFolder
 
 RATE_KEYS = ("learning_rate", "warmup_steps", "final_learning_rate")
-"""Of [train]: what a further segment may have other values of."""
+"""Keys of [train] whose values may change in a further segment."""
 
 
 def steps_done(folder: RunFolder) -> int:
-    """How many steps a run has done that lives no more: its receipt says so, else its books."""
+    """How many steps a run that no longer lives has done, by its receipt or otherwise its books."""
     if folder.receipt.exists():
         return int(folder.read_json(folder.receipt)["step"])
     return max((metric.step + 1 for metric in read_metrics(folder.metrics)), default=0)
 
 
 def is_further(job: JobConfig, overrides: Sequence[str], *, steps: int, done: int) -> bool:
-    """Whether `--steps` asks for another segment; what is left of this one is none."""
+    """Whether `--steps` asks for another segment, and not only for the rest of this one."""
     others = {f"train.{key}" for key in RATE_KEYS} & set(map(_key, overrides))
     return bool(others) or steps != job.train.steps or steps <= done
 
@@ -41,8 +41,8 @@ def is_further(job: JobConfig, overrides: Sequence[str], *, steps: int, done: in
 def longer(
     folder: RunFolder, job: JobConfig, overrides: Sequence[str], *, steps: int, done: int
 ) -> JobConfig:
-    """The job of a run that has `done` steps and is to come to `steps` of them, in a further
-    segment. A segment in which no step was done is planned anew. Raises InputError."""
+    """The job of a run that has done `done` steps and is to do `steps` in all, in a further
+    segment. A segment without a finished step is planned again. Raises InputError."""
     if done == 0:
         raise InputError(
             f"--steps {steps}: run {folder.id} has done no step that it could go on from; launch "
@@ -58,7 +58,7 @@ def longer(
     train = job.train
     rates = {key: getattr(train, key) for key in RATE_KEYS}
     newest = Segment(to_step=done, steps=train.steps, **rates)
-    # A run that was restored from before a segment may end in the one before it.
+    # A run that was restored from before a segment may end in the segment before it.
     current = next((one for one in job.segments if one.to_step >= done), newest)
     ended = [one for one in job.segments if one.to_step < done]
     made = job_with(job, [*overrides, f"train.steps={steps}"])
@@ -66,8 +66,8 @@ def longer(
 
 
 def expected(ours: Semantics, job: JobConfig) -> Semantics:
-    """What the semantics of the lengthened job are where only learning rate and steps are others
-    than `ours`, the run's so far."""
+    """The semantics of the lengthened job if only learning rate and steps differ from `ours`, the
+    run's semantics so far."""
     return replace(
         ours,
         steps=job.train.steps,
@@ -84,9 +84,9 @@ def stages_to_keep(
     semantic_hash: HashAt,
     layers: Sequence[int],
 ) -> int:
-    """Of how many stages the run's final state is, where the state after `done` steps is that
-    alone, and it is to become a checkpoint; 0: there is a good one. Raises InputError where it is
-    neither."""
+    """How many stages the run's final state has, where the state after `done` steps exists only
+    there and has to become a checkpoint; 0 where there is a good checkpoint. Raises InputError
+    where it is in neither."""
     _, why = examine(objects, done, run=folder.id, semantic_hash=semantic_hash, layers=layers)
     if not why:
         return 0

@@ -1,7 +1,7 @@
-"""What a run needs of this machine, looked at before anything is started.
+"""What a run needs of this machine, checked before anything is started.
 
-Rule: what will be missing is refused in one line, with the value, the need and the remedy; what can
-be had by asking for it is asked for. An instance of an account is none of it.
+Rule: what would be missing is refused in one line, with the value, the need and the remedy. A limit
+that this process may raise itself is raised. None of this concerns an instance of an account.
 """
 
 import os
@@ -20,8 +20,8 @@ from cloud.local.reach import loopback_trouble
 
 
 def refuse_unfit(job: JobConfig, home: Path) -> None:
-    """Before the job is looked at. Raises InputError where its processes could not talk, are not
-    allowed to be, or have nowhere to write."""
+    """Check the machine before the job is looked at. Raises InputError where its processes could
+    not communicate, are not allowed, or cannot write."""
     refuse_without_room(home)
     if job.cloud.provider != "local":
         return
@@ -31,7 +31,7 @@ def refuse_unfit(job: JobConfig, home: Path) -> None:
 
 
 def refuse_too_small(planned: Planned, home: Path) -> None:
-    """The same with what the plan says that each node holds and writes. Raises InputError."""
+    """Check it again with what each node holds and writes by the plan. Raises InputError."""
     job, plan = planned.job, planned.plan
     if job.cloud.provider != "local":
         return
@@ -50,7 +50,7 @@ def refuse_too_small(planned: Planned, home: Path) -> None:
 
 
 def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need:
-    """What a run of this job needs of the system here."""
+    """What a run of this job needs of this system."""
     return limits.need_of(
         nodes=nodes_of(job) or job.cluster.stages,
         threads=job.cluster.threads,
@@ -61,8 +61,8 @@ def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need
 
 
 def _checkpoints_here(job: JobConfig) -> int:
-    """So many lie in the run's folder beside its final state: of periodic ones one more than are
-    kept, and of a stop or an emergency one in any run."""
+    """How many checkpoints are in the run's folder besides its final state. Of periodic ones there
+    is one more than are kept, and in any run there is one of a stop or an emergency."""
     if job.checkpoint.url:
         return 0
     return job.checkpoint.keep + 1 if job.checkpoint.interval else 1

@@ -1,8 +1,8 @@
-"""The command `bamboo`: a table of verbs, each imported only when it is called.
+"""The command `bamboo`: a table of commands, each imported only when it is called.
 
-Rule: `bamboo --help` reads this file and click, nothing else; so the help texts stand here, and a
-test holds them against the commands. Every error a user can meet is one line on stderr and an exit
-code; what nobody foresaw is one line too, with its traceback in a file.
+Rule: `bamboo --help` reads this file and click, nothing else. So the help texts are here, and a
+test compares them with the commands. Every error that a user can cause is one line on stderr and an
+exit code. An unforeseen error is one line too, with its traceback in a file.
 """
 
 import importlib
@@ -47,9 +47,9 @@ COMMANDS: dict[str, str] = {
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
 
 MOST_CHARACTERS = 2000
-"""Of an error: a file may have a value of any length in it."""
+"""Of an error: a file may contain a value of any length."""
 HIDDEN = ("agent", "launcher")
-"""Verbs that programs call, not people."""
+"""Commands that programs call, and people do not."""
 
 
 class Verbs(click.Group):
@@ -72,7 +72,7 @@ class Verbs(click.Group):
 
 
 _NAMES = {verb: click.Command(verb) for verb in COMMANDS}
-"""For click, which says of a verb that is not there which of these are like it."""
+"""click uses these to suggest similar names for a command that does not exist."""
 
 
 @click.group(cls=Verbs, commands=_NAMES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,7 +99,7 @@ def run(arguments: list[str] | None = None) -> int:
         return 130
     except BambooError as error:
         return _refused(error)
-    except OSError as error:  # of what click prints itself
+    except OSError as error:  # from what click prints itself
         refused = refused_by_output(error)
         if refused is None:
             raise
@@ -113,7 +113,7 @@ def _refused(error: BambooError) -> int:
 
 
 def _with_remedy(error: click.ClickException) -> str:
-    """What click says of a command line that cannot be, and where it says what can."""
+    """What click says of a wrong command line, and where the right one is documented."""
     line = one_line(error.format_message())
     if not isinstance(error, click.UsageError):
         return line
@@ -123,8 +123,9 @@ def _with_remedy(error: click.ClickException) -> str:
 
 
 def one_line(text: str) -> str:
-    """A message as one line of a terminal, whatever it was built from: what could steer a terminal
-    is shown as an escape, and the middle of a line beyond MOST_CHARACTERS is left out."""
+    """A message as one line of a terminal, whatever it was built from. Characters that could
+    control a terminal become escapes, and the middle of a line beyond MOST_CHARACTERS is left
+    out."""
     line = printable(" ".join(text.split()))
     if len(line) > MOST_CHARACTERS:
         line = f"{line[: MOST_CHARACTERS // 2]} ... {line[-MOST_CHARACTERS // 2 :]}"
@@ -134,7 +135,7 @@ def one_line(text: str) -> str:
 def report_unforeseen(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """The hook for exceptions nobody expected: one line, and the traceback in a file."""
+    """The hook for unforeseen exceptions: one line, and the traceback in a file."""
     with tempfile.NamedTemporaryFile(
         "w", prefix="bamboo-traceback-", suffix=".log", delete=False
     ) as file:
@@ -147,7 +148,7 @@ def report_unforeseen(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """A whole process of the command; None: with the words that it was started with."""
+    """A whole process of the command; None: with the arguments that it was started with."""
     keep_private()
     open_closed()
     sys.excepthook = report_unforeseen

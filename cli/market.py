@@ -2,10 +2,10 @@
 
     the launcher's clock  ->  trace time  ->  seats filled and lost  ->  nodes wanted, preemptions
 
-Trace time begins when training begins; until then the run may have what the trace begins with.
-Rule: all of it follows from the trace, its terms, the decision log and the books, so that a later
-launcher goes on where the earlier one was. An instance holds its seat until the trace loses that
-seat: it is then preempted, also when the seat was filled again meanwhile.
+Trace time begins when training begins. Until then the run may have the nodes that the trace begins
+with. Rule: everything follows from the trace, its terms, the decision log and the books, so that a
+later launcher continues where the earlier one was. An instance holds its seat until the trace loses
+that seat. Then it is preempted, even if the seat was filled again meanwhile.
 """
 
 import math
@@ -31,28 +31,28 @@ class TraceTerms:
     """How a run plays its trace."""
 
     name: str
-    """Of the trace's file."""
+    """Name of the trace's file."""
     time_scale: float
     """Seconds of the trace in a second."""
     restart_s: float | None
-    """Seconds of the trace that a restart is charged, beyond the time that it takes, which then
-    counts once; None: that time counts like any other. A restart: all stop to be laid out anew."""
+    """Seconds of the trace that each restart is charged, on top of the time that it takes, which
+    then counts once; None: that time counts like any other. A restart is a reconfiguration."""
     max_nodes: int
     """Seats: the first so many nodes of the trace are admitted."""
     hours: float | None
-    """Of the trace, after which the run is stopped."""
+    """Hours of the trace after which the run is stopped."""
     begin_s: float
-    """Of the trace: where there are nodes enough for the first time."""
+    """Where the run begins in the trace: the first time that there are enough nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A trace and how it is to be played."""
+    """A trace and how it is played."""
 
     terms: TraceTerms
     trace: Trace
     events: tuple[SeatEvent, ...]
-    """Of the seats, in seconds of the trace."""
+    """The events of the seats, in seconds of the trace."""
 
     @property
     def nodes_at_begin(self) -> int:
@@ -60,27 +60,27 @@ class Replayed:
 
     @property
     def end_s(self) -> float:
-        """Where nothing more happens: at the trace's end, or when the run is stopped."""
+        """When nothing more happens: at the trace's end, or when the run is stopped."""
         terms = self.terms
         limit_s = terms.begin_s + terms.hours * HOUR_S if terms.hours else math.inf
         return min(self.trace.length_s, limit_s)
 
     @property
     def preemptions(self) -> int:
-        """How many there are from the begin to the end."""
+        """How many preemptions there are from begin to end."""
         begin_s, end_s = self.terms.begin_s, self.end_s
         return sum(not e.filled and begin_s < e.at_s <= end_s for e in self.events)
 
 
 def replayed(path: Path, terms: TraceTerms) -> Replayed:
-    """The trace of a run, by the terms settled for it. Raises InputError."""
+    """The trace of a run, by the terms that were settled for it. Raises InputError."""
     trace = read_trace(path)
     events = replay(trace, seats=terms.max_nodes, time_scale=1.0)
     return Replayed(terms=terms, trace=trace, events=events)
 
 
 def check_time_scale(time_scale: float) -> None:
-    """Raise InputError for one that no trace can be played with."""
+    """Raise InputError for a scale that no trace can be played with."""
     if not 1 / MOST_TIME_SCALE <= time_scale <= MOST_TIME_SCALE:
         raise InputError(
             f"--time-scale {time_scale:g} plays nothing; give one from {1 / MOST_TIME_SCALE:g} to "
@@ -97,9 +97,9 @@ def settle(
     hours: float | None,
     needed: int,
 ) -> Replayed:
-    """Read a trace and settle how it is played for a run that needs so many nodes to begin.
+    """Read a trace and settle how it is played for a run that needs `needed` nodes to begin.
 
-    Raises InputError for what cannot be played.
+    Raises InputError for a trace that cannot be played so.
     """
     check_time_scale(time_scale)
     if restart_s is not None and not 0 <= restart_s < math.inf:
@@ -150,9 +150,9 @@ def _filled(events: Iterable[SeatEvent], *, until_s: float) -> set[int]:
 
 
 class TraceClock:
-    """Trace time as a function of the decisions: it begins with training, stands still at the end,
-    and leaps by what a restart is charged when one begins. Waiting for nodes is no restart; a loss
-    during one belongs to it."""
+    """Trace time as a function of the decisions. It begins with training, stands still at the end,
+    and jumps ahead by the charge of a restart when one begins. Waiting for nodes is not a restart,
+    and a loss during a restart belongs to it."""
 
     def __init__(self, terms: TraceTerms) -> None:
         self._terms = terms
@@ -162,7 +162,7 @@ class TraceClock:
         self._restarting = False
 
     def decided(self, state: State, at_s: float) -> None:
-        """A decision at `at_s`, in Unix seconds, led to this state."""
+        """Take in a decision at `at_s`, in Unix seconds, that led to this state."""
         if self._at_s is None and state.phase in (Phase.FORMING, Phase.FINISHED):
             return
         self._trace_s, self._at_s = self.trace_s(at_s), at_s
@@ -200,26 +200,25 @@ class Loss:
     instance: str
     trace_s: float
     again: bool
-    """It was ordered before, and the instance is still there."""
+    """It was ordered before, and the instance still exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a moment of the trace brings."""
+    """What the trace brings up to one moment."""
 
     seated: tuple[Seated, ...]
     losses: tuple[Loss, ...]
     nodes: int
-    """To be kept from now on, those not counted that are being lost."""
+    """How many to keep from now on, without those that are being lost."""
     changed: bool
     """Whether a seat was filled or lost since the turn before."""
     ended: bool
-    """Whether the trace has just come to its end."""
+    """Whether the trace has just ended."""
 
 
 class Market:
-    """Plays a trace for one launcher. `seated` and `ordered`: what the books have of earlier
-    ones."""
+    """Plays a trace for one launcher. `seated` and `ordered` are what earlier launchers booked."""
 
     def __init__(
         self,
@@ -239,11 +238,11 @@ class Market:
         self._advance(played.terms.begin_s)
 
     def decided(self, state: State, at_s: float) -> None:
-        """Follow the run: every decision, in order."""
+        """Take in a decision. Called for every decision, in order."""
         self._clock.decided(state, at_s)
 
     def turn(self, rented: Sequence[Rented], *, now_s: float) -> Turn:
-        """Play on to `now_s`. `rented`: all instances that the run ever had, oldest first."""
+        """Play on to `now_s`. `rented` is all instances that the run ever had, oldest first."""
         trace_s = self._clock.trace_s(now_s)
         changed = self._advance(trace_s)
         here = [one.instance for one in rented if one.ended_at_s is None]
@@ -260,7 +259,7 @@ class Market:
         )
 
     def over(self, now_s: float) -> str:
-        """That as much of the trace was played as was asked for; "" while it was not."""
+        """A sentence once the trace was played as far as was asked for; "" before that."""
         terms = self._played.terms
         passed_s = self._clock.trace_s(now_s) - terms.begin_s
         if terms.hours is None or passed_s < terms.hours * HOUR_S:
@@ -268,7 +267,7 @@ class Market:
         return f"the {terms.hours:g} h of the trace that were asked for are over"
 
     def told(self, now_s: float) -> TraceNow:
-        """Where it stands, for people."""
+        """Where the trace is now, for people."""
         terms = self._played.terms
         return TraceNow(
             name=terms.name,
@@ -299,7 +298,7 @@ class Market:
                 yield Loss(seat=held.seat, instance=instance, trace_s=trace_s, again=again)
 
     def _seats(self, here: Sequence[str]) -> Iterable[Seated]:
-        """Seats for those who have none, the oldest first."""
+        """Seats for the instances without one, the oldest first."""
         held = [self._seat_of[i] for i in here if i in self._seat_of]
         taken = {one.seat for one in held if one.lost_before == self._lost[one.seat]}
         free = sorted(self._filled - taken)

@@ -1,6 +1,6 @@
-"""The options of a simulated market, for every verb that plays one.
+"""The options of a simulated market, for every command that plays one.
 
-Rule: whoever is decorated gets one value, `market`; what it means is found out in `cli.simulating`.
+Rule: a decorated command gets one value, `market`; `cli.simulating` interprets it.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ class MarketAsked:
     times: int
     time_scale: float
     prices: Path | None
-    """None: what the catalogue says of the zones of the plan."""
+    """None: the catalogue's prices in the zones of the plan."""
     terms: Terms
     far_ms: float | None
     """Between zones; None: as within one."""
     far_gbps: float | None
     far_pairs: tuple[str, ...]
-    """Between two of them, `A,B=GBPS[,MS]` each."""
+    """Between two zones, each as `A,B=GBPS[,MS]`."""
 
 
 OPTIONS = (
@@ -77,7 +77,7 @@ OPTIONS = (
 
 
 def market_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options, and hand them on as one value."""
+    """Add the options, and pass them on as one value."""
 
     @wraps(command)
     def with_market(

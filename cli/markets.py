@@ -1,6 +1,6 @@
 """A made-up market as the command line asks for it: like a trace, by name, or by its hazard.
 
-Rule: exactly one of the three; an option that the chosen one does not take is an error that names
+Rule: exactly one of the three. An option that the chosen one does not take is an error that names
 both. What `bamboo.sim` would refuse is refused here, by the option's name.
 """
 
@@ -15,12 +15,12 @@ from bamboo.sim.trace import LONGEST_S, MOST_EVENTS, MOST_NODES, Trace, read_tra
 
 HOUR_S = 3600.0
 NODES = 16
-"""Wanted, unless told."""
+"""Nodes of the market, unless an option says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketOptions:
-    """What was given; None: nothing."""
+    """The given options; None: not given."""
 
     like: Path | None = None
     preset: str | None = None
@@ -32,7 +32,8 @@ class MarketOptions:
 
 
 def market_of(options: MarketOptions, *, named: str = "--preset") -> Market:
-    """The market that is asked for; `named` is the option of a name. Raises InputError."""
+    """The market that the options ask for; `named` is the option that takes a name. Raises
+    InputError."""
     ways = {"--like": options.like, named: options.preset, "--hazard": options.hazard}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) != 1:
@@ -62,7 +63,8 @@ def market_of(options: MarketOptions, *, named: str = "--preset") -> Market:
 
 
 def made(market: Market, *, seed: int, hours: float) -> Trace:
-    """One trace of it. Raises InputError for a seed or a length that is none, or gives too much."""
+    """One trace of it. Raises InputError for a seed or a length that is invalid, or gives too
+    much."""
     check_hours(hours)
     check_seed("--seed", seed)
     if 2 * market.preemptions_in(hours) + market.nodes > MOST_EVENTS:
@@ -74,7 +76,7 @@ def made(market: Market, *, seed: int, hours: float) -> Trace:
 
 
 def check_hours(hours: float) -> None:
-    """Raises InputError for what is no length of a trace."""
+    """Raises InputError for an invalid length of a trace."""
     if not 0 < hours <= LONGEST_S / HOUR_S:
         raise InputError(
             f"--hours {hours:g} is no length; give hours above 0, at most {LONGEST_S / HOUR_S:,.0f}"
@@ -82,7 +84,7 @@ def check_hours(hours: float) -> None:
 
 
 def check_seed(option: str, seed: int) -> None:
-    """Raises InputError for one below 0, which would give what the same above 0 gives."""
+    """Raises InputError for a seed below 0, which would give the same as its positive."""
     if seed < 0:
         raise InputError(f"{option} {seed} is no seed; give 0 or more")
 

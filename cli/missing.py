@@ -1,8 +1,8 @@
-"""What the launcher says of instances that no member speaks of: nodes that nobody has missed, and
-those that never came.
+"""Reports instances that no member reports: nodes whose loss nobody has noticed, and instances that
+never joined.
 
-Rule: members see a loss first and say it; when the last of them go at once, nobody is left to. An
-instance whose agent broke, or never began, counts as there and takes no part.
+Rule: members see a loss first and report it. When the last of them go at once, no member is left to
+report. An instance whose agent broke or never began counts as there, but takes no part.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ def missing(
     now_s: float,
     waited_s: Callable[[float], float],
 ) -> list[PeerLost | NodeFailed]:
-    """What is to be said of the instances of a run now; `waited_s` gives how much of the time since
-    then a node could have come in: while the store is away none can."""
+    """The events that are due for the instances of a run. `waited_s` gives how much of the time
+    since a moment a node could have joined in: while the store is away none can."""
     lost = _lost(state, rented, now_s=now_s, gone_s=job.cluster.gone_s)
     return [*lost, *_never_came(state, rented, job, waited_s=waited_s)]
 
@@ -32,15 +32,16 @@ def missing(
 def may_start(
     state: State, rented: Sequence[Rented], *, most: int | None, now_s: float
 ) -> int | None:
-    """How many instances may be started now, `most` or fewer; None: as many as are wanted. After
-    nodes that failed by themselves the next ones wait."""
+    """How many instances may be started now, at most `most`; None: as many as are wanted. After
+    nodes that failed by themselves, the next ones wait."""
     new = may_rent(state, booting=len(_booting(state, rented)), now_s=now_s)
     return min((n for n in (new, most) if n is not None), default=None)
 
 
 def _lost(state: State, rented: Sequence[Rented], *, now_s: float, gone_s: float) -> list[PeerLost]:
-    """One event for each live node whose instance has been over for a lease. While the cluster
-    forms nobody is connected yet, and a dead node must not get a slot: then at once."""
+    """One event for each live node whose instance ended at least a lease ago. While the cluster
+    forms the event comes at once, since no node is connected yet and a dead node must not get a
+    slot."""
     ended_s = {r.instance: r.ended_at_s for r in rented}
     patience_s = 0.0 if state.phase is Phase.FORMING else gone_s
     return [
@@ -57,7 +58,7 @@ def _never_came(
     *,
     waited_s: Callable[[float], float],
 ) -> list[NodeFailed]:
-    """One event for each instance that no node has come from for too long."""
+    """One event for each instance whose node has not joined for too long."""
     join_s = job.cluster.forming_timeout_s + job.cloud.boot_s
     return [
         NodeFailed(
@@ -73,6 +74,6 @@ def _never_came(
 
 
 def _booting(state: State, rented: Sequence[Rented]) -> list[Rented]:
-    """The instances that are there and that no node has come from yet."""
+    """The instances that exist and whose node has not joined yet."""
     known = {node.instance for node in state.nodes}
     return [one for one in rented if one.ended_at_s is None and one.instance not in known]

@@ -1,8 +1,9 @@
 """Layer times modelled for the GPU of an instance type, for plan and cost.
 
-Rule: one function makes the workload of a job on a type, so a plan and a price list are of the same
-times. Of the built-in model the work follows from its shape and nothing is built; that of a user's
-own layers is taken from a kept profile. What is modelled says so, and a real launch never is.
+Rule: one function makes the workload of a job on a type, so a plan and a price list use the same
+times. The work of the built-in model follows from its shape, and nothing is built. The work of a
+user's own layers comes from a kept profile. Modelled times are labelled as modelled, and a real
+launch never uses them.
 """
 
 import os
@@ -27,20 +28,22 @@ from cli.profiling import kept_profile, seen_of, shaped_work
 from cli.workload import MODELLED, Modelled
 
 OWN = "its own"
-"""The GPU of the job's instance type, whichever that is."""
+"""The GPU of the job's instance type, whatever that is."""
 FLOW_GBPS = 5.0
-"""What one connection between two instances carries at most, outside a placement group (AWS)."""
+"""The most that one connection between two instances carries outside a placement group (AWS)."""
 GIB = 2**30
 COPIES = 3
-"""Of the parameters, that looking at a model holds: themselves, and two gradients to compare."""
+"""Copies of the parameters that a look at a model holds: the parameters, and two gradients to
+compare."""
 PASSES = 2
-"""Forwards and backwards of every layer, at least, when a model is looked at."""
+"""Forwards and backwards of every layer that a look at a model does at least."""
 FLOPS_PER_THREAD = 50e9
-"""Of fp32 products: assumed of any CPU, to foresee minutes, and for nothing else."""
+"""FLOP/s of fp32 products, assumed of any CPU thread, only to estimate minutes."""
 
 
 class _GpuName(click.ParamType[str]):
-    """One of the table of GPUs. A job file after a bare `--gpu` would be read as its name."""
+    """A name of the table of GPUs. Other words are left alone, since a job file after a bare
+    `--gpu` would otherwise be read as its name."""
 
     name = "gpu"
 
@@ -64,7 +67,7 @@ gpu_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """What decides whether a model can be looked at here."""
+    """What decides whether a model can be looked at on this machine."""
 
     memory_bytes: int
     deadline_s: float
@@ -78,8 +81,9 @@ def look_at(
     catalogue: Catalogue | None = None,
 ) -> dict[str, Any]:
     """What a plan is made from: what the preflight says of a job, or with `gpu` (a name, or OWN)
-    its data and layers modelled for that GPU. With None they are modelled, too, where looking at
-    the built-in model is beyond this machine, or would say nothing of the GPUs that it is for.
+    its data, and its layers modelled for that GPU. Without `gpu` layers are modelled too where this
+    machine cannot look at the built-in model, or its times would say nothing of the GPUs that the
+    job is for.
 
     Raises InputError where no instance type of the job has that GPU, or nothing is known of the
     layers, and as `seen_of` does.
@@ -114,8 +118,8 @@ def look_at(
 
 
 def counted_work(job: JobConfig) -> Profile:
-    """The same, and of a user's own layers as a kept profile counted it. Raises InputError where
-    there is none."""
+    """The work of the layers, by the model's shape; for a user's own layers as a kept profile
+    counted it. Raises InputError where no profile is kept."""
     if not job.model.is_own:
         return shaped_work(job)
     profile = kept_profile(job)
@@ -131,12 +135,12 @@ def counted_work(job: JobConfig) -> Profile:
 
 
 def gpu_of(kind: InstanceType) -> Gpu:
-    """By the table of GPUs. Raises InputError for one that it does not have."""
+    """The GPU, from the table. Raises InputError for one that is not in it."""
     return load_gpus().of(kind.gpu, kind.gpu_memory_gib)
 
 
 def counted_words(profile: Profile) -> str:
-    """Where the work is from."""
+    """Where the work comes from, in words."""
     return (
         "the model's shape" if profile.modelled else f"work counted on a {profile.device.upper()}"
     )
@@ -144,7 +148,7 @@ def counted_words(profile: Profile) -> str:
 
 def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload:
     """A job on the GPU of an instance type, with the links of the instance; its cuts are left open.
-    Raises InputError for a GPU without published figures, or that some layer does not fit alone."""
+    Raises InputError for a GPU without published figures, or too small for some layer alone."""
     profile = load_gpus().modelled(counted, gpu_of(kind))
     whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
     flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
@@ -159,12 +163,12 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
 
 
 def node_bytes_per_s(kind: InstanceType) -> float:
-    """What an instance sends in all."""
+    """What an instance can send in total."""
     return kind.network_gbps * 1e9 / 8
 
 
 def _check_gpu(job: JobConfig, kind: InstanceType, gpu: str | None, catalogue: Catalogue) -> None:
-    """Times of one GPU at the price of another would be nobody's."""
+    """Raise InputError where the times would be of one GPU and the price of another."""
     if gpu in (None, OWN, gpu_of(kind).name):
         return
     table = load_gpus()
@@ -180,8 +184,8 @@ def _check_gpu(job: JobConfig, kind: InstanceType, gpu: str | None, catalogue: C
 
 
 def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
-    """Why the times of a job are modelled though nobody asks for it, as a sentence; empty: they are
-    measured here."""
+    """Why the times of a job are modelled although no option asks for it, as a sentence; "" where
+    they are measured on this machine."""
     if job.model.is_own or job.cluster.device == "virtual":
         return ""
     machine = machine or _this_machine()

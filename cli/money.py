@@ -1,7 +1,7 @@
 """What a run costs: instance-seconds times prices, by the rules of EC2 for Linux instances.
 
-Pure; the rules themselves are `planner.value`'s. On a local run the instances are processes and the
-prices are a catalogue's, so every figure is called modelled.
+Pure; `planner.value` has the rules themselves. In a local run the instances are processes and the
+prices are a catalogue's, so every figure is labelled modelled.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,16 +25,17 @@ class Rented:
     started_at_s: float
     ended_at_s: float | None = None
     interrupted: bool = False
-    """The cloud took it; False: we terminated it, or it runs."""
+    """The cloud took it; False: we terminated it, or it still runs."""
     usd_per_hour: float
-    """Of the market it was rented on."""
+    """Price on the market that it was rented on."""
     on_demand_usd_per_hour: float
     free_first_hour: bool = False
-    """As `budget.free_first_hour` says."""
+    """The value of `budget.free_first_hour`."""
 
     @property
     def taken_free(self) -> bool:
-        """Whether its first hour is free: the cloud took it, and the bill is to count that."""
+        """Whether its first hour is free: the cloud took it, and the job counts free first
+        hours."""
         return self.free_first_hour and self.market == "spot" and self.interrupted
 
 
@@ -47,13 +48,13 @@ class Line:
     zone: str
     market: str
     seconds: float
-    """Time that it existed."""
+    """How long it existed."""
     billed_s: int
-    """After the minimum, or 0 when it was free."""
+    """After the minimum; 0 when it was free."""
     usd_per_hour: float
     usd: float
     on_demand_usd: float
-    """The same seconds bought on-demand, where nothing is ever free."""
+    """The price of the same seconds on demand, where nothing is free."""
     note: str
 
 
@@ -78,7 +79,7 @@ class Bill:
         return sum(line.on_demand_usd for line in self.lines)
 
     def to_body(self) -> dict[str, Any]:
-        """As it stands in receipt.json."""
+        """The value in receipt.json."""
         return {
             "modelled": self.modelled,
             "instance_seconds": round(self.instance_seconds, 3),
@@ -89,7 +90,7 @@ class Bill:
 
 
 def bill(rented: Sequence[Rented], *, now_s: float, modelled: bool) -> Bill:
-    """What it came to by `now_s`. A run that is still going would be billed so, ended now."""
+    """The bill of these instances by `now_s`. A run that goes on is billed as if it ended now."""
     return Bill(lines=tuple(_line(item, now_s=now_s) for item in rented), modelled=modelled)
 
 
@@ -101,9 +102,9 @@ def lasts_until_s(
     dearest_usd_per_hour: float,
     now_s: float,
 ) -> float:
-    """When `nodes` instances will have cost `max_usd` (Unix; 0: no limit, for ever). Those that are
-    missing are taken to cost what the dearest so far did, or `dearest_usd_per_hour` where there was
-    none: who errs here errs on the side of the money, and knows better a moment later."""
+    """When `nodes` instances will have cost `max_usd` (Unix time; 0: no limit, for ever). A missing
+    instance is assumed to cost what the dearest so far did, or `dearest_usd_per_hour` where there
+    was none. An error is thus on the safe side, and is corrected a moment later."""
     if max_usd <= 0:
         return inf
     live = [one.usd_per_hour for one in rented if one.ended_at_s is None]
@@ -155,11 +156,10 @@ def rented_from_journal(
     """The instances of a `cloud.jsonl`, in the order of their start.
 
     `on_demand_usd_per_hour` is by instance type, `free_first_hour` as in the job's `[budget]`. An
-    instance bought on-demand, or from a pool
-    without a spot price, costs the on-demand price. Raises KeyError for a type without a price,
-    ValueError for a time or a price that no cloud has (`bamboo.price_check`), and for a start or an
-    end that another record denies: it would change the bill unseen. A record that stands there
-    twice counts once.
+    instance bought on-demand, or from a pool without a spot price, costs the on-demand price. A
+    repeated record counts once. Raises KeyError for a type without a price. Raises ValueError for
+    an impossible time or price (`bamboo.price_check`), and for a start or an end that contradicts
+    another record, since it would change the bill unnoticed.
     """
     found: dict[str, Rented] = {}
     known: dict[tuple[str, str], Mapping[str, Any]] = {}

@@ -1,7 +1,7 @@
-"""The store that the user named, in which an earlier part of a run has left its keys.
+"""A store that the user named, in which an earlier part of a run has left its keys.
 
-Rule: they go only where they are this run's, and nobody beats there any more; what only they hold
-of the run, its decisions, is saved first.
+Rule: the keys are deleted only where they belong to this run and none of its nodes beats any more.
+What only they have of the run, its decisions, is saved first.
 """
 
 import time
@@ -18,8 +18,8 @@ POLL_S = 0.1
 
 
 def check_may_go(folder: RunFolder, url: str, *, semantic_hash: str, gone_s: float) -> None:
-    """Raise InputError when the store has another run of this id, or one that lives: a node of it
-    beats within `gone_s`."""
+    """Raise InputError when the store has another run of this id, or a live one: one of its nodes
+    has beaten within `gone_s`."""
     with wiring.store_of(folder.id, url) as store:
         written = store.documents().get("strategy")
         if written is None:
@@ -38,7 +38,7 @@ def check_may_go(folder: RunFolder, url: str, *, semantic_hash: str, gone_s: flo
 
 
 def give_up(folder: RunFolder, url: str) -> None:
-    """Delete the run from the store, that the next part may begin there."""
+    """Delete the run from the store, so that the next part can begin there."""
     with wiring.store_of(folder.id, url) as store:
         if not folder.decisions.exists() and store.documents():
             save_decisions(folder, store)
@@ -46,7 +46,7 @@ def give_up(folder: RunFolder, url: str) -> None:
 
 
 def _beats(store: Store, gone_s: float) -> bool:
-    """Whether any node beats, looking for as long as the newest beat is too young to tell."""
+    """Whether any node beats. Waits while the newest beat is too recent to tell."""
     end_s = time.monotonic() + gone_s
     now_s, first_s = _newest_beat(store)
     newest_s = first_s
@@ -59,6 +59,7 @@ def _beats(store: Store, gone_s: float) -> bool:
 
 
 def _newest_beat(store: Store) -> tuple[float, float]:
-    """The store's time, and that of the newest beat by the same clock; 0 where nobody ever beat."""
+    """The store's time, and the time of the newest beat by the same clock; 0 where there is
+    none."""
     now_s, leases = store.leases()
     return now_s, max((lease.beaten_at_s for lease in leases.values()), default=0.0)

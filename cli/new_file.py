@@ -1,7 +1,8 @@
-"""Writing a file that a user asked for: whole or not at all, and never over another unasked.
+"""Writes a file that a user asked for: whole or not at all, and never over another one unless
+forced.
 
-Rule: it is written aside and then renamed, so a full disk leaves what was there, and no link is
-followed, whoever laid it; every fault of the disk is one line with the path and what to do.
+Rule: the file is written under another name and then renamed, so a full disk leaves what was there,
+and no link is followed. Every error of the disk is one line with the path and what to do.
 """
 
 import errno
@@ -16,19 +17,19 @@ from cli.echo import echo_result
 
 STDOUT = "-"
 _NO_SECOND_NAMES = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""What the system says where files have one name only."""
+"""Errors of a file system that allows only one name for a file."""
 
 
 def refuse_to_overwrite(path: Path, *, force: bool) -> None:
-    """Before the work is done that `path` is to hold. Raises InputError."""
+    """Check this before the work whose result goes to `path`. Raises InputError."""
     if str(path) == STDOUT:
         return
     try:
-        if "\0" in str(path):  # which the system would take for the end of the name
+        if "\0" in str(path):  # the system would take it for the end of the name
             raise ValueError("a name has no zero byte")
         leads_to = os.readlink(path) if path.is_symlink() else ""
         there, is_file, has_folder = path.exists(), path.is_file(), path.parent.is_dir()
-    except (OSError, ValueError) as error:  # too long a name, a folder that may not be entered
+    except (OSError, ValueError) as error:  # a name that is too long, or a folder without access
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be written: {why}; give another path") from error
     if leads_to:
@@ -45,8 +46,8 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
 
 
 def write_new(path: Path, data: bytes, *, force: bool, mode: int = 0o666) -> None:
-    """Make this file, with the rights of `mode` less those that the user's umask takes; `-` is
-    standard output. Raises InputError."""
+    """Make this file, with the permissions `mode` less the user's umask; `-` is standard output.
+    Raises InputError."""
     refuse_to_overwrite(path, force=force)
     if str(path) == STDOUT:
         echo_result(data)
@@ -54,7 +55,7 @@ def write_new(path: Path, data: bytes, *, force: bool, mode: int = 0o666) -> Non
     try:
         try:
             _write(path, data, replace=force, mode=mode)
-        except FileExistsError:  # it came in between
+        except FileExistsError:  # it was created in between
             refuse_to_overwrite(path, force=force)
             raise
         except OSError as error:

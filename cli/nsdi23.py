@@ -1,7 +1,7 @@
 """The preset `nsdi23`: the simulator that was published with the paper, on a trace or at random.
 
-Rule: it has its own constants, rules and averages (`bamboo.sim.nsdi23`), and no job, so that its
-figures can stand beside the published ones.
+Rule: it has its own constants, rules and averages (`bamboo.sim.nsdi23`) and takes no job, so that
+its figures can be compared with the published ones.
 """
 
 from collections.abc import Sequence
@@ -44,8 +44,8 @@ def run(
     seeds: int,
     first_seed: int,
 ) -> dict[str, Any]:
-    """Figures of one model, with their spread over seeds; there must be no job. Raises
-    InputError."""
+    """Figures of one model, with their spread over seeds. Raises InputError, also when a job is
+    given."""
     if job is not None:
         raise InputError(f"--preset nsdi23 has models of its own; leave {job} out")
     trace, hazard = market.trace, market.options.hazard

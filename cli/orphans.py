@@ -1,4 +1,4 @@
-"""The check that nothing bills without being a member of a live run: what, since when, for how
+"""The check that only members of live runs are billed. It says what else is, since when, for how
 much, and the command that ends it.
 
 Rule: it asks the account by tag and the runs of this home for their members; it ends nothing.
@@ -25,8 +25,8 @@ from cloud.orphans import Known, Orphan, orphans
 from cloud.provider import HeldKind, Market, Provider
 
 JOIN_S = 900.0
-"""So long may an instance take from its start to its node's joining, drivers and wheel included, or
-longer where a job says so."""
+"""An instance may take so long until its node joins, drivers and wheel included, or longer where a
+job says so."""
 
 
 def account_regions() -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def account_regions() -> tuple[str, ...]:
     named = account_defaults()
     found = [str(named["region"])] if "region" in named else []
     for folder in runs.all_runs(runs.home()):
-        with suppress(InputError):  # a damaged run names none
+        with suppress(InputError):  # the folder of a damaged run names none
             cloud = job_of(folder).cloud
             if cloud.provider == "ec2":
                 found.append(cloud.region)
@@ -47,7 +47,8 @@ def orphans_check(
     account: Callable[..., Provider] = wiring.account,
     now: Callable[[], float] = time.time,
 ) -> Check:
-    """Over these regions; without any, those of this home's runs, else the default one."""
+    """The check of these regions; by default those of this home's runs, or else the default
+    region."""
     asked = tuple(regions) or account_regions() or (JobConfig().cloud.region,)
 
     def ask() -> Finding:
@@ -75,7 +76,7 @@ def orphans_check(
 
 
 def known_runs() -> Known:
-    """The runs of this home: the members of those that live, and those that have ended."""
+    """The runs of this home: the members of live ones, and the ones that have ended."""
     live: dict[RunId, frozenset[InstanceId] | None] = {}
     ended = []
     for folder in runs.all_runs(runs.home()):
@@ -87,7 +88,7 @@ def known_runs() -> Known:
 
 
 def _stack(regions: Sequence[str]) -> str:
-    """The stack of the account file bills, too, and is no orphan: that is said."""
+    """A sentence on the stack of the account file, which is billed too and is not an orphan."""
     from cli.standing import standing_costs
 
     named = account_defaults()
@@ -97,7 +98,7 @@ def _stack(regions: Sequence[str]) -> str:
 
 
 def _join_s() -> float:
-    """The longest time that a run of this home gives its instances to join."""
+    """The longest time that a run of this home allows its instances to join."""
     longest = JOIN_S
     for folder in runs.all_runs(runs.home()):
         with suppress(InputError):
@@ -144,13 +145,14 @@ def _priced(
         elif one.held.kind is HeldKind.VOLUME and disk is not None:
             price = one.held.gib * disk.usd / HOURS_PER_MONTH
         elif one.held.kind is not HeldKind.VOLUME:
-            price = 0.0  # what it starts costs money, not itself
+            price = 0.0  # a launch template costs nothing, only what it starts
         priced.append((one, price))
     return priced
 
 
 def _end_command(region: str, orphan: Orphan) -> str:
-    """With the account file of the stack that it is of: a launcher ends nothing of another."""
+    """The command, with the account file of the orphan's stack: a launcher ends nothing of another
+    stack."""
     held, own = orphan.held, wiring.stack_in(region)
     command = f"bamboo stop {held.run} --region {region}"
     if not own or own == held.stack:
@@ -159,7 +161,7 @@ def _end_command(region: str, orphan: Orphan) -> str:
 
 
 def with_account_of(stack: str, command: str) -> str:
-    """A line for a shell: the command with the account file of that stack, or with none ("")."""
+    """A line for a shell: the command with the account file of that stack, or without one ("")."""
     file = f"account file of stack {stack}" if stack else "none"
     return f"BAMBOO_CONFIG={shlex.quote(file)} {command}"
 

@@ -1,26 +1,28 @@
-"""How long a launcher waits for a store that does not answer or takes nothing, and what ends that.
+"""How long a launcher waits for a store that does not answer or refuses writes, and what ends the
+wait.
 
-Rule: a store that is read and refuses to be written is away. Training goes on without its store, so
-an outage by itself ends nothing soon. But nobody can ask the run to stop meanwhile: a budget that
-runs out then is kept by ending everything at once.
+Rule: a store that can be read but refuses writes is away. Training goes on without its store, so an
+outage alone does not end the run soon. But meanwhile the run cannot be asked to stop, so when a
+budget runs out then, everything is ended at once.
 """
 
 from bamboo.core.events import StopRequested
 from bamboo.errors import BambooError, StoreRefuses, StoreUnavailable
 
 STORE_AWAY_S = 120.0
-"""An embedded store that says nothing for so long is gone, and the run with it. One that died is
-started again at once by the local cloud, which ends where it cannot; one that stands still may wake
+"""An embedded store that does not answer for so long is gone, and the run with it. The local cloud
+restarts a store that died at once, and ends where it cannot. A store that is stopped may wake
 up."""
 THEIR_STORE_AWAY_S = 3600.0
-"""A store of the user's own is given up after so long: then the agents leave by themselves."""
+"""A store of the user's own is given up after so long. By then the agents leave by themselves."""
 ORDERLY_S = 120.0
-"""So long an outage may put off a stop that is due; then it is no stop in order any more."""
+"""An outage may delay a due stop by so long. After that the run is not stopped in order any
+more."""
 
 
 class Outage:
-    """Told when the store answered and took what was written, and asked while it does not; `ours`:
-    whether it is an embedded one."""
+    """Receives whether the store answers and accepts writes, and decides while it does not. `ours`
+    says that it is an embedded store."""
 
     def __init__(self, *, run: str, ours: bool, now_s: float) -> None:
         self._run = run
@@ -30,17 +32,17 @@ class Outage:
         """Whether the store is away, as far as is known."""
 
     def answered(self, now_s: float) -> None:
-        """The store is there."""
+        """The store answers and accepts writes."""
         self._answered_at_s = self._heard_at_s = now_s
         self.lasts = False
 
     def away_s(self, now_s: float) -> float:
-        """How long it has been away."""
+        """How long the store has been away."""
         return now_s - self._answered_at_s
 
     def end(self, stop: StopRequested | None, error: StoreUnavailable, *, now_s: float) -> str:
-        """The sentence with which all is to be ended at once, as `stop` asks for, or "". `stop`:
-        what would be said to the run now. Raises BambooError when the store is given up."""
+        """The sentence to end everything at once with, as `stop` requires, or "". `stop` is the
+        request that the run would get now. Raises BambooError when the store is given up."""
         self.lasts, away_s = True, self.away_s(now_s)
         if isinstance(error, StoreRefuses):
             self._heard_at_s = now_s
@@ -62,7 +64,7 @@ class Outage:
     def note(
         self, stop: StopRequested | None, error: StoreUnavailable, *, now_s: float, disk: str = ""
     ) -> str:
-        """What to tell a person meanwhile; `disk`: what is to be said of the run's disk."""
+        """What to tell a person meanwhile; `disk` is a sentence about the run's disk."""
         away_s = self.away_s(now_s)
         lasts = f" for {away_s:.0f} s" if away_s >= 1 else ""
         said = f"the store is away{lasts}; training goes on"

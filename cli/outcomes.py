@@ -1,8 +1,8 @@
-"""Options played on simulated markets, many seeds each, beside other ways to use the same market.
+"""Options played on simulated markets, many seeds each, and other ways to use the same market.
 
-Rule: the production core decides, as in `bamboo simulate`; the market of a row has the nodes of its
-plan and its zones, and a node of a mixed option that is on demand is never taken. A run that would
-lose more nodes than `most_losses` is played so far only, and what is left is taken to be like it.
+Rule: the production core decides, as in `bamboo simulate`. The market of an option has the nodes
+and zones of its plan, and on-demand nodes of a mixed option are never taken. A run that would lose
+more nodes than `most_losses` is played only so far, and the rest is assumed to be alike.
 """
 
 import math
@@ -35,27 +35,28 @@ from cli.intervals import with_interval
 from cli.workload import grids_of
 
 MOST_LOSSES = 80
-"""Of one run: with as many the rest of it is like what was played."""
+"""Losses in one run; with so many, the rest of the run is like the part that was played."""
 DEEP, MOST_LOSSES_IF_DEEP = 16, 24
-"""In a pipeline of more stages nearly every loss is a layout that was not there before, and its dry
-run takes long; ten runs have some hundred losses even so."""
+"""In a pipeline with more than DEEP stages nearly every loss leads to a new layout, whose dry run
+takes long. Ten runs still have some hundred losses."""
 LONGER, AT_LEAST_H = 4.0, 12.0
-"""A run has so many times as long as is expected, and so much more."""
+"""A run may take so many times its expected time, and so many hours at least."""
 ANCHORS = "on-demand"
-"""The zone of the nodes that nobody takes; it is no zone of the cloud."""
+"""The zone of the anchors; it is not a zone of the cloud."""
 ALWAYS = "on demand"
 BACK_S = REPLACE_S - Terms().boot_s
-"""Until the market has another node, unless a trace says otherwise; then it boots."""
+"""Time until the market has another node, unless a trace says otherwise. Then the node boots."""
 
 
 def most_losses(stages: int) -> int:
-    """That one run is played to."""
+    """How many losses one run is played to."""
     return MOST_LOSSES if stages <= DEEP else MOST_LOSSES_IF_DEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketTerms:
-    """How nodes come back, and how many are taken at once; how often is their type's rate."""
+    """How nodes come back, and how many are taken at once. How often they are taken is the rate of
+    their type."""
 
     bulk: Bulk
     spans: float
@@ -64,7 +65,7 @@ class MarketTerms:
 
 
 def market_terms(hazard: float | None, trace: Path | None) -> tuple[MarketTerms, LossRate | None]:
-    """What `--hazard` or `--trace` say, and the rate of losses where they say one."""
+    """The terms that `--hazard` or `--trace` give, and the rate of losses where they give one."""
     boot_s = Terms().boot_s
     if trace is not None:
         market = fit(read_trace(trace))
@@ -78,29 +79,29 @@ def market_terms(hazard: float | None, trace: Path | None) -> tuple[MarketTerms,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is to be simulated."""
+    """One thing to simulate."""
 
     option: Option
     system: str
     """OURS, or CHECKPOINT_RESTART with the plan of the option."""
     asked: Asked
     market: Market | None
-    """None: nobody takes anything."""
+    """None: no node is taken."""
     hours: float
-    """Of the market."""
+    """Length of the market."""
     share: float
-    """Of the job's steps that are played."""
+    """Share of the job's steps that are played."""
 
 
 def row_of(
     job: JobConfig, offer: Offer, option: Option, terms: MarketTerms, *, system: str = OURS
 ) -> Row:
-    """An option made ready to be played."""
+    """An option, ready to be played."""
     choice, line = option.plan.choice, option.line
     grid = choice.grid
     spread = line.spread
     if line.market == MIXED and grid.pipelines == 1:
-        spread = "neighbours"  # so that each stage or its shadow is on demand
+        spread = "neighbours"  # each stage or its shadow is then on demand
     as_planned = replace(
         with_interval(job, option.plan.losses.checkpoint_every),
         cluster=replace(
@@ -144,8 +145,8 @@ def row_of(
 def outcomes(
     rows: Sequence[Row], *, seeds: int, processes: int = 0, told: Callable[[int, int], None]
 ) -> list[Outcome]:
-    """Each row's, over seeds 0 to `seeds` - 1; on all cores, or so many processes. `told` hears of
-    each run that is over, of all."""
+    """The outcome of each row over seeds 0 to `seeds` - 1, on all cores or so many `processes`.
+    `told` is called after each run, with the number of finished runs and of all."""
     # Where nothing is taken, every run is the same.
     several = [seeds if row.market is not None else 1 for row in rows]
     runs = [(number, seed) for number, count in enumerate(several) for seed in range(count)]
@@ -167,7 +168,7 @@ class _Player:
         self._times: dict[int, TimesBook] = {}
 
     def play(self, run: tuple[int, int]) -> Figures:
-        """A run: the number of its row, and its seed."""
+        """Play a run, given the number of its row and its seed."""
         number, seed = run
         row = self._rows[number]
         times = self._times.setdefault(number, TimesBook(row.asked.workload))
@@ -189,7 +190,7 @@ def _trace(row: Row, seed: int) -> Trace:
 
 def _market(option: Option, terms: MarketTerms) -> Market:
     zones = [ZoneNodes(name=name, nodes=nodes) for name, nodes in option.zones.items()]
-    if option.anchors:  # all in one zone
+    if option.anchors:  # all other nodes are in one zone
         zones = [replace(zones[0], nodes=zones[0].nodes - option.anchors)]
     return Market(
         zones=tuple(zones),
@@ -210,7 +211,7 @@ def _prices(offer: Offer, option: Option) -> Prices:
 
 
 def _cuts(offer: Offer, option: Option) -> tuple[tuple[int, ...], ...]:
-    """The plan's, and those into fewer stages that fit."""
+    """The plan's cut, and cuts into fewer stages that fit."""
     choice = option.plan.choice
     room = Room(
         memory_bytes=offer.memory_bytes,
@@ -250,14 +251,15 @@ def _outcome(row: Row, found: Sequence[Figures]) -> Outcome:
 
 
 def _never_crossed(row: Row, figures: Figures) -> float:
-    """Anchors lie in the zone of the others, whatever their zone is called here."""
+    """Dollars that were never spent: an anchor has a zone of its own here, but is in the zone of
+    the other nodes."""
     return figures.transfer_usd if row.option.anchors else 0.0
 
 
 def _whole(figures: Sequence[float], done: Sequence[bool], share: float) -> tuple[float, float]:
-    """Median and 90th percentile of whole runs, from those that were played to this share; inf
-    where so many were not done. Parts that do not depend on each other scatter less together, by
-    the root of their number, than one of them does."""
+    """Median and 90th percentile of whole runs, from runs that were played to this share; inf where
+    too many did not finish. The sum of independent parts scatters less than one part does, by the
+    root of their number."""
     mean = fmean(figures)
     whole = [
         mean / share + (figure - mean) / math.sqrt(share) if ok else math.inf
@@ -267,7 +269,7 @@ def _whole(figures: Sequence[float], done: Sequence[bool], share: float) -> tupl
 
 
 def _quantile(figures: Sequence[float], share: float) -> float:
-    """inf where it lies beside a run that was not done."""
+    """inf where the quantile lies next to a run that did not finish."""
     ordered = sorted(figures)
     if math.isinf(ordered[math.ceil(share * (len(ordered) - 1))]):
         return math.inf

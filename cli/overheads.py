@@ -1,8 +1,8 @@
-"""What stands beside the instances of one run, from when they existed: disks, addresses, the
-coordinator, bytes between zones.
+"""The overheads of one run, from when its instances existed: disks, addresses, the coordinator,
+bytes between zones.
 
-Rule: THE account of it for whoever says what a run came to; the launcher's limit, the receipt and
-`bamboo cost RUN` take it from here, so that all say the same. All of it is modelled.
+Rule: all figures of what a run cost take the overheads from here: the launcher's limit, the receipt
+and `bamboo cost RUN`. All of it is modelled.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,8 @@ def beside_of(
     now_s: float,
     crossed_bytes: float,
 ) -> Beside:
-    """Of these instances by `now_s`. The coordinator is there while any of them is."""
+    """The overheads of these instances by `now_s`. The coordinator counts while any instance
+    exists."""
     spans = [_span(item, now_s) for item in rented]
     return beside_run(
         prices,
@@ -50,7 +51,7 @@ def _span(item: Rented, now_s: float) -> tuple[float, float]:
 
 
 def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Seconds that lie in one of them at least: parts of a run have hours between them."""
+    """Seconds that lie in at least one span: there may be hours between two parts of a run."""
     covered, reached = 0.0, 0.0
     for from_s, until_s in sorted(spans):
         covered += max(0.0, until_s - max(from_s, reached))

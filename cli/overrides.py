@@ -1,6 +1,6 @@
-"""`--set`: keys of the job file that the command line says anew.
+"""`--set`: keys of the job file that the command line overrides.
 
-Rule: every command that reads a job takes them in the same words, and hands them to `load_job`.
+Rule: every command that reads a job takes them in the same form, and passes them to `load_job`.
 """
 
 import click

@@ -1,7 +1,7 @@
-"""How fast the members are, from what their leases say of them.
+"""How fast the members are, from their leases.
 
-Rule: only what was measured since the layout of now began counts, and only where every member has
-done enough since. A speed is of a short time, so that a node that has become slow is seen.
+Rule: only work since the present layout began counts, and only where every member has done enough
+since. A speed covers a short time, so that a node that has become slow is noticed.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 
 ENOUGH = 16
-"""Forwards since the layout began, or of which a speed is made."""
+"""Forwards since the layout began, and forwards that one speed is measured over."""
 COLUMN = 3
-"""So many owners of one stage make a median."""
+"""Owners of one stage that are enough for a median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class _Work:
 
 
 class PaceKeeper:
-    """Told what every lease says; asked for measurements now and then."""
+    """Takes in every lease. It is asked for measurements now and then."""
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster = cluster
@@ -36,10 +36,11 @@ class PaceKeeper:
         self._first: dict[str, _Work] = {}
         self._last: dict[str, _Work] = {}
         self._since: dict[str, _Work] = {}
-        """Where the speeds of now begin: a node that was given other slots begins anew."""
+        """Where the present speeds are counted from. A node that was given other slots begins
+        again."""
 
     def told(self, state: State, node: str, beat: Mapping[str, Any]) -> None:
-        """A lease of `node`."""
+        """Take in a lease of `node`."""
         if state.era != self._era:
             self._era, self._first, self._last = state.era, {}, {}
         if state.generation != self._generation:
@@ -52,7 +53,7 @@ class PaceKeeper:
         self._last[node] = work
 
     def due(self, state: State) -> list[Event]:
-        """All that can be said now."""
+        """All events that are due."""
         found = (self.speeds(state), self.measured(state))
         return [event for event in found if event is not None]
 
@@ -69,7 +70,7 @@ class PaceKeeper:
 
     def speeds(self, state: State) -> Event | None:
         """The speeds of all members since they were last measured, if they are known and there is
-        something to hold them against."""
+        something to compare them with."""
         assignment = state.assignment
         if assignment is None or state.generation != self._generation or state.era != self._era:
             return None
@@ -90,7 +91,8 @@ class PaceKeeper:
     def _paces(
         self, assignment: Assignment, since: Mapping[str, _Work]
     ) -> dict[NodeId, float] | None:
-        """Seconds that one microbatch takes each owner; None while one has done too little."""
+        """Seconds that one microbatch takes each owner; None while one owner has done too
+        little."""
         out = {}
         for node in sorted(set(assignment.owners)):
             first, last = since.get(node), self._last.get(node)
@@ -103,8 +105,8 @@ class PaceKeeper:
     def _expected(
         self, state: State, assignment: Assignment, paces: Mapping[NodeId, float]
     ) -> dict[NodeId, float]:
-        """What a microbatch should take each owner: by the virtual device's figures, else as the
-        other owners of its stage do, where there are enough of them."""
+        """What a microbatch should take each owner: by the virtual device's figures, or else what
+        it takes the other owners of the same stage, where there are enough of them."""
         cluster, grid = self._cluster, state.grid
         if cluster.device == "virtual":
             if grid.stages != cluster.stages:
@@ -127,5 +129,5 @@ class PaceKeeper:
 
 
 def _of(figures_ms: tuple[float, ...], stage: int) -> float:
-    """One figure for all, or one for each."""
+    """One figure for all stages, or one for each."""
     return figures_ms[0] if len(figures_ms) == 1 else figures_ms[stage]

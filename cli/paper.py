@@ -1,7 +1,8 @@
-"""`bamboo plan`: one plan on paper, the job's own or the best of so many nodes, and the next ones.
+"""`bamboo plan`: one plan without a launch, the job's own or the best of so many nodes, and the
+next best ones.
 
 Rule: the plan that is shown is the one that `launch` makes of the job, or of the job with the
-strategy that is printed: `plan_job` makes it. Here is only what it is compared with.
+printed strategy: `plan_job` makes it. This file only makes what it is compared with.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,16 +54,16 @@ MOST_HAZARD = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the command line says of the plan that is wanted."""
+    """The plan that the command line asks for."""
 
     overrides: tuple[str, ...] = ()
     nodes: int | None = None
-    """Exactly so many in the grid; None: the job's own grid, unless at most so many are wanted."""
+    """Exactly so many in the grid; None: the job's own grid, unless a maximum is given."""
     max_nodes: int | None = None
     hazard: float | None = None
-    """Losses per node-hour; None: as `rate_of` has them."""
+    """Losses per node-hour; None: by `rate_of`."""
     gpu: str | None = None
-    """To model the times for, as `look_at` takes it."""
+    """The GPU to model the times for, see `look_at`."""
 
     @property
     def range(self) -> range | None:
@@ -80,7 +81,7 @@ class Shown:
     nodes: tuple[NodeShare, ...]
     taken: Candidate
     others: tuple[tuple[Candidate, str], ...]
-    """The next best, with a sentence each, best first."""
+    """The next best plans with a sentence each, best first."""
     resized: tuple[Resized, ...]
     """The same plan in other microbatches, fastest first."""
     hazard: Hazard
@@ -88,8 +89,8 @@ class Shown:
 
 
 def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
-    """Read the job, look at its layers, plan; `bar` shows how far each of these is. Raises
-    InputError, of which one is JobFitsNowhere."""
+    """Read the job, look at its layers, plan. `bar` shows how far each of these is. Raises
+    InputError, which may be a JobFitsNowhere."""
     _check(asked)
     job, _ = begin_with(load_job(path, asked.overrides))
     catalogue = load_catalogue(job.cloud.region)
@@ -103,7 +104,8 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
         seen = look_at(job, gpu=asked.gpu, told=told)
     given, why, kills = None, "", job.chaos.kill
     if asked.range is not None:
-        # The listed losses are of the job's own grid: whoever launches another one is told so.
+        # The listed losses are for the job's own grid; a note says so when another grid is
+        # launched.
         job = replace(job, chaos=replace(job.chaos, kill=()))
         kind = catalogue.find(pool.instance_type)
         with bar("looking for the best grid"):
@@ -153,7 +155,7 @@ def _check(asked: Asked) -> None:
 def _best(
     job: JobConfig, seen: Mapping[str, Any], *, kind: InstanceType, hazard: Hazard, nodes: range
 ) -> tuple[Given, str]:
-    """The best grid of so many nodes as a strategy, and why it has its redundancy where the job
+    """The best grid of so many nodes as a strategy, and the reason for its redundancy where the job
     leaves that open."""
     facts = layer_facts(job, seen)
     named = whole_cut(facts, grid_of(job), job.cluster.cut, costs_of(facts, seen))
@@ -199,8 +201,8 @@ def _with_cuts(
     nodes: range,
     cut: tuple[int, ...],
 ) -> Workload:
-    """With one cut given, and all others balanced by time; or by flops where times are modelled, as
-    whoever prices the job has them."""
+    """With one given cut. All others are balanced by time, or by flops where times are modelled, as
+    in `bamboo cost`."""
     others = {} if modelled is None else cuts_by_flops(job, workload.layers, nodes.stop - 1)
     return replace(workload, cuts={**others, len(cut) - 1: cut})
 
@@ -212,7 +214,8 @@ def _room(
     nodes: range,
     modes: tuple[str, ...],
 ) -> Room:
-    """Plans of so many nodes in the job's own microbatches: others would be another training."""
+    """Room for plans of so many nodes in the job's own microbatches; other microbatches would be
+    another training."""
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
         nodes=nodes,
@@ -232,14 +235,14 @@ def _first(
 def _compared(
     planned: Planned, hazard: Hazard, nodes: range, *, told: Told
 ) -> tuple[Candidate, tuple[Candidate, ...]]:
-    """The plan as the ranking sees it, with the grid that its instances fill, and the best others
-    of so many nodes in the job's own microbatches."""
+    """The plan as the ranking sees it, with the grid that its instances fill, and the best other
+    plans of so many nodes in the job's own microbatches."""
     job, plan = planned.job, planned.plan
     workload = _with_cuts(planned.workload, job, planned.modelled, nodes=nodes, cut=plan.cut)
     cluster, kind = job.cluster, plan.instance_type
     grid = plan.largest
     here = range(grid.size, grid.size + 1)
-    # It is the plan, whatever its grid needs: what the run begins with was settled to fit.
+    # The plan is shown whatever its grid needs: it was settled so that the first grid fits.
     limit = max(kind.gpu_memory_bytes, _most_bytes(workload, grid, plan.mode))
     alone = replace(
         _room(workload, kind, nodes=here, modes=(plan.mode,)),
@@ -287,7 +290,7 @@ def _resized(
 
 
 def _most_bytes(workload: Workload, grid: Grid, mode: str) -> int:
-    """Of a node of the grid that needs most."""
+    """Bytes of the grid's node that needs most."""
     cut = workload.cut(grid.stages)
     memory = memory_report(workload.layers, cut=cut, grid=grid, shape=workload.shape, mode=mode)
     return max(stage.total for stage in memory)
@@ -296,7 +299,7 @@ def _most_bytes(workload: Workload, grid: Grid, mode: str) -> int:
 def _notes(
     planned: Planned, asked: Asked, kills: Sequence[Kill], launched: LossRate
 ) -> tuple[str, ...]:
-    """`launched`: the rate that a launch plans for."""
+    """Notes on the plan. `launched` is the rate that a launch plans for."""
     job, plan, notes = planned.job, planned.plan, []
     slots = {(slot.pipeline, slot.stage) for slot in grid_of(job).slots()}
     if any((kill.pipeline, kill.stage) not in slots for kill in kills):

@@ -1,7 +1,8 @@
-"""Where one part of a run ends and the next begins: what it lasted, what it cost, where it is kept.
+"""Where one part of a run ends and the next begins: how long it lasted, what it cost, where it is
+kept.
 
-Rule: a part that nobody ended lasted, and is billed, until the last thing that any of it wrote.
-Call all of this as the run's launcher, when nothing of the part lives.
+Rule: a part that was not ended in order lasted, and is billed, until the last time that any of it
+wrote. All of this may be called only as the run's launcher, when nothing of the part lives.
 """
 
 import json
@@ -15,7 +16,7 @@ from cloud.intents import drop_torn_line
 
 
 def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:
-    """The part that begins now, after the newest one, which ended at `ended_s`."""
+    """The part that begins now. The newest part so far ended at `ended_s`."""
     before = part_of(folder)
     lasted_s = max(0.0, ended_s - before.started_s)
     return Part(
@@ -24,8 +25,8 @@ def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:
 
 
 def ended_at_s(folder: RunFolder) -> float:
-    """When the newest part of a run ended, in Unix time: its receipt says so, or it is when it was
-    seen last."""
+    """When the newest part of a run ended, in Unix time: by its receipt, or else when it last
+    wrote."""
     if folder.receipt.exists():
         return float(folder.read_json(folder.receipt)["ended_s"])
     signs = [path.stat().st_mtime for path in _written_by_the_living(folder)]
@@ -33,7 +34,7 @@ def ended_at_s(folder: RunFolder) -> float:
 
 
 def end_bill(folder: RunFolder, *, ended_s: float) -> None:
-    """Write the end of every instance that ended with its cloud, which did not get to say so."""
+    """Write the end of every instance that ended with its cloud, which could not write it."""
     if not folder.cloud.exists():
         return
     drop_torn_line(folder.cloud)
@@ -56,7 +57,7 @@ def end_bill(folder: RunFolder, *, ended_s: float) -> None:
 
 
 def put_away(folder: RunFolder) -> Path:
-    """Move what the next part writes anew to `parts/<n>/`."""
+    """Move the files that the next part writes again to `parts/<n>/`."""
     part = _free(folder.path / "parts")
     part.mkdir(parents=True)
     for path in (
@@ -72,7 +73,8 @@ def put_away(folder: RunFolder) -> Path:
 
 
 def _written_by_the_living(folder: RunFolder) -> Iterator[Path]:
-    """Files that cloud, nodes and launcher wrote; not the log of who only tried to take it up."""
+    """Files that cloud, nodes and launcher wrote, without the log of a process that only tried to
+    take over the run."""
     yield from (
         p for p in (folder.cloud, folder.kills, folder.metrics, folder.samples) if p.exists()
     )

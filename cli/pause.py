@@ -1,4 +1,5 @@
-"""How long a failover stood, in its parts, from the moments that killer and successor stamped."""
+"""How long a failover stood still, in its parts, from the times that killer and successor
+stamped."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,8 @@ PAUSE_MOMENTS = {
 
 
 def pause_parts_s(record: Mapping[str, Any]) -> dict[str, float]:
-    """The parts of a failover's pause, from the moments its successor stamped on its own clock."""
+    """The parts of a failover's pause, from the times that its successor stamped on its own
+    clock."""
     return {
         name: float(record[end]) - float(record[begin])
         for name, (begin, end) in PAUSE_MOMENTS.items()
@@ -21,8 +23,8 @@ def pause_parts_s(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def with_kill_stamp(record: Mapping[str, Any], stamps_s: Mapping[str, float]) -> Mapping[str, Any]:
-    """A failover record with the moment before the kill, where the killer noted it: the pause then
-    counts from there. `stamps_s`: instance -> the same machine's monotonic clock."""
+    """A failover record with the time just before the kill, where the killer noted it. The pause
+    then counts from there. `stamps_s`: instance -> the same machine's monotonic clock."""
     instance = str(record.get("victim", "")).rpartition(".")[0]
     if record.get("planned") or instance not in stamps_s:
         return record

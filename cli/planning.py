@@ -1,7 +1,7 @@
 """From a job and what the preflight saw to the plan, the strategy and the exact launch requests.
 
-Rule: nothing is started here and no clock is read; the dry run and the launch show and use the
-same values.
+Rule: nothing is started here and no clock is read. The dry run and the launch show and use the same
+values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,48 +52,49 @@ from cloud.reconcile import Desired, PoolMemory, Start, reconcile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """All that is known before anything is started."""
+    """Everything that is known before anything is started."""
 
     job: JobConfig
-    """As it is run: nothing is left to the planner in it."""
+    """As it is run: nothing in it is left to the planner."""
     redundancy_why: str
-    """One sentence; empty where the job says which."""
+    """One sentence; empty where the job chooses the redundancy."""
     plan: Plan
     strategy: Strategy
     pool: Pool
-    """The cheapest offer by the catalogue; a launch asks the cloud again."""
+    """The cheapest offer by the catalogue. A launch asks the cloud again."""
     zones: Mapping[str, int]
-    """How many nodes each zone is to have; empty: all of them that of the cheapest offer."""
+    """How many nodes each zone is to have; empty: all are in the zone of the cheapest offer."""
     usd_per_hour: float
-    """Of all instances, where they are to be."""
+    """Of all instances, in their zones."""
     requests: tuple[Mapping[str, Any], ...]
-    """The calls that ask for the instances, a zone and a market each, as they may be shown."""
+    """The calls that request the instances, one for each zone and market, as they may be shown."""
     catalogue: Catalogue
     workload: Workload
-    """With the cores of this machine counted, where nodes share them."""
+    """It counts the cores of this machine, where nodes share them."""
     modelled: Modelled | None
-    """Of times that are none of this machine."""
+    """Set where times are not those of this machine."""
     cuts: tuple[tuple[int, ...], ...]
     """For each smaller number of stages that fits, and for the job's."""
     grids: tuple[GridTime, ...]
-    """Every grid that the run may have, each within an instance's memory; times with a core for
-    every node, by which the run decides."""
+    """Every grid that the run may have, each within an instance's memory. Times assume a core for
+    every node; the run decides by them."""
     too_large: tuple[tuple[Grid, int], ...]
-    """Grids that the job would allow, with the bytes of the node that needs most: more than an
-    instance has, so that the run never has them."""
+    """Grids that the job would allow but that need more memory than an instance has, with the bytes
+    of the node that needs most. The run never has them."""
     layers: tuple[int, ...]
-    """Those that have parameters: what a checkpoint is to hold."""
+    """Layers with parameters: what a checkpoint must contain."""
     unigram_entropy_nats: float
     data: Mapping[str, Any]
-    """What the data are, as `bamboo.data.described.Description.body` has it."""
+    """What the data are, as `bamboo.data.described.Description.body` gives it."""
     samples: int
     """How many the data hold."""
     code: Manifest | None
-    """What the run takes along of the user's code; None: the built-in model needs none."""
+    """The part of the user's code that is kept with the run; None: the built-in model needs
+    none."""
 
     @property
     def whole_usd_per_hour(self) -> float:
-        """Of all instances, and of what calm steps send between zones."""
+        """Price of all instances, and of what calm steps send between zones."""
         return self.usd_per_hour + self.plan.transfer_usd_per_hour
 
     @property
@@ -110,18 +111,18 @@ class Planned:
 
     @property
     def layer_bytes(self) -> tuple[int, ...]:
-        """Of parameters and moments, by layer."""
+        """Bytes of parameters and moments, by layer."""
         layers = range(len(self.workload.layers))
         return tuple(self.workload.state_bytes((layer,)) for layer in layers)
 
     def price_warnings(self) -> tuple[str, ...]:
-        """What is to be said of the prices of the job's pools."""
+        """Warnings about the prices of the job's pools."""
         cloud = self.job.cloud
         spot = Market(cloud.market) is Market.SPOT
         return price_warnings(self.catalogue, cloud.instance_types, cloud.zones, spot=spot)
 
     def least_step_s(self) -> float:
-        """Of a calm step on the fastest grid that the run may have."""
+        """Seconds of a calm step on the fastest grid that the run may have."""
         times = StepTimes(self.workload, self.plan.mode)
         leaves = self.workload.shape.virtual_nodes
         grids = {Grid(pipelines=one.pipelines, stages=one.stages) for one in self.grids}
@@ -131,13 +132,13 @@ class Planned:
         )
 
     def kept(self) -> Kept | None:
-        """Its checkpoints; None: nobody knows how long a step takes."""
+        """Its checkpoints; None where the time of a step is unknown."""
         return kept_by(self.job, self.plan, self.catalogue)
 
     def promised(self) -> dict[str, Any]:
-        """What the plan says that calm steps take and are worth, with the largest grid that the
-        instances fill: rate and price are of one fleet. A launch, its receipt and its report quote
-        these figures; None where nobody knows how long a step takes."""
+        """The planned time and value of calm steps, on the largest grid that the instances fill, so
+        that rate and price are of one fleet. A launch, its receipt and its report quote these
+        figures. None where the time of a step is unknown."""
         expected = self.plan.full
         return {
             "usd_per_hour": self.usd_per_hour,
@@ -162,10 +163,10 @@ def plan_job(
     catalogue: Catalogue | None = None,
 ) -> Planned:
     """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with
-    (None: what the job begins with where it is placed), `given` the strategy that places it,
-    `rate` the losses that redundancy and spread are chosen for (None: as `rate_of` has them),
-    `catalogue` the prices that it has already; by default the newest.
-    Raises InputError for a type that the catalogue does not know, or cannot price, and as `settle`.
+    (None: what the job begins with where it is placed), `given` the strategy that places it. `rate`
+    is the rate of losses that redundancy and spread are chosen for (None: by `rate_of`),
+    `catalogue` the prices, by default the newest. Raises InputError for a type that the catalogue
+    does not know or has no price for, and as `settle`.
     """
     catalogue = catalogue or load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
@@ -222,7 +223,7 @@ def plan_job(
 
 def _filled(job: JobConfig, nodes: int | None) -> tuple[int, int]:
     """The pipelines that so many nodes fill, at least those of the start, and how many nodes are
-    left over; None: as many as the job begins with."""
+    left over. None: as many nodes as the job begins with."""
     if nodes is None:
         nodes = nodes_at_begin(job) if job.autoscale.enabled else nodes_of(job)
     filled = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
@@ -238,7 +239,8 @@ def _grids(
     cuts: Sequence[tuple[int, ...]],
     kind: InstanceType,
 ) -> tuple[GridTime, ...]:
-    """Every grid that an instance has the memory for; the one of the start was settled to fit."""
+    """Every grid that an instance has the memory for. The first grid was settled so that it
+    fits."""
     begin = (job.cluster.pipelines, job.cluster.stages)
 
     def fits(pipelines: int, cut: tuple[int, ...]) -> bool:
@@ -253,8 +255,8 @@ def _grids(
 def _within_memory(
     job: JobConfig, facts: Sequence[LayerFacts], cut: tuple[int, ...], *, kind: InstanceType
 ) -> tuple[JobConfig, tuple[tuple[Grid, int], ...]]:
-    """The job with no more pipelines than an instance has the memory for, and the grids beyond; the
-    one that it begins with was settled to fit."""
+    """The job with no more pipelines than an instance has the memory for, and the grids beyond. The
+    first grid was settled so that it fits."""
     cluster = job.cluster
     needs = {
         several: most_bytes(facts, cut, several, job=job)
@@ -277,7 +279,8 @@ def _requests(
     *,
     now_s: float,
 ) -> tuple[dict[str, Any], ...]:
-    """The calls at the start: what `reconcile` says of nothing, by the catalogue's prices."""
+    """The calls at the start: the decisions of `reconcile` for an empty fleet, at the catalogue's
+    prices."""
     settings = run_settings(job, run)
     actions = reconcile(
         desired=Desired(
@@ -323,8 +326,9 @@ def _offers(job: JobConfig, catalogue: Catalogue) -> tuple[Offer, ...]:
 
 
 def speeds_of(job: JobConfig, catalogue: Catalogue) -> dict[str, float]:
-    """How fast the job's instance types are against the first of them, by the published figures of
-    their GPUs; all alike where one of them is in no table, or the job prefers by price alone."""
+    """How fast the job's instance types are relative to the first of them, by the published figures
+    of their GPUs. All are equal where the table lacks one of them, or the job prefers by price
+    alone."""
     if job.cloud.prefer == "price":
         return dict.fromkeys(job.cloud.instance_types, 1.0)
     table = load_gpus()
@@ -337,22 +341,23 @@ def speeds_of(job: JobConfig, catalogue: Catalogue) -> dict[str, float]:
 
 
 def markets_of(job: JobConfig) -> tuple[Market, ...]:
-    """What is bought: anchors are on demand, whatever the others are."""
+    """The markets to buy on: anchors are on demand, whatever the others are."""
     market = Market(job.cloud.market)
     return (market, Market.ON_DEMAND) if job.cloud.anchors else (market,)
 
 
 def nodes_of(job: JobConfig) -> int:
-    """The nodes that a run keeps while the cloud has them: of the largest grid, and standbys."""
+    """How many nodes a run keeps while the cloud has them: those of the largest grid, and
+    standbys."""
     cluster = job.cluster
     return cluster.max_pipelines * cluster.stages + cluster.standbys
 
 
 def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
-    """The cheapest type and zone of the job's market for its speed, as the fleet ranks offers, with
-    its price of an instance.
+    """The cheapest pool of the job's market relative to its speed, as the fleet ranks offers, with
+    the price of an instance.
 
-    Of equal prices the one listed first. Raises InputError when nothing has a price.
+    At equal prices it is the one listed first. Raises InputError when nothing has a price.
     """
     market = Market(job.cloud.market)
     offers = [
@@ -375,7 +380,7 @@ def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
 
 
 def stakes_of(job: JobConfig, catalogue: Catalogue, name: str) -> Stakes:
-    """What a spread of instances of one type depends on, beside the layout."""
+    """What a spread of instances of one type depends on, apart from the layout."""
     return Stakes(
         zone_usd_per_hour=_market_prices(job, catalogue, name),
         preemptible=job.cloud.market == Market.SPOT,

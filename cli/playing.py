@@ -1,7 +1,7 @@
-"""How many nodes a launcher is to keep, turn by turn: what the trace leaves the run, or what the
-autoscaler wants; and what the trace takes, or the job's own list, the cloud takes.
+"""How many nodes a launcher keeps, turn by turn, by the trace or by the autoscaler; and the
+preemptions that the trace or the job's own list orders from the cloud.
 
-Rule: written down first, then ordered; and ordered again until the instance is seen to be gone.
+Rule: an order is written down before it is given, and is repeated until the instance is gone.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ def nodes_wanted(
     progress: Progress,
     accounts: Accounts,
 ) -> tuple[int | None, bool]:
-    """How many nodes to keep, None: as many as the job may have; and whether the fleet is to be
-    looked at now. Raises StoreUnavailable."""
+    """How many nodes to keep (None: as many as the job may have), and whether the fleet has to be
+    reconciled now. Raises StoreUnavailable."""
     if autoscaler is not None:
         return scale(autoscaler, ports, progress, accounts), False
     if market is None:
@@ -36,7 +36,7 @@ def nodes_wanted(
 
 
 def play(market: Market, ports: Ports, progress: Progress) -> tuple[Turn, int]:
-    """Play on to now; what that brought, and how many nodes are to be kept."""
+    """Play the trace on to now. Returns what that brought and how many nodes to keep."""
 
     def book(kind: str, data: Mapping[str, Any]) -> None:
         ports.books.event(kind, progress, at_s=ports.now(), data=data)
@@ -52,13 +52,14 @@ def play(market: Market, ports: Ports, progress: Progress) -> tuple[Turn, int]:
         ports.screen.note(f"the trace ends here: its {turn.nodes} nodes stay, and no more come")
     if not turn.losses:
         return turn, turn.nodes
-    # One that could not be taken yet counts: the fleet would end another one as surplus.
+    # An instance that could not be taken yet counts. Otherwise the fleet would end another one as
+    # surplus.
     here = {one.instance for one in ports.fleet.rented() if one.ended_at_s is None}
     return turn, turn.nodes + sum(loss.instance in here for loss in turn.losses)
 
 
 def order_chaos(chaos: Chaos, ports: Ports, progress: Progress) -> None:
-    """What is due, written down where it is of the list, and asked of the fleet."""
+    """Order from the fleet the preemptions that are due, after writing down the listed ones."""
     now_s = ports.now()
     for one in chaos.due(progress.state, steps_finished=progress.step, now_s=now_s):
         if one.listed is not None:

@@ -1,4 +1,5 @@
-"""All that the launcher's loop touches, as Protocols: the fleet, the screen, the books, the log."""
+"""Everything that the launcher's loop uses, as Protocols: the fleet, the screen, the books, the
+log."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,8 @@ class Fleet(Protocol):
     """The instances of the run, as the launcher may change and see them."""
 
     def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
-        """Start what is missing, end what is not wanted; within seconds. `nodes`: how many to keep,
-        where that is not as the job says; `new`: at most so many are started, where that is
+        """Start missing instances and end unwanted ones; within seconds. `nodes` is how many to
+        keep, where that differs from the job; `new` is how many may be started, where that is
         limited."""
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
@@ -34,17 +35,18 @@ class Fleet(Protocol):
         """Every instance that the run ever had."""
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
-        """Have the cloud take an instance away; one that went meanwhile is only told of."""
+        """Have the cloud take an instance. One that went by itself meanwhile is only noted."""
 
     def kill_stamps_s(self) -> Mapping[str, float]:
-        """Instance -> time.monotonic() of this machine just before it was killed; where known."""
+        """Instance -> time.monotonic() of this machine just before it was killed, where it is
+        known."""
 
     def alive(self) -> bool:
         """Whether the cloud answers at all."""
 
 
 class Screen(Protocol):
-    """Where progress is shown; never blocks."""
+    """Where progress is shown; it never blocks."""
 
     def decided(self, progress: Progress, decision: Decision) -> None: ...
 
@@ -55,7 +57,7 @@ class Screen(Protocol):
     def note(self, text: str) -> None: ...
 
     def detail(self, text: str) -> None:
-        """What only who asks for everything wants to read."""
+        """A line that is shown only where every detail was asked for."""
 
 
 class Books(Protocol):
@@ -79,7 +81,7 @@ class Append(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """All that the loop touches."""
+    """Everything that the loop uses."""
 
     store: Store
     append: Append
@@ -89,10 +91,10 @@ class Ports:
     now: Callable[[], float]
     """Unix time."""
     interrupts: Callable[[], int]
-    """How often the user has asked for the end: once is at a step boundary, twice is at once."""
+    """How often the user has asked for the end: once means at a step boundary, twice at once."""
     leave: Callable[[], bool] = lambda: False
-    """Whether this launcher is to go while the run goes on without it."""
+    """Whether this launcher is to leave while the run goes on without it."""
     pause: Callable[[float], None] = time.sleep
     """Let so many seconds pass before a store that did not answer is asked again."""
     disk: Callable[[], str] = lambda: ""
-    """A sentence when the run's disk is full, for which its store has to wait too; else ""."""
+    """A sentence when the run's disk is full, so that its store has to wait too; else ""."""

@@ -1,7 +1,7 @@
-"""The prices that plans are made with: asking the cloud for newer ones, and keeping those.
+"""The prices that plans are made with: reads newer ones from the cloud and keeps them.
 
-Rule: a catalogue is written whole or not at all, and only after the cloud has answered everything
-that it must; until then the one before it stays in use, and the error says how old that is.
+Rule: a catalogue is written whole or not at all, and only after the cloud has answered all required
+calls. Until then the older catalogue stays in use, and the error says how old it is.
 """
 
 import re
@@ -19,7 +19,7 @@ from bamboo.ports import PriceSource
 from cli.new_file import write_new
 
 PRESENT_S = 3600.0
-"""So long prices that were asked for are those of now."""
+"""Prices that were read less than this ago count as present."""
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
 
 
@@ -33,8 +33,9 @@ def checked_region(region: str | None) -> str:
 
 
 def refresh(source: PriceSource, region: str, *, now: datetime) -> tuple[str, ...]:
-    """Ask for the types of the installed catalogue and keep the answer as the user's catalogue of
-    the region; what could not be had, a sentence each. A damaged catalogue is replaced.
+    """Read the prices of the installed catalogue's types and keep them as the user's catalogue of
+    the region. Returns a sentence for each thing that could not be read. A damaged catalogue is
+    replaced.
 
     Raises the cloud's error, or InputError when nothing can be written, with what stays in use.
     """
@@ -60,9 +61,9 @@ def refresh_for_launch(
     source: Callable[[str], PriceSource],
     now: datetime,
 ) -> None:
-    """Plan a launch into an account with its present prices and quotas: asks for them unless they
-    were asked for a moment ago. What cannot be had is said, and the launch goes on with what is
-    there, which says its age."""
+    """Refresh prices and quotas before a launch into an account is planned, unless that was done a
+    moment ago. What cannot be read is noted, and the launch goes on with the kept catalogue, which
+    states its age."""
     path = user_catalogue(region)
     try:
         asked_s = path.stat().st_mtime if path.exists() else 0.0

@@ -1,9 +1,9 @@
 """From a job and the catalogue to offers: what the job's layers take on each instance type.
 
-Rule: every offer says where its times are from. By default a type's GPU is modelled by published
-figures, from the shape of the built-in model or from a profile of the user's own layers; where the
-job's device is virtual, or this machine's times or a figure of the user's are asked for, all types
-are equally fast, and only those of the job file are compared, unless others are named.
+Rule: every offer says where its times come from. By default a type's GPU is modelled by published
+figures, from the shape of the built-in model or from a profile of the user's own layers. Where the
+job's device is virtual, or the times of this machine or a figure of the user's are asked for, all
+types are equally fast. Then only the types of the job file are compared, unless others are named.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,18 +36,18 @@ from cli.workload import cuts_by_flops
 
 GIVEN = "given with --samples-per-s"
 BACKWARD = 2.0
-"""A backward takes so many forwards, where nobody has measured it."""
+"""A backward is taken to last as long as this many forwards, where it was not measured."""
 Progress = Callable[[], AbstractContextManager[Told]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimesAsked:
-    """Where the times are to be from."""
+    """Where the times are to come from."""
 
     samples_per_s: float = 0.0
-    """Of the job as it is written; 0: not given."""
+    """Rate of the job as it is written; 0: not given."""
     here: bool = False
-    """As this machine's CPU has them."""
+    """Use the times of this machine's CPU."""
     types: tuple[str, ...] = ()
     """Instance types to compare; empty: all whose speed is known."""
 
@@ -58,16 +58,17 @@ class Offers:
 
     offers: tuple[Offer, ...]
     source: str
-    """Of the times, in words."""
+    """Where the times come from, in words."""
     modelled: bool
     too_large: Mapping[str, str]
     """Types on which some layer does not fit even alone, and why."""
     catalogue: Catalogue
     best_known: BestKnown | None = None
-    """What the job's products are known to cost; None: times are not modelled for GPUs."""
+    """The fastest known cost of the job's matrix products; None: times are not modelled for
+    GPUs."""
 
     def price_warnings(self, zones: Sequence[str]) -> tuple[str, ...]:
-        """What is to be said of the prices of all that is compared, in these zones."""
+        """Warnings about the prices of everything that is compared, in these zones."""
         return price_warnings(self.catalogue, [offer.name for offer in self.offers], zones)
 
     @property
@@ -85,9 +86,9 @@ def offers_of(
     most_stages: int,
     progress: Progress,
 ) -> Offers:
-    """All offers for a job; `rate`: of losses on all of them, None: each has its own. Raises
-    InputError for a type that the catalogue does not know, and for a job that cannot be looked
-    at."""
+    """All offers for a job. `rate` is the rate of losses on all of them; None: each has its own.
+    Raises InputError for a type that the catalogue does not know, and for a job that cannot be
+    looked at."""
     catalogue = load_catalogue(job.cloud.region)
     alike = job.cluster.device == "virtual" or asked.here or asked.samples_per_s > 0
     names = asked.types or (job.cloud.instance_types if alike else tuple(catalogue.types))
@@ -136,22 +137,22 @@ def offers_of(
 
 
 def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
-    """What the layers have a device do. Of the built-in model nothing need be built."""
+    """The work of the layers on a device. For the built-in model nothing has to be built."""
     if job.model.is_own:
         return profile_job(path, Wanted(), overrides=(), progress=progress).profile
     return shaped_work(job)
 
 
 def _as_planned(job: JobConfig) -> Workload:
-    """With the times that a launch on this machine plans with, and a core for every node: what is
-    compared are instances."""
+    """With the times that a launch on this machine plans with, and a core for every node, because
+    instances are compared."""
     seen = {name: what for name, what in seen_of(job).items() if name != "cores"}
     return plan_job(job, seen, run=RunId("cost"), now_s=0.0).workload
 
 
 def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
-    """So fast that the job as it is written does so much, without redundancy where that is not
-    chosen yet; layers as their flops are."""
+    """With times so that the job as it is written reaches this rate, without redundancy where that
+    is not chosen yet. Layers are in proportion to their flops."""
     if facts := shape_facts(job):
         cut = job.cluster.cut
         work = Workload(

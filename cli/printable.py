@@ -1,8 +1,7 @@
-"""Between text that others wrote and a terminal.
+"""Makes text from outside safe for a terminal.
 
-Rule: what a user's code, a node, a store, a cloud or a file says passes here before it is shown. It
-may say what it likes; it moves no cursor, changes no colour, title or order of reading, and looks
-like no other text.
+Rule: text from a user's code, a node, a store, a cloud or a file passes here before it is shown. It
+cannot move the cursor, change colour, title or reading order, or imitate other text.
 """
 
 import unicodedata
@@ -11,7 +10,8 @@ _LAYOUT = "\n\t"
 
 
 def printable(text: str) -> str:
-    """The text with what could steer a terminal as an escape; lines, tabs and spaces stay."""
+    """The text, with escapes for characters that could control a terminal; lines, tabs and spaces
+    stay."""
     if text.isascii() and text.translate(_WITHOUT_LAYOUT).isprintable():
         return text
     return "".join(one if _is_harmless(one) else ascii(one)[1:-1] for one in text)

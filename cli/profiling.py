@@ -1,9 +1,9 @@
 """The profile of a job: measured on this machine or taken from the cache, and modelled from there.
 
-Rule: a profile is kept under a digest of all that its figures depend on, so it is never stale:
-another model, microbatch, thread count, torch, release or machine has another name. The text that
-is trained on is no part of it: its tokens change no work. What is kept and cannot be read is
-measured again.
+Rule: a profile is kept under a digest of everything that its figures depend on, so it is never
+stale. Another model, microbatch, thread count, torch, release or machine has another name. The
+training text is not part of it, because its tokens do not change the work. A kept profile that
+cannot be read is measured again.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from cli.runs import home
 from cli.workload import PROFILED
 
 FOLDER = "profiles"
-"""In `$BAMBOO_HOME`, beside the runs."""
+"""In `$BAMBOO_HOME`, next to the runs."""
 LEAST_S, MOST_S = 1.0, 86_400.0
 CPUS = Path("/proc/cpuinfo")
 GPUS = Path("/proc/driver/nvidia/gpus")
@@ -49,26 +49,26 @@ VIRTUAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line asks for."""
+    """The profile that the command line asks for."""
 
     device: str = "cpu"
-    """`cpu` or `cuda`, to be measured."""
+    """`cpu` or `cuda`, the device to measure on."""
     gpu: str | None = None
-    """To be modelled instead."""
+    """The GPU to model instead."""
     limit_s: float = 60.0
     fresh: bool = False
-    """Measure, whatever is kept."""
+    """Measure even if a profile is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A profile, and how it was come by."""
+    """A profile, and where it came from."""
 
     profile: Profile
     microbatches: int
-    """Of a step, over all pipelines."""
+    """In one step, over all pipelines."""
     kept: bool
-    """It was not measured just now."""
+    """It was read from the cache."""
     path: Path
     gpu: Gpu | None
     notes: tuple[str, ...]
@@ -81,8 +81,9 @@ def profile_job(
     overrides: Sequence[str],
     progress: Callable[[], AbstractContextManager[Told]],
 ) -> Found:
-    """Read the job and find its profile; `progress` gives what is told how far the measuring is.
-    Raises InputError for a job that cannot be read, measured, or trained on the GPU it is for."""
+    """Read the job and find its profile. `progress` opens a callback for the progress of the
+    measurement. Raises InputError for a job that cannot be read, measured, or trained on its
+    GPU."""
     if not LEAST_S <= wanted.limit_s <= MOST_S:
         raise InputError(
             f"--seconds {wanted.limit_s:g} is no time to measure in; give {LEAST_S:g} to {MOST_S:g}"
@@ -104,7 +105,7 @@ def profile_job(
     profile = None if wanted.fresh else _kept(file, limit_s=wanted.limit_s, notes=notes)
     kept = profile is not None
     if profile is None and gpu is not None and not job.model.is_own and not wanted.fresh:
-        profile = shaped_work(job)  # what would be counted is known by formula
+        profile = shaped_work(job)  # the work follows from a formula, so counting is not needed
     if profile is None:
         with progress() as told:
             profile = wiring.run_profile(
@@ -128,7 +129,7 @@ def profile_job(
 
 
 def shaped_work(job: JobConfig) -> Profile:
-    """What the layers of the built-in model have a device do, by its shape."""
+    """The work of the built-in model's layers on a device, by the model's shape."""
     model = job.model
     return gpt_profile(
         job=Path(job.file).name,
@@ -146,10 +147,9 @@ def shaped_work(job: JobConfig) -> Profile:
 def seen_of(
     job: JobConfig, *, told: Told | None = None, begun: Begun | None = None
 ) -> dict[str, Any]:
-    """What the preflight says of a job, with the times of its profile where one is kept: they are
-    medians of many passes. `told` is called with (done, of all), and the preflight is a fork of
-    what has `begun`. Raises InputError as the preflight
-    does."""
+    """What the preflight says of a job, with the times of its profile where one is kept, since
+    those are medians of many passes. `told` is called with (done, of all). The preflight is a fork
+    of the cloud that has `begun`. Raises InputError as the preflight does."""
     seen = wiring.run_preflight(job, told=told, begun=begun)
     if job.cluster.device == "virtual":
         return seen
@@ -170,7 +170,7 @@ def seen_of(
 
 
 def kept_profile(job: JobConfig) -> Profile | None:
-    """That of this machine's CPU, if one is kept of this very job. Raises InputError when the
+    """The profile of this job on this machine's CPU, if one is kept. Raises InputError when the
     user's model file cannot be read."""
     key = content_key(
         job,
@@ -197,7 +197,7 @@ def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str
 
 
 def _code_of(job: JobConfig) -> dict[str, str] | None:
-    """What a user's own model is told by here: its file alone, for times need no more."""
+    """What identifies a user's own model here: its file alone, which is enough for times."""
     if not job.model.is_own:
         return None
     file = job.named(job.model.own_file)
@@ -216,7 +216,7 @@ def _code_of(job: JobConfig) -> dict[str, str] | None:
 
 
 def this_machine(*, with_gpus: bool) -> str:
-    """Its processor, how many cores of it, and if asked for its GPUs, in words."""
+    """This machine in words: its processor, the number of cores, and with `with_gpus` its GPUs."""
     words = [f"{_named(CPUS, 'model name') or platform.processor() or platform.machine()}"]
     words.append(f"{os.cpu_count() or 1} cores")
     if with_gpus and GPUS.is_dir():
@@ -235,7 +235,7 @@ def _named(file: Path, name: str) -> str:
 
 
 def _kept(file: Path, *, limit_s: float, notes: list[str]) -> Profile | None:
-    """The profile in the cache, if it was given as much time as is asked for now."""
+    """The profile in the cache, if it was measured for at least as long as is asked for now."""
     try:
         profile = Profile.from_json(read_own(file, most=LONGEST))
     except (FileNotFoundError, NotADirectoryError):
@@ -247,7 +247,7 @@ def _kept(file: Path, *, limit_s: float, notes: list[str]) -> Profile | None:
 
 
 def _keep(file: Path, profile: Profile, notes: list[str]) -> None:
-    """Whole or not at all; a profile that cannot be kept is shown all the same."""
+    """Written whole or not at all. A profile that cannot be kept is shown all the same."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_new(file, profile.to_json().encode(), force=True)

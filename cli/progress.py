@@ -1,9 +1,9 @@
 """What a launched run looks like so far: a frozen value, folded from decisions, metrics and leases.
 
-Pure: the launcher feeds it, the views draw it, and the same folds rebuild it from files in tests.
-A metric may come twice (an owner reported a step and died, its successor reports it again): the
-first counts, since both carry the same bits. A restore takes steps back: they count again when they
-are done again, and once, whether decisions or metrics are read first.
+Pure: the launcher feeds it, the views draw it, and the same folds rebuild it from files in tests. A
+metric may come twice, when an owner reported a step and died and its successor reports it again.
+The first counts, since both carry the same bits. A restore takes steps back. They count again once
+they are repeated, whether decisions or metrics are read first.
 """
 
 import math
@@ -21,14 +21,14 @@ from cli.pause import pause_parts_s
 from cli.reconfigured import Reconfigured, reconfigured_by
 
 OPERATIONS = ("F", "B", "FR", "BR")
-"""Forward, backward, and both as redundant computation for the neighbour's stage."""
+"""Forward, backward, and both as redundant operations for the neighbour's stage."""
 RATE_WINDOW = 10
-"""Steps over which tokens per second are taken."""
+"""Number of steps that tokens per second are averaged over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeWork:
-    """What a node said in its last beat."""
+    """What a node reported in its last beat."""
 
     step: int = 0
     operations: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OPERATIONS, 0))
@@ -39,7 +39,7 @@ class NodeWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """A node that was lost, or handed over, and what that cost."""
+    """A node that was lost or handed over, and what that cost."""
 
     at_s: float
     node: NodeId
@@ -49,20 +49,20 @@ class Preemption:
     sentence: str
     """The decision's own reason."""
     successors: tuple[NodeId, ...] = ()
-    """Who goes on with its slots, where that is decided with its loss."""
+    """The nodes that have its slots now, where the decision on its loss names them."""
     step: int | None = None
     already_computed: int | None = None
     recomputed: int | None = None
     seen_pause_s: float | None = None
-    """From the first disconnect seen to the slot's first operation on its successor."""
+    """From the first observed disconnect to the slot's first operation on its successor."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
-    """The pause in its parts, in order: disconnect (where the killer noted its moment), decision,
+    """The parts of the pause, in order: disconnect (where the killer noted the time), decision,
     promotion, first operation."""
 
     @property
     def pause_s(self) -> float | None:
-        """From the kill, where its moment is known, to the slot's first operation on its
-        successor; the disconnect included. None: there is none yet."""
+        """From the kill, where its time is known, to the slot's first operation on its successor,
+        the disconnect included. None: there is no such operation yet."""
         return sum(self.parts_s.values()) if self.parts_s else self.seen_pause_s
 
 
@@ -71,22 +71,22 @@ class Reported:
     """A finished step."""
 
     steps: int
-    """Finished with it."""
+    """Number of finished steps, this one included."""
     at_s: float
-    """Unix time; 0 where that is not known any more."""
+    """Unix time; 0 where it is no longer known."""
     loss: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNow:
-    """Where the trace stands that a run is played on."""
+    """Where the trace is that a run is played on."""
 
     name: str
     time_scale: float
     restart_s: float | None
     max_nodes: int
     nodes: int
-    """That the run may have now."""
+    """How many the run may have now."""
     played_s: float
     """Seconds of the trace since training began."""
     length_s: float
@@ -101,52 +101,52 @@ class Progress:
 
     run: str
     steps: int
-    """Steps that the job asks for."""
+    """Number of steps that the job asks for."""
     tokens_per_step: int
     state: State
     started_at_s: float
     now_s: float
     step: int = 0
-    """Steps finished, as reported, without those that a restore took back."""
+    """Finished steps as reported, without those that a restore took back."""
     first_loss: float | None = None
     recent: tuple[Reported, ...] = ()
     """The last RATE_WINDOW + 1 of the steps that count."""
     gone_on: tuple[tuple[float, int], ...] = ()
-    """(Unix time, step) from which all went on in a new layout: what was finished beyond it before
-    then does not count."""
+    """(Unix time, step) at which all nodes continued in a new layout. Later steps that were
+    finished before that time do not count."""
     usd: float = 0.0
-    """Of instances."""
+    """Cost of instances."""
     modelled: bool = True
-    """Whether no cloud charges these dollars."""
+    """Whether these dollars are not charged by a cloud."""
     beside_usd: float = 0.0
-    """Of what stands beside them, modelled."""
+    """Overheads, modelled."""
     reserve_usd: float = 0.0
-    """That a stop in order would add."""
+    """What a stop in order would add."""
     crossed_bytes: int = 0
-    """Of replicas that were made over the border of a zone."""
+    """Bytes of replicas that crossed a zone border."""
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
     reconfigured: tuple[Reconfigured, ...] = ()
-    """Reconfigurations that are over."""
+    """Completed reconfigurations."""
     stood_since_s: float | None = None
-    """Since when all stand for one that is under way."""
+    """When all nodes stopped for the reconfiguration that is under way."""
     trace: TraceNow | None = None
     ending: str = ""
-    """The reason of the decision that ended the run; nodes that leave later do not change it."""
+    """The reason of the decision that ended the run. Nodes that leave later do not change it."""
 
     @property
     def sentence(self) -> str:
-        """Why the run stands where it does."""
+        """Why the run is in its present state."""
         return self.ending or self.state.sentence
 
     def at(self, *, now_s: float, usd: float) -> "Progress":
-        """The same at another time and with another bill."""
+        """The same progress at another time and with another bill."""
         return replace(self, now_s=now_s, usd=usd)
 
     @property
     def loss(self) -> float | None:
-        """Of the last step that counts; None before the first, and where a restore has taken back
-        all that are remembered."""
+        """Loss of the last step that counts; None before the first, and where a restore has taken
+        back all steps that are remembered."""
         return self.recent[-1].loss if self.recent else None
 
     @property
@@ -156,8 +156,8 @@ class Progress:
 
     @property
     def steps_done(self) -> int:
-        """Steps that the run has to show: those that its members finished together, where it ended
-        so, whatever was reported; else those that count."""
+        """The steps that the run has completed: those that its members finished together, where it
+        ended so, whatever was reported; otherwise the steps that count."""
         state, last = self.state, self.last_step
         if state.outcome is Outcome.DONE:
             return self.steps
@@ -166,7 +166,7 @@ class Progress:
 
     @property
     def last_step(self) -> int | None:
-        """The step that all were to stop after, in a run that is over; the first is 1."""
+        """The step that all nodes were to stop after, in a finished run; the first is 1."""
         state = self.state
         return state.stop_at_step + 1 if self.finished and state.stop_at_step is not None else None
 
@@ -190,7 +190,7 @@ class Progress:
 
     @property
     def remaining_s(self) -> float | None:
-        """Time to the last step at the present rate, or None while there is no rate."""
+        """Time to the last step at the present rate; None while there is no rate."""
         rate = self.tokens_per_s
         return (self.steps - self.step) * self.tokens_per_step / rate if rate > 0 else None
 
@@ -204,7 +204,7 @@ class Progress:
 
 
 def with_step(progress: Progress, *, step: int, loss: float, at_s: float) -> Progress:
-    """Step number `step` (the first is 1) is finished; a repeated record changes nothing, nor does
+    """Step number `step` (the first is 1) is finished. A repeated record changes nothing, nor does
     a late one of a step that was taken back."""
     first = loss if progress.first_loss is None else progress.first_loss
     progress = replace(progress, first_loss=first)
@@ -216,7 +216,8 @@ def with_step(progress: Progress, *, step: int, loss: float, at_s: float) -> Pro
 
 
 def _without_taken_back(progress: Progress, base: int, *, since_s: float) -> Progress:
-    """All went on from `base` at `since_s`; what was finished beyond it before then is undone."""
+    """All nodes continued from `base` at `since_s`. Later steps that were finished before then are
+    undone."""
     kept = tuple(one for one in progress.recent if one.steps <= base or one.at_s > since_s)
     newer = bool(kept) and kept[-1].at_s > since_s
     return replace(
@@ -229,7 +230,7 @@ def _without_taken_back(progress: Progress, base: int, *, since_s: float) -> Pro
 def with_decision(
     progress: Progress, after: State, *, event: events.Event, reason: str, at_s: float
 ) -> Progress:
-    """One committed transition: the new state, and the preemption it tells of, if it does."""
+    """One committed transition: the new state, and the preemption that it reports, if any."""
     before = progress.state
     preemptions = progress.preemptions
     match event:
@@ -271,7 +272,7 @@ def with_decision(
         progress = replace(progress, gone_on=(*progress.gone_on, (at_s, done.step)))
         progress = _without_taken_back(progress, done.step, since_s=at_s)
     if ended and after.stop_at_step is not None:
-        # Steps that were finished once, and are reported by those who went on before a restore.
+        # These steps were finished once. Nodes that continued before a restore report them.
         progress = _without_taken_back(progress, after.stop_at_step + 1, since_s=math.inf)
     return replace(
         progress,
@@ -284,7 +285,8 @@ def with_decision(
 
 
 def _caught_up(preemption: Preemption, event: events.CaughtUp) -> Preemption:
-    """A node that owned several slots caught up several times: the counts add, pauses overlap."""
+    """A node that owned several slots catches up several times: the counts add, the pauses
+    overlap."""
     return replace(
         preemption,
         step=event.step,
@@ -295,11 +297,11 @@ def _caught_up(preemption: Preemption, event: events.CaughtUp) -> Preemption:
 
 
 def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
-    """A record of the metrics stream, by its `kind`; a kind of a later version changes nothing.
+    """Take in a record of the metrics stream, by its `kind`. A kind of a later version changes
+    nothing.
 
-    step: {step (the first is 0), loss, t_s} · failover: {victim, seen_s, decided_s,
-    promoted_s, first_operation_s} · memory: {node, peak_tensor_bytes,
-    peak_stash_bytes, ops}.
+    step: {step (the first is 0), loss, t_s} · failover: {victim, seen_s, decided_s, promoted_s,
+    first_operation_s} · memory: {node, peak_tensor_bytes, peak_stash_bytes, ops}.
     """
     match record.get("kind"):
         case "step":
@@ -337,7 +339,8 @@ def _with_pause_parts(progress: Progress, victim: str, parts_s: Mapping[str, flo
 
 
 def with_beat(progress: Progress, node: NodeId, payload: Mapping[str, Any]) -> Progress:
-    """A lease's payload: counts grow and the peak is kept, so a late one changes nothing."""
+    """Take in a lease's payload: counts grow and the peak is kept, so a late one changes
+    nothing."""
     old = progress.work.get(node, NodeWork())
     counts = payload.get("ops", {})
     new = NodeWork(

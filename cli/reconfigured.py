@@ -1,7 +1,9 @@
-"""Reconfigurations of a run, as the receipt tells of them: from which step, on what, at what price.
+"""Reconfigurations of a run, as the receipt lists them: from which step, on which layout, at what
+cost.
 
-Rule: made from the decisions alone, so every launcher of a run tells the same; only how many steps
-a restore cost is also read from the steps seen finished, for when nobody was left to say it.
+Rule: they are made from the decisions alone, so every launcher of a run gives the same. Only the
+number of steps that a restore cost is also read from the steps seen finished, for a restore after
+which no node was left to report it.
 """
 
 from dataclasses import dataclass
@@ -14,24 +16,24 @@ from bamboo.core.state import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconfigured:
-    """All stopped and went on in a new layout."""
+    """All nodes stopped and continued in a new layout."""
 
     at_s: float
-    """When all went on."""
+    """When all continued."""
     took_s: float
     """From the decision to stop, waiting for nodes included."""
     grid: str
     step: int
-    """That all went on from."""
+    """The step that all continued from."""
     checkpoint: bool
-    """Whether it was read from a checkpoint."""
+    """Whether the state was read from a checkpoint."""
     steps_again: int
-    """Steps that had been finished and were done again; at least."""
+    """Steps that had been finished and were repeated; at least."""
     sent_bytes: int
     why: str
 
     def body(self) -> dict[str, Any]:
-        """As the receipt has it."""
+        """The value in the receipt."""
         return {
             "at_s": self.at_s,
             "took_s": self.took_s,
@@ -53,8 +55,8 @@ def reconfigured_by(
     at_s: float,
     finished: int,
 ) -> Reconfigured | None:
-    """The reconfiguration that this decision completes, if it completes one. `finished`: steps seen
-    finished before."""
+    """The reconfiguration that this decision completes, if it completes one. `finished` is the
+    number of steps seen finished before."""
     reconfiguration = before.reconfiguration
     if (
         reconfiguration is None

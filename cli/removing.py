@@ -1,8 +1,8 @@
-"""What a run takes on the disk of this home, and taking it away.
+"""What a run takes on the disk of this home, and deleting it.
 
-Rule: only a run that has ended is removed, by whoever holds its launcher's lock meanwhile. The lock
-and the file that makes a folder a run go last, so nobody else takes up what is half gone, and what
-was begun is gone on with by the same command; no link is followed.
+Rule: only a run that has ended is removed, by a process that holds its launcher's lock meanwhile.
+The lock and the file that makes a folder a run are deleted last, so no launcher takes over a
+half-deleted run, and the same command finishes an interrupted removal. No link is followed.
 """
 
 import os
@@ -19,14 +19,14 @@ from cli.runs import RunFolder
 
 BY_NAME = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")
 PARTS = {name: name for name in BY_NAME} | {"parts": "earlier parts"}
-"""Files and folders of a run that are counted, and what their bytes are called; all else is
+"""Files and folders of a run that are counted, and the names of their bytes; everything else is
 `books`."""
 BOOKS = "books"
 
 
 def disk_use(folder: RunFolder) -> dict[str, int]:
-    """Bytes on the disk by part of the run, the largest first; what takes nothing is left out.
-    What goes meanwhile is not counted."""
+    """Bytes on the disk by part of the run, the largest first; empty parts are left out. A file
+    that disappears meanwhile is not counted."""
     found: dict[str, int] = {}
     for path, held_bytes in _held(folder.path):
         part = PARTS.get(path.relative_to(folder.path).parts[0], BOOKS)
@@ -35,7 +35,7 @@ def disk_use(folder: RunFolder) -> dict[str, int]:
 
 
 def _held(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Every file below a folder and what the disk holds of it."""
+    """Every file below a folder, with its bytes on the disk."""
     for where, _, names in os.walk(folder):
         for name in names:
             path = Path(where) / name
@@ -58,7 +58,7 @@ def why_not(folder: RunFolder) -> str:
         return f"it has a store and no receipt; `bamboo attach {folder.id}` gives it a launcher"
     try:
         provider = job_of(folder).cloud.provider
-    except InputError:  # a damaged run has nothing that could still run but its launcher
+    except InputError:  # of a damaged run only the launcher could still be running
         return ""
     if provider != "local":
         return f"its instances may run; `bamboo stop {folder.id}` ends them and writes its receipt"
@@ -66,8 +66,8 @@ def why_not(folder: RunFolder) -> str:
 
 
 def remove(folder: RunFolder) -> None:
-    """Take all of an ended run away. Safe to call again after one that was cut off. Raises
-    InputError for one that cannot be removed, or where the disk refuses."""
+    """Delete all of an ended run. May be called again after an interrupted removal. Raises
+    InputError for a run that cannot be removed, or where the disk refuses."""
     if why := why_not(folder):
         raise InputError(f"run {folder.id} is not removed: {why}")
     held = lock.take(folder)
@@ -95,13 +95,13 @@ def remove(folder: RunFolder) -> None:
 
 
 def too_many(folders: Sequence[RunFolder], keep: int) -> list[RunFolder]:
-    """Of runs, oldest first, those that have ended, without the newest `keep` of these."""
+    """The runs that have ended, oldest first, without the newest `keep` of these."""
     ended = [folder for folder in folders if folder.receipt.exists() and not why_not(folder)]
     return ended[: max(0, len(ended) - keep)]
 
 
 def in_bucket(folder: RunFolder) -> str:
-    """Where more of a run lies than its folder has; "" where nothing does, or nobody can say."""
+    """Where a run has files outside its folder; "" where it has none, or that is unknown."""
     try:
         job = job_of(folder)
     except InputError:

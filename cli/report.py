@@ -4,8 +4,8 @@
     metrics.jsonl, cloud.jsonl          ->  the curves
     receipts, or the live run           ->  preemptions and reconfigurations, with their sentences
 
-Rule: nothing is reckoned here that those do not say; what they cannot say is named in `missing`,
-and is no reason to give no report.
+Rule: no figure is computed here that those do not give. What they cannot give is named in
+`missing`, and the report is still made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,13 +30,13 @@ STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")
 """What the page needs of a status, and of each preemption in a receipt."""
 POINTS, FEWEST, BILLED = 240, 60, 120_000
-"""At so many moments is the bill taken for its curve; of many instances at fewer, so that no more
-than BILLED of them are, unless that would be fewer than FEWEST."""
+"""The bill is computed at POINTS moments for its curve. With many instances there are fewer
+moments, so that at most BILLED instances are billed in total, but never fewer than FEWEST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dollars:
-    """The bill as it stood at a moment, had the run been ended then."""
+    """The bill at a moment, as if the run had ended then."""
 
     at_s: float
     usd: float
@@ -49,22 +49,22 @@ class Report:
 
     run: str
     now_s: float
-    """When it was looked at, in Unix time."""
+    """When the report was made, in Unix time."""
     started_s: float = 0.0
     status: Mapping[str, Any] = field(default_factory=dict)
-    """The value of `bamboo status --json`; empty: it is not known."""
+    """The value of `bamboo status --json`; empty where it is unknown."""
     cost: Mapping[str, Any] = field(default_factory=dict)
-    """The value of `bamboo cost RUN --json`; empty: it is not known."""
+    """The value of `bamboo cost RUN --json`; empty where it is unknown."""
     steps: Sequence[MetricRecord] = ()
     tokens_per_sample: int = 1
     entropy_nats: float | None = None
     rented: Sequence[Rented] = ()
     dollars: Sequence[Dollars] = ()
     receipts: Sequence[Mapping[str, Any]] = ()
-    """Of the parts of the run in order; the last may be that of a run that goes on. Empty: nobody
-    left one."""
+    """Receipts of the parts of the run, in order; the last may be that of a running run. Empty
+    where there is none."""
     missing: list[str] = field(default_factory=list)
-    """A sentence for all that could not be said."""
+    """A sentence for each thing that is unknown."""
 
     @property
     def until_s(self) -> float:
@@ -74,8 +74,8 @@ class Report:
 
 
 def report_of(folder: RunFolder, *, now_s: float) -> Report:
-    """All that the run's files and, while it lives, its store say; it does not raise for what is
-    damaged or not there."""
+    """Everything that the run's files and, while it lives, its store say. Does not raise for
+    damaged or missing files."""
     report = Report(run=folder.id, now_s=now_s)
     with _noted(report, "the launch"):
         report.started_s = started_at_s(folder)
@@ -93,7 +93,7 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
         report.entropy_nats = next(
             (one["unigram_entropy_nats"] for one in reversed(report.receipts)), None
         )
-    if not report.cost.get("unspent"):  # else they are of a log that is not to be trusted
+    if not report.cost.get("unspent"):  # otherwise they are from a log that cannot be trusted
         report.dollars = list(_dollars(report.rented, report.until_s))
     report.missing += _lacking(report)
     return report
@@ -108,7 +108,7 @@ def _noted(report: Report, what: str) -> Iterator[None]:
 
 
 def _with_all(body: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """The same. Raises InputError where the file that it is from lacks one of these."""
+    """The same. Raises InputError where its file lacks one of these names."""
     for name in names:
         body[name]
     return body
@@ -123,8 +123,8 @@ def _checked(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _receipts(folder: RunFolder, report: Report) -> list[Mapping[str, Any]]:
-    """Of each part; of one that goes on, what its receipt would be now. Raises InputError where
-    the newest part has neither."""
+    """The receipt of each part; for a running part, what its receipt would be now. Raises
+    InputError where the newest part has neither."""
     before = parts_before(folder)
     found: list[Mapping[str, Any]] = [
         part.read_json(part.receipt) for part in before.values() if part.receipt.exists()
@@ -153,7 +153,7 @@ def _receipts(folder: RunFolder, report: Report) -> list[Mapping[str, Any]]:
 
 
 def _dollars(rented: Sequence[Rented], until_s: float) -> Iterator[Dollars]:
-    """The bill at moments apart, and wherever an instance began or ended."""
+    """The bill at equal intervals, and wherever an instance began or ended."""
     if not rented:
         return
     first_s = min(item.started_at_s for item in rented)
@@ -164,7 +164,7 @@ def _dollars(rented: Sequence[Rented], until_s: float) -> Iterator[Dollars]:
     for at_s in sorted(mark for mark in marks if mark < until_s):
         some = [_by(item, at_s) for item in rented if item.started_at_s <= at_s]
         yield _dollars_at(some, at_s)
-    yield _dollars_at(rented, until_s)  # as `bamboo cost` has it, and so with all of them
+    yield _dollars_at(rented, until_s)  # at the same time as `bamboo cost`, so with all instances
 
 
 def _dollars_at(rented: Sequence[Rented], at_s: float) -> Dollars:
@@ -180,7 +180,7 @@ def _by(item: Rented, at_s: float) -> Rented:
 
 
 def _lacking(report: Report) -> Iterator[str]:
-    """What the records of a run of an earlier release, or of a short one, do not have."""
+    """What is missing in the records of an earlier release, or of a short run."""
     if not report.steps:
         yield "no step was finished, or nobody wrote it down: there is no loss and no throughput"
     untimed = sum(one.at_s is None for one in report.steps)

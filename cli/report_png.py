@@ -1,9 +1,9 @@
-"""A page as a picture, by the browser that is there: Chromium without a window, twice.
+"""A page as a picture, by an installed Chromium, which runs twice without a window.
 
     the page and a line that measures it  ->  its height     the page, so high  ->  PNG
 
-Rule: the browser reads two files and reaches nothing; it has a folder of its own that goes with it,
-and a deadline, after which it and all that it started are killed.
+Rule: the browser reads two files and has no network. It has a temporary folder of its own, and a
+deadline, after which it and everything that it started are killed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 DEADLINE_S = 60.0
 WIDTH_PX = 1240
 HIGHEST_PX = 16_000
-"""No picture of Chromium's is higher."""
+"""The highest picture that Chromium makes."""
 _MEASURE = "<script>document.title = 'high:' + document.documentElement.scrollHeight</script>"
 _HEIGHT = re.compile(r"<title>high:(\d+)</title>")
 
@@ -48,8 +48,8 @@ def page_png(
     width_px: int = WIDTH_PX,
     flags: Sequence[str] = (),
 ) -> bytes:
-    """The whole page, so wide, as PNG. Raises BambooError where the browser does not draw it, or
-    not within the deadline."""
+    """The whole page at this width, as PNG. Raises BambooError where the browser does not draw it,
+    or not within the deadline."""
     end_s = time.monotonic() + DEADLINE_S
     with tempfile.TemporaryDirectory(prefix="bamboo-", ignore_cleanup_errors=True) as folder:
         here = Path(folder)
@@ -93,7 +93,7 @@ def _said(command: Sequence[str], *, folder: Path, within_s: float) -> str:
                 "the HTML file instead"
             ) from error
         finally:
-            # It is the first of its session: those that it started go with it.
+            # It leads its session, so the processes that it started end with it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -1,7 +1,7 @@
-"""Which resizes a run has had, each with its sentence.
+"""The resizes that a run has had, each with its sentence.
 
-Rule: the books have all of them, of every part of the run; the ledger of a run that lives is asked
-where they are not at hand.
+Rule: the books have all of them, from every part of the run. Where they are missing, the ledger of
+a live run is read.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What other ways to use a market are charged for a restart, as the command line gives it.
+"""What rival ways to use a market are charged for a restart, as the command line gives it.
 
 --restart-s checkpoint-restart=300 --restart-s rerouting=10
 """
@@ -11,7 +11,8 @@ from bamboo.sim.ways import SHORT
 
 
 def restarts_of(given: Sequence[str], *, rivals: bool) -> Mapping[str, float]:
-    """Seconds by the name of the way. Raises InputError for what is none, or means nothing."""
+    """Seconds by the name of the way. Raises InputError for a wrong value, or one that has no
+    effect."""
     found: dict[str, float] = {}
     for one in given:
         kind, _, figure = one.partition("=")

@@ -1,11 +1,12 @@
-"""Going on with a run of which nothing lives any more, from its newest good checkpoint.
+"""Continues a run of which nothing lives any more, from its newest good checkpoint.
 
-Rules. (1) The run stays what it was: its semantics are compared and another hash is refused; grid,
-redundancy, cloud and budget may be others. (2) What earlier parts of the run wrote is kept: books
-and bills go on, the rest is moved to `parts/<n>/`. (3) `budget.max_usd` is of the whole run,
-`budget.max_hours` of each part: time in which nothing ran counts nowhere. (4) A checkpoint that is
-torn, damaged or of other semantics is passed over by name; one of other semantics stays. (5) Also a
-run that writes none has one, of its stop or of an emergency, and goes on from it.
+Rules. (1) The run stays the same: its semantics are compared and another hash is refused; grid,
+redundancy, cloud and budget may change. (2) What earlier parts of the run wrote is kept: books and
+bills continue, the rest is moved to `parts/<n>/`. (3) `budget.max_usd` limits the whole run,
+`budget.max_hours` each part: time in which nothing ran does not count. (4) A checkpoint that is
+torn, damaged or of other semantics is skipped, by name; one of other semantics is not deleted. (5)
+A run that writes no periodic checkpoints may have one of its stop or of an emergency, and continues
+from that.
 """
 
 import time
@@ -41,29 +42,30 @@ from cli.store_reference import store_of_job
 from cli.terms import job_to_plan, save_terms, terms_of
 
 STILL_S = 3.0
-"""A store in which no node has beaten for so long has none that lives."""
+"""A store in which no node has beaten for so long has no live node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """A run that can go on; nothing was started."""
+    """A run that can continue. Nothing was started."""
 
     prepared: Prepared
     from_step: int
-    """Of the checkpoint to go on from; 0: there is none, it begins anew."""
+    """The step of the checkpoint to continue from; 0: there is none, and it begins again."""
     final_stages: int
-    """Of so many stages is the final state, which is to become that checkpoint; 0: it is one."""
+    """Number of stages of the final state, where that has to become this checkpoint; 0: it is one
+    already."""
     rejected: tuple[str, ...]
     older: tuple[int, ...]
-    """Complete ones before it, should it turn out to be damaged."""
+    """Steps of the complete checkpoints before it, in case it turns out to be damaged."""
     after: int
-    """The number of the part that it goes on from."""
+    """The number of the part that it continues."""
 
 
 def settle(folder: RunFolder, screen: Screen) -> float:
-    """Write the receipt of a part that lost launcher and cloud at once; when it ended, in Unix
-    time. Only its store knows its last steps, and those before a checkpoint are not taken again,
-    so their losses and samples would stand nowhere.
+    """Write the receipt of a part that lost launcher and cloud at once. Returns when it ended, in
+    Unix time. Only its store knows its last steps. Those before a checkpoint are not repeated, so
+    their losses and samples would otherwise be recorded nowhere.
 
     Raises InputError when the run is going on, BooksUnwritable on a full disk; an interrupt is
     raised when the receipt is written.
@@ -75,7 +77,7 @@ def settle(folder: RunFolder, screen: Screen) -> float:
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
-    if folder.receipt.exists():  # somebody else was faster
+    if folder.receipt.exists():  # another process was faster
         held.close()
         return ended_s
     interrupts = Interrupts()
@@ -104,9 +106,9 @@ def prepare(
     *,
     steps: int | None = None,
 ) -> Resumed:
-    """Everything that can be found out before a start; `begun`: as of `plan_again`; `steps`: so
-    many it is to come to, in a further segment. Raises InputError when the run is going on, is
-    done, or would not be the same run."""
+    """Check everything that can be checked before a start. `begun` as in `plan_again`; `steps` is
+    the total that it is to reach, in a further segment. Raises InputError when the run is going on,
+    is done, or would not be the same run."""
     _refuse_unless_over(folder)
     after = runs.part_of(folder).number
     refuse_unfit(job_with(job_of(folder), overrides), folder.path)
@@ -114,9 +116,9 @@ def prepare(
     job = asked.job
     initial.check_kept(folder, job_of(folder), job)
     _refuse_another_region(folder, job)
-    if job.code:  # before it is looked at, where any damage would be taken for the user's own
+    if job.code:  # first, since damage would otherwise look like the user's own error
         check_identity(Path(job.code), strategy.semantics.model.get("code", {}))
-    # By the prices that the whole run is billed by.
+    # With the prices that the whole run is billed by.
     prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder), begun=begun)
     _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
     refuse_too_small(prepared.planned, folder.path)
@@ -133,7 +135,7 @@ def prepare(
     from_step = asked.done if asked.further else 0
     if found.manifest is not None:
         from_step = found.manifest.step
-    if folder.final_manifest.exists():  # else the final state is yet to be written
+    if folder.final_manifest.exists():  # otherwise the final state is not written yet
         _refuse_nothing_left(folder, job, from_step)
     refuse_beyond(
         prepared.job,
@@ -153,14 +155,15 @@ def prepare(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the run is to go on as."""
+    """What the run is to continue as."""
 
     job: JobConfig
     semantics: Semantics
-    """The run's so far; with another learning rate and more steps where it is a further segment."""
+    """The run's semantics so far; in a further segment with another learning rate and more
+    steps."""
     further: bool
     done: int
-    """Steps, so far."""
+    """Steps so far."""
 
 
 def _asked(folder: RunFolder, overrides: Sequence[str], *, steps: int | None) -> _Asked:
@@ -198,7 +201,8 @@ def _refuse_another_run(folder: RunFolder, asked: _Asked, theirs: Semantics) -> 
 
 
 def _state(folder: RunFolder, asked: _Asked, *, layers: tuple[int, ...]) -> tuple[Found, int]:
-    """The checkpoint to go on from, and how many stages the final state has where that is it."""
+    """The checkpoint to continue from, and how many stages the final state has where that is the
+    checkpoint."""
     semantic_hash = asked.semantics.hash_at
     if not asked.further:
         return _newest(folder, asked.job, semantic_hash, layers=layers), 0
@@ -213,8 +217,9 @@ def _state(folder: RunFolder, asked: _Asked, *, layers: tuple[int, ...]) -> tupl
 
 
 def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
-    """Be the run's launcher and put the last part's files away; it ended at `ended_s`, as `settle`
-    said, if its receipt says nothing else. Raises InputError when somebody else is faster."""
+    """Become the run's launcher and put the last part's files away. That part ended at `ended_s`,
+    from `settle`, unless its receipt says otherwise. Raises InputError when another process is
+    faster."""
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
@@ -260,7 +265,7 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
 
 
 def _spent_usd(folder: RunFolder, job: JobConfig) -> float:
-    """What the parts before this one came to; of one that was killed, until it was seen last."""
+    """What the earlier parts cost; a killed part counts until it was last seen."""
     if not job.budget.max_usd:
         return 0.0
     rented, ended_s = rented_of(folder, ()), parts.ended_at_s(folder)
@@ -275,15 +280,15 @@ def _spent_usd(folder: RunFolder, job: JobConfig) -> float:
 
 
 def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: HashAt) -> None:
-    """Delete the torn and damaged checkpoints of steps after `after`: what is written now must not
-    mix with them. Those of other semantics belong to somebody else."""
+    """Delete the torn and damaged checkpoints of steps after `after`, since new parts must not mix
+    with them. Those of other semantics belong to another run."""
     for step in steps(objects):
         if step > after and _semantics_of(objects, step) in (None, hash_at(semantic_hash, step)):
             delete(objects, step)
 
 
 def _semantics_of(objects: ObjectStore, step: int) -> str | None:
-    """Whose a checkpoint is; None: it has no manifest that can be read."""
+    """The semantic hash of a checkpoint; None: it has no readable manifest."""
     text = objects.get(f"{folder_of(step)}/{MANIFEST}")
     try:
         return None if text is None else Manifest.from_json(text).semantic_hash
@@ -299,11 +304,11 @@ def _refuse_unless_over(folder: RunFolder) -> None:
             raise InputError(
                 f"run {folder.id} goes on without a launcher; `bamboo attach {folder.id}`"
             )
-        site.stop()  # sees that nothing is left of it
+        site.stop()  # makes sure that nothing of it is left
 
 
 def _refuse_another_region(folder: RunFolder, job: JobConfig) -> None:
-    """A run has the prices that it began with, and those are of one region."""
+    """A run keeps the prices that it began with, and those are of one region."""
     before = job_of(folder).cloud.region
     if job.cloud.region != before:
         raise InputError(
@@ -326,7 +331,7 @@ def _newest(
 
 
 def _differences(ours: Semantics, theirs: Semantics) -> str:
-    """`train.steps was 60 and is 80`, by the keys of a job file where one stands for it."""
+    """`train.steps was 60 and is 80`, with keys of the job file where there is one."""
     return ", ".join(
         f"{name} was {told(before)} and is {told(after)}"
         for name, before, after in differences(ours, theirs)

@@ -1,8 +1,8 @@
-"""The figures of `bamboo cost RUN`: what a run came to, or has come to by now.
+"""The figures of `bamboo cost RUN`: what a run cost, or has cost by now.
 
-Rule: the bill is that of the cloud's log, at one instant for all figures: the end of the run, when
-a killed one was seen last, when its launcher last wrote to the ledger, or now where the ledger does
-not answer.
+Rule: the bill comes from the cloud's log, at one instant for all figures. The instant is the end of
+the run, the time when a killed run was last seen, the last write of its launcher to the ledger, or
+now where the ledger does not answer.
 """
 
 import time
@@ -25,14 +25,14 @@ from cli.views.spent import micro_text
 
 NOT_TOLD = "neither the cloud's log nor a ledger says where the money went"
 STALE_S = 15.0
-"""A ledger that nobody wrote to for so long has no launcher."""
+"""A ledger without a write for so long has no launcher."""
 
 
 def cost_of_run(folder: RunFolder, *, now_s: float | None = None) -> dict[str, Any]:
-    """What a run came to, or has come to by now: by its ledger while it lives, by its receipt
-    afterwards, and by its files where it was killed without one or its store does not answer."""
+    """What a run cost, or has cost by now: by its ledger while it lives, by its receipt afterwards,
+    and by its files where it was killed without a receipt or its store does not answer."""
     planned = {"planned": promised(folder)}
-    is_lost = _is_lost(folder)  # asked first: a launcher leaves its receipt before it goes
+    is_lost = _is_lost(folder)  # checked first: a launcher leaves its receipt before it exits
     if folder.receipt.exists():
         return _of_receipt(folder) | {"resizes": resizes_of(folder)} | planned
     if is_lost:
@@ -65,7 +65,7 @@ def _of_receipt(folder: RunFolder) -> dict[str, Any]:
 
 
 def _unlike(folder: RunFolder, spent: Mapping[str, Any] | None, *, usd: float) -> str:
-    """Why it is not known where the money of a receipt went, or ""."""
+    """Why it is unknown where the money of a receipt went, or ""."""
     if spent is None:
         return NOT_TOLD
     found, paid = int(spent["bill_micro_usd"]), round(usd * MICRO)
@@ -78,10 +78,10 @@ def _unlike(folder: RunFolder, spent: Mapping[str, Any] | None, *, usd: float) -
 
 
 def _is_lost(folder: RunFolder) -> bool:
-    """Whether it was killed with its store, and the cloud's log is there. A store that was killed
-    may leave its socket, which nobody answers."""
+    """Whether the run was killed with its store, and the cloud's log exists. A killed store may
+    leave a socket that does not answer."""
     if not lock.is_free(folder):
-        return False  # it is ending, and its receipt is written next
+        return False  # it is ending, and writes its receipt next
     endpoint, gone = folder.live_endpoint(), store_is_gone(folder)
     if endpoint is not None and "cloud" in endpoint and not gone:
         cloud = sites.local_cloud_of(folder)
@@ -90,7 +90,7 @@ def _is_lost(folder: RunFolder) -> bool:
 
 
 def _of_files(folder: RunFolder) -> dict[str, Any]:
-    """Of a run that left no receipt: until it was seen last."""
+    """For a run without a receipt: until it was last seen."""
     step, ended_s = int(status_of(folder)["step"]), ended_at_s(folder)
     spent = spent_on(folder, store=None, steps=step, now_s=ended_s)
     if spent is None:
@@ -99,8 +99,8 @@ def _of_files(folder: RunFolder) -> dict[str, Any]:
 
 
 def _of_silent(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
-    """Of a run whose store does not answer: until now while it has a launcher, as its instances
-    are paid on."""
+    """For a run whose store does not answer. While it has a launcher the bill goes on until now,
+    since its instances are still paid."""
     if folder.receipt.exists():  # written while we waited for the store
         return _of_receipt(folder)
     if lock.is_free(folder):
@@ -125,8 +125,8 @@ def _by_books(
     now_s: float,
     noted_usd: float = 0.0,
 ) -> dict[str, Any]:
-    """`noted_usd`: at the step that was written down last, for where the cloud's log is not here;
-    what is bought on demand is then not known and 0."""
+    """`noted_usd` is the bill at the step that was noted last, for when the cloud's log is missing.
+    The on-demand part is then unknown and 0."""
     job = job_of(folder)
     usd = spent["bill_micro_usd"] / MICRO if spent else noted_usd
     passed_s = max(part_of(folder).led_before_s + now_s - part_of(folder).started_s, 1e-9)
@@ -154,11 +154,12 @@ def _of_store(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
         if not values or not rates:
             raise InputError(f"the ledger of run {folder.id} is still empty; ask again in a moment")
         newest = values[-1]
-        # One instant for all figures, unless nobody has written for a while: it costs on.
+        # One instant for all figures; where the last write is old it is now, since the run still
+        # costs money.
         at_s = now_s if now_s - newest.at_s > STALE_S else newest.at_s
         spent = spent_on(folder, store=store, steps=newest.step, now_s=at_s)
     usd = spent["bill_micro_usd"] / MICRO if spent else newest.usd
-    # Of the dollars that are shown: the ledger's own are of when it was written to last.
+    # It divides the dollars that are shown. The ledger's own value is of its last write.
     per_usd = per_usd_spent(newest.step * job.train.batch, usd)
     return {
         "run": folder.id,

@@ -1,6 +1,6 @@
-"""The role of a run's instances in an account: made with what they boot from, taken back with it.
+"""The role of a run's instances in an account: made and deleted together with their boot files.
 
-Rule: it is there before the first instance, and gone when the run is over.
+Rule: it exists before the first instance, and is deleted when the run is over.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from cli.instances import ec2_settings, has_role
 
 
 def make_role(job: JobConfig, run: RunId) -> None:
-    """Make it, with its profile and launch template. Raises BambooError; then nothing is left."""
+    """Make it, with its profile and launch template. Raises BambooError; then nothing is left of
+    it."""
     if not has_role(job):
         return
     with wiring.run_roles(job.cloud.region, job.cloud.stack) as roles:
@@ -21,7 +22,7 @@ def make_role(job: JobConfig, run: RunId) -> None:
 
 
 def remove_role(job: JobConfig, run: RunId) -> None:
-    """Take it back, if there is one; safe to call again. Raises BambooError."""
+    """Delete it if it exists; safe to call again. Raises BambooError."""
     if not has_role(job):
         return
     with wiring.run_roles(job.cloud.region, job.cloud.stack) as roles:
@@ -41,7 +42,7 @@ def runs_with_role(region: str, stack: str) -> tuple[RunId, ...]:
 
 
 def each(*steps: Callable[[], None]) -> None:
-    """Do all of these, whatever becomes of the others. Raises BambooError with all that failed."""
+    """Do all of these, even if some fail. Raises BambooError with everything that failed."""
     troubles = []
     for step in steps:
         try:

@@ -1,7 +1,7 @@
-"""Where a run stands, seen from outside: from its store while it lives, else from its files.
+"""The state of a run, seen from outside: from its store while it lives, otherwise from its files.
 
-A run ends by leaving a receipt. One without a receipt whose store does not answer was killed
-together with its launcher: it is called `lost`, and its metrics say how far it came.
+A run ends by leaving a receipt. A run without a receipt whose store does not answer was killed
+together with its launcher. It is called `lost`, and its metrics say how far it came.
 """
 
 import json
@@ -60,7 +60,7 @@ def strategy_of(folder: RunFolder) -> Strategy:
 
 
 def catalogue_of(folder: RunFolder) -> Catalogue:
-    """The catalogue that a run was planned with; of an older run the installed one. Raises
+    """The catalogue that a run was planned with; for an older run the installed one. Raises
     InputError when its file is damaged."""
     return read_catalogue(folder.prices, remedy=REMEDY) or installed_catalogue()
 
@@ -80,17 +80,17 @@ def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Pr
 
 
 def begun_progress(folder: RunFolder, job: JobConfig) -> Progress:
-    """Where this part of the run begins: at nothing, or with what earlier parts have to show, whose
-    steps the store of this one does not have."""
+    """The progress at which this part of the run begins: none, or that of the earlier parts, whose
+    steps this part's store does not have."""
     part = part_of(folder)
     before = empty_progress if part.number == 1 else progress_before
     return before(folder, job, started_s=part.started_s)
 
 
 def status_of(folder: RunFolder) -> dict[str, Any]:
-    """What `bamboo status --json` prints for this run, however it stands. `ended` is true from when
-    its receipt stands: before that its members may have finished, and its instances, its final
-    state and its bill are still seen to."""
+    """What `bamboo status --json` prints for this run, whatever its state. `ended` is true once its
+    receipt is written. Before that its members may have finished, but its instances, its final
+    state and its bill are not settled yet."""
     if (ended := _ended(folder)) is not None:
         return ended
     return {"ended": False} | _standing(folder)
@@ -116,14 +116,14 @@ def _standing(folder: RunFolder) -> dict[str, Any]:
         except (StoreUnavailable, InputError):
             if not lock.is_free(folder):
                 return status_by_books(folder)
-            # else it went while we looked
-    # Asked first: a launcher leaves its receipt before it goes.
+            # otherwise it ended while we looked
+    # This is checked first: a launcher leaves its receipt before it exits.
     is_led = not lock.is_free(folder)
     return status_by_books(folder) if is_led else _ended(folder) or _lost(folder)
 
 
 def row_of(folder: RunFolder) -> dict[str, Any]:
-    """The run's line in `bamboo list`: of a damaged one what is wrong with it, and no figures."""
+    """The run's line in `bamboo list`; for a damaged run the error, and no figures."""
     row: dict[str, Any] = {
         "run": folder.id, "started": None, "phase": DAMAGED, "outcome": None,
         "ended": folder.receipt.exists(), "step": None, "steps": None, "usd": None, "damage": None,
@@ -138,7 +138,7 @@ def row_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def store_may_answer(url: str) -> bool:
-    """False where a store on a unix socket has no socket any more: no need to wait for it."""
+    """False where the unix socket of a store no longer exists, so that waiting is useless."""
     if not url.startswith("unix://"):
         return True
     path = url.removeprefix("unix://").rpartition("@")[2].partition("?")[0]
@@ -152,7 +152,7 @@ def store_is_gone(folder: RunFolder) -> bool:
 
 
 def progress_from_store(folder: RunFolder, store: Store) -> Progress:
-    """Everything that the launcher's screen shows, folded anew from the store."""
+    """Everything that the launcher's screen shows, folded again from the store."""
     progress = begun_progress(folder, job_of(folder))
     follower = Follower()
     for decision in follower.catch_up(store):
@@ -178,7 +178,7 @@ def progress_from_store(folder: RunFolder, store: Store) -> Progress:
 
 
 def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
-    """What the books have of a run, by launchers that are gone."""
+    """What the books of earlier launchers have of a run."""
     progress = empty_progress(folder, job, started_s=started_s)
     metrics = read_metrics(folder.metrics)
     for metric in metrics:
@@ -192,8 +192,8 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
 
 
 def status_by_books(folder: RunFolder) -> dict[str, Any]:
-    """What the books have of a run that has a launcher, and whose store does not answer, or has
-    ended before it."""
+    """What the books have of a run that has a launcher, and whose store does not answer or ended
+    first."""
     if (ended := _ended(folder)) is not None:  # written while we waited for the store
         return ended
     progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
@@ -227,7 +227,8 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
 
 
 def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
-    """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
+    """When a run was last seen whose end was not recorded, in Unix time. It cost nothing after
+    that."""
     told_s = [float(record["t"]) for record in read_bill_log(folder.cloud)]
     _, leases = store.leases()
     beaten_s = (lease.beaten_at_s for lease in leases.values())

@@ -1,7 +1,7 @@
-"""Where runs live on disk, and how a person names one: an id, a unique prefix, or `last`.
+"""Where runs are on disk, and how a person names one: an id, a unique prefix, or `last`.
 
-Rule: the folder is the claim on the id. It is made with one `mkdir`, which the operating system
-grants once, so two launches with one id cannot both begin.
+Rule: the folder is the claim on the id. It is made with one `mkdir`, which succeeds only once, so
+two launches with one id cannot both begin.
 """
 
 import json
@@ -34,7 +34,7 @@ def home() -> Path:
 
 
 def fresh_id(job: Path, *, now: datetime, chance: random.Random) -> RunId:
-    """A readable id: the job file's name, month-day-hour-minute, two drawn characters."""
+    """A readable id: the job file's name, month-day-hour-minute, two random characters."""
     stem = "".join(c if c.isascii() and c.isalnum() else "-" for c in job.stem.lower())
     stem = "-".join(part for part in stem.split("-") if part)[:40] or "run"
     tail = "".join(chance.choice(_LETTERS) for _ in range(2))
@@ -62,17 +62,19 @@ class RunFolder:
 
     @property
     def prices(self) -> Path:
-        """The catalogue that it was planned with: its dollars are counted by that to the end."""
+        """The catalogue that the run was planned with. Its dollars are counted by that to the
+        end."""
         return self.path / "prices.json"
 
     @property
     def trace(self) -> Path:
-        """The run's own copy of the trace that it is played on, if it is."""
+        """The run's own copy of the trace that it is played on, if any."""
         return self.path / "trace"
 
     @property
     def code(self) -> Path:
-        """The run's own copy of the user's code, as an absolute path; not of the built-in model."""
+        """The run's own copy of the user's code, as an absolute path; the built-in model has
+        none."""
         return self.path.absolute() / CODE_FOLDER
 
     @property
@@ -90,7 +92,7 @@ class RunFolder:
 
     @property
     def samples(self) -> Path:
-        """What each committed step used, as the node said that took it."""
+        """The samples of each committed step, as reported by the node that took it."""
         return self.path / "samples.jsonl"
 
     @property
@@ -99,12 +101,13 @@ class RunFolder:
 
     @property
     def cloud(self) -> Path:
-        """What the cloud did, as it would bill it: one line per instance that began or ended."""
+        """What the cloud did, as it would bill it: one line for each start or end of an
+        instance."""
         return self.path / "cloud.jsonl"
 
     @property
     def kills(self) -> Path:
-        """A stamp from just before each kill, by whoever killed."""
+        """A stamp from just before each kill, written by the killer."""
         return self.path / "kills.jsonl"
 
     @property
@@ -113,7 +116,7 @@ class RunFolder:
 
     @property
     def final_manifest(self) -> Path:
-        """What the final state consists of; only after an end in order."""
+        """What the final state consists of; exists only after an end in order."""
         return self.final / "manifest.json"
 
     @property
@@ -122,7 +125,7 @@ class RunFolder:
 
     def read_json(self, path: Path) -> Document:
         """A JSON file of this run. Raises InputError when it is missing, damaged or of another
-        schema, and whenever a field is asked for that it lacks."""
+        schema, and whenever a field that it lacks is read."""
         with self._missing(path):
             return read_document(path)
 
@@ -149,7 +152,7 @@ class RunFolder:
 
 
 def create(base: Path, run: RunId) -> RunFolder:
-    """Claim the id by making its folder. Raises RunExists when somebody has it."""
+    """Claim the id by making its folder. Raises RunExists when the id is taken."""
     path = base / run
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -166,9 +169,9 @@ def create(base: Path, run: RunId) -> RunFolder:
 
 
 def find(base: Path, text: str) -> RunFolder:
-    """The run a person means. Raises InputError when there is none, or several.
+    """The run that a person means. Raises InputError when there is none, or several.
 
-    An id is found by its folder alone: that another run is damaged is nothing to this one.
+    An id is found by its folder alone, so another damaged run does no harm.
     """
     there = _folders(base)
     laid = {folder.id: uid for folder in there if (uid := _stranger(base, folder))}
@@ -195,22 +198,22 @@ def find(base: Path, text: str) -> RunFolder:
 
 
 def all_runs(base: Path) -> list[RunFolder]:
-    """Every run of this home, oldest first. A folder without resolved.json is no run."""
+    """Every run of this home, oldest first. A folder without resolved.json is not a run."""
     return _oldest_first(_folders(base))
 
 
 def own_runs(base: Path) -> list[RunFolder]:
-    """As `all_runs`, without those that another user has laid there."""
+    """As `all_runs`, without those that another user put there."""
     return [folder for folder in all_runs(base) if not _stranger(base, folder)]
 
 
 def own_folders(base: Path) -> list[RunFolder]:
-    """As `own_runs`, in no order: none is looked into."""
+    """As `own_runs`, in no order, since none is read."""
     return [folder for folder in _folders(base) if not _stranger(base, folder)]
 
 
 def _oldest_first(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Those that are still there."""
+    """The ones that still exist."""
     timed = [
         (at_s, folder.id, folder) for folder in folders if (at_s := _order_s(folder)) is not None
     ]
@@ -218,12 +221,12 @@ def _oldest_first(folders: Sequence[RunFolder]) -> list[RunFolder]:
 
 
 def _stranger(base: Path, folder: RunFolder) -> int:
-    """Who has laid a run in a home that others may write to as well; 0: it is the user's own, or
-    that of whoever has the home or the machine."""
+    """The other user who put a run into a home that others may write to; 0: the run belongs to the
+    user, or to the owner of the home or of the machine."""
     trusted = {0, os.geteuid(), base.stat().st_uid}
     try:
         owners = (folder.path.lstat().st_uid, folder.path.stat().st_uid)
-    except FileNotFoundError:  # it has just gone
+    except FileNotFoundError:  # it has just been deleted
         return 0
     return next((uid for uid in owners if uid not in trusted), 0)
 
@@ -236,8 +239,8 @@ def _folders(base: Path) -> list[RunFolder]:
 
 
 def _order_s(folder: RunFolder) -> float | None:
-    """The launch; of a damaged run the latest that it can have been, so that `last` never means an
-    older one by mistake; None: it was removed just now."""
+    """The time of the launch. For a damaged run it is the latest possible, so that `last` never
+    means an older run by mistake; None: it was removed just now."""
     try:
         return started_at_s(folder)
     except InputError:
@@ -248,7 +251,7 @@ def _order_s(folder: RunFolder) -> float | None:
 
 
 def is_detached(folder: RunFolder) -> bool:
-    """Whether the run was launched with --detach: it goes on without a launcher."""
+    """Whether the run was launched with --detach, so that it goes on without a launcher."""
     return bool(folder.read_json(folder.resolved).get("detached", False))
 
 
@@ -259,14 +262,14 @@ def started_at_s(folder: RunFolder) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A run from one start to one end; each `bamboo resume` begins another."""
+    """A run from one start to one end. Each `bamboo resume` begins another part."""
 
     number: int
     """The first is 1."""
     started_s: float
     """Unix time."""
     led_before_s: float = 0.0
-    """How long the parts before it went on, all together."""
+    """How long the parts before it lasted, all together."""
 
 
 def part_of(folder: RunFolder) -> Part:
@@ -280,7 +283,7 @@ def part_of(folder: RunFolder) -> Part:
 
 
 def parts_before(folder: RunFolder) -> dict[int, RunFolder]:
-    """Number -> what was put away of each part before the newest, in order."""
+    """Number -> the files of each part before the newest, in order."""
     parts = folder.path / "parts"
     numbers = sorted(int(path.name) for path in parts.glob("*") if path.name.isdecimal())
     return {n: RunFolder(id=folder.id, path=parts / str(n)) for n in numbers}
@@ -292,8 +295,8 @@ def started_text(folder: RunFolder) -> str:
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:
-    """Write a whole JSON file or nothing: to a neighbour first, then renamed over the name. It is
-    its owner's alone from its first byte on."""
+    """Write a whole JSON file or nothing: under another name first, then renamed. Only its owner
+    can read it, from the first byte on."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **body}, indent=2) + "\n"
     write_file(path, text)
 

@@ -1,6 +1,6 @@
 """Where a launch shows its progress: a live screen in a terminal, plain lines elsewhere.
 
-Both say the same; the views hold all of the text.
+Both show the same. The views have all of the text.
 """
 
 import json
@@ -34,12 +34,12 @@ verbose_option = click.option(
     "--verbose", is_flag=True, help="The whole plan, every decision, and the whole receipt."
 )
 PLAIN_STEP_LINES = 20
-"""About so many step lines in a whole run."""
+"""About how many step lines a whole run prints."""
 REDRAW_EVERY_S = 0.25
 
 
 class PlainScreen:
-    """One line per preemption and per so many steps; `verbose`: one per event."""
+    """One line for each preemption and every few steps; with `verbose` one for each event."""
 
     def __init__(self, *, to_stderr: bool = False, verbose: bool = False) -> None:
         self._to_stderr, self._verbose = to_stderr, verbose
@@ -69,7 +69,7 @@ class PlainScreen:
             self.note(step_line(progress))
 
     def turned(self, progress: Progress) -> None:
-        """Say what a preemption cost once its last figure is here."""
+        """Print what a preemption cost once its last figure is known."""
         for preemption in progress.preemptions:
             if preemption.seen_pause_s is None or not preemption.parts_s:
                 continue
@@ -89,8 +89,8 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A rich screen, redrawn a few times a second; notes stay above it. It goes at the end: the
-    summary that follows says the same and more."""
+    """A rich screen, redrawn a few times a second; notes stay above it. It disappears at the end,
+    since the summary that follows has the same and more."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._verbose = verbose
@@ -110,7 +110,7 @@ class LiveScreen:
         self._live.stop()
 
     def decided(self, progress: Progress, decision: Decision) -> None:
-        if isinstance(decision.event, NodeFailed):  # to be read when the next decision has come
+        if isinstance(decision.event, NodeFailed):  # shown when the next decision has come
             self.note(decision_line(progress, decision.reason))
         self._draw(progress)
 
@@ -134,8 +134,8 @@ class LiveScreen:
 
 
 def end_text(body: Mapping[str, Any], *, verbose: bool) -> str:
-    """What stands on standard output at the end of a run, from its receipt; all of it is folded in
-    a terminal, that it may be read there."""
+    """What is printed on standard output at the end of a run, from its receipt. In a terminal it is
+    folded, so that it can be read there."""
     if not verbose:
         return "\n".join(end_lines(body))
     text, width = summary_text(body) + "\n" + receipt_text(body), terminal_width()
@@ -143,7 +143,7 @@ def end_text(body: Mapping[str, Any], *, verbose: bool) -> str:
 
 
 def detached_text(run: str, *, as_json: bool) -> str:
-    """What stands there when a run goes on without this terminal."""
+    """What is printed when a run goes on without this terminal."""
     if as_json:
         return json.dumps({"run": run, "detached": True})
     return (
@@ -154,8 +154,8 @@ def detached_text(run: str, *, as_json: bool) -> str:
 
 
 def open_screen(*, terminal: bool, to_stderr: bool, verbose: bool) -> PlainScreen | LiveScreen:
-    """The screen for this standard output; a context manager either way. Plain lines go to
-    standard error where standard output is kept for one JSON object."""
+    """The screen for this standard output; a context manager either way. Plain lines go to standard
+    error where standard output is reserved for one JSON object."""
     if terminal:
         return LiveScreen(Console(), verbose=verbose)
     return PlainScreen(to_stderr=to_stderr, verbose=verbose)

@@ -1,5 +1,5 @@
-"""`python -m cli.segment RUN_DIR A B`: the runtime's check of a segment of a run, with the
-checkpoints that it keeps, wherever they lie."""
+"""`python -m cli.segment RUN_DIR A B`: the runtime's check of a segment of a run, with the run's
+checkpoints, in a directory or a bucket."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from cli.runs import RunFolder
 
 
 def checkpoints(run: Path, job: JobConfig) -> tuple[str, ObjectStore]:
-    """Of the run in a folder: their address, and what opens it."""
+    """The checkpoints of the run in a folder: their address, and the object store."""
     folder = RunFolder(id=RunId(run.resolve().name), path=run)
     return wiring.checkpoint_url(folder, job), wiring.checkpoints_of(folder, job)
 

@@ -1,6 +1,6 @@
-"""In what two trainings differ, named as a person would look for it: by the keys of a job file.
+"""The difference between two trainings, in the keys of a job file.
 
-Rule: whatever two semantic hashes differ by has a name here.
+Rule: every difference between two semantic hashes has a name here.
 """
 
 import re
@@ -10,8 +10,8 @@ from bamboo.topology.strategy import Semantics
 
 
 def differences(ours: Semantics, theirs: Semantics) -> list[tuple[str, object, object]]:
-    """Key, our value and theirs, for each that differs, by the keys of a job file where one stands
-    for it; None: there is no such value."""
+    """Key, our value and theirs for each difference, with keys of the job file where there is one;
+    None: there is no such value."""
     left, right = _flat(ours), _flat(theirs)
     return [
         (name, left.get(name), right.get(name))
@@ -21,7 +21,7 @@ def differences(ours: Semantics, theirs: Semantics) -> list[tuple[str, object, o
 
 
 def told(value: object) -> str:
-    """A value as an error shows it: of a digest as much as tells two of them apart."""
+    """A value as an error shows it; a digest is shortened to what tells two of them apart."""
     text = repr(value)
     if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
         text = repr(f"{value[:12]}…")

@@ -1,8 +1,8 @@
 """What a job leaves open, settled: its cut, its redundancy, and whether it fits at all.
 
 Rule: THE place where `redundancy = "auto"`, an empty cut and a strategy from a file become one
-grid, cut and mode; whoever launches, simulates or plans a job takes them from here, so all take the
-same. What does not fit is refused here.
+grid, cut and mode. Launch, simulation and plan take them from here, so all use the same. A job that
+does not fit is refused here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,15 +29,15 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A job of which nothing is open."""
+    """A job in which nothing is open."""
 
     job: JobConfig
     strategy: Strategy
     facts: tuple[LayerFacts, ...]
     costs: tuple[float, ...]
-    """Of each layer: what stages are balanced by."""
+    """Cost of each layer, by which stages are balanced."""
     why: str
-    """One sentence on the redundancy; empty where the job says which."""
+    """One sentence on the redundancy; empty where the job chooses it."""
 
 
 def settle(
@@ -48,8 +48,8 @@ def settle(
     hazard: Hazard,
     given: Given | None = None,
 ) -> Settled:
-    """Of a resolved job. `seen` is the preflight's answer. Raises JobFitsNowhere with the layer,
-    the bytes and the nearest plans, and InputError for a strategy or a cut that cannot be."""
+    """Settle a resolved job. `seen` is the preflight's answer. Raises JobFitsNowhere with the
+    layer, the bytes and the nearest plans, and InputError for an impossible strategy or cut."""
     facts = layer_facts(job, seen)
     costs = costs_of(facts, seen)
     meant = semantics_of(job, seen)
@@ -93,8 +93,9 @@ def grid_of(job: JobConfig) -> Grid:
 
 
 def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
-    """Where plans that fit are looked for: as many pipelines or one, any number of stages, and the
-    job's own microbatches or, since bits may be given up where nothing else fits, smaller ones."""
+    """Where plans that fit are searched: the job's number of pipelines or one, any number of
+    stages, and the job's own microbatches or smaller ones, since bits may be given up where nothing
+    else fits."""
     own, pipelines = job.train.microbatch, job.cluster.pipelines
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
@@ -111,8 +112,8 @@ def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
 def _moved(
     job: JobConfig, given: Given, facts: Sequence[LayerFacts], costs: Sequence[float]
 ) -> JobConfig:
-    """The job where its strategy places it. A virtual device's figures are for the stages of the
-    job's own cut: a layer goes on to take what it took there."""
+    """The job as its strategy places it. A virtual device's figures are given for the stages of the
+    job's own cut, and each layer keeps the time that it takes there."""
     layers = given.placement.cut[-1]
     if layers != len(facts):
         raise InputError(

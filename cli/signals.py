@@ -1,10 +1,10 @@
-"""The user's wish to end: the first Ctrl-C is at a step boundary, the second at once.
+"""The user's request to end: the first Ctrl-C ends the run at a step boundary, the second at once.
 
 Before the loop runs there is no step to finish, so a signal there is KeyboardInterrupt as usual,
-and the launcher's cleanup runs. SIGTERM and SIGHUP have nobody waiting: they are at once.
+and the launcher's cleanup runs. With SIGTERM and SIGHUP nobody waits, so they end at once.
 
-The launcher of a detached run has no user in front of it: there the two mean that it is to go, and
-the run goes on; Ctrl-C means nothing.
+The launcher of a detached run has no user in front of it. There, these two signals end the launcher
+and the run goes on; Ctrl-C is ignored.
 """
 
 import signal
@@ -17,8 +17,8 @@ AT_ONCE = 2
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Ctrl-C counts at the end of the block: what is begun inside is known to whoever must end it
-    before anything is interrupted."""
+    """Hold back Ctrl-C until the end of the block. What begins inside is thus known to the code
+    that has to end it before anything is interrupted."""
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
@@ -30,8 +30,8 @@ def held_back() -> Iterator[None]:
 
 
 class Interrupts:
-    """Counts requests; 0: none, 1: at the next step boundary, 2 and more: at once. `detached`: none
-    is counted once the run goes on, but the process may have to leave."""
+    """Counts requests; 0: none, 1: end at the next step boundary, 2 and more: at once. With
+    `detached` none is counted once the run goes on, but the process may have to leave."""
 
     def __init__(self, *, detached: bool = False) -> None:
         self._detached = detached
@@ -45,16 +45,17 @@ class Interrupts:
 
     @property
     def leaving(self) -> bool:
-        """Whether this process is to go and to leave the run alone."""
+        """Whether this process is to exit and leave the run alone."""
         return self._leaving
 
     def start_counting(self) -> None:
-        """From here on the loop reads `count`: signals raise nothing any more."""
+        """From here on the loop reads `count`, and signals no longer raise."""
         self._gentle = True
 
     @contextmanager
     def listening(self) -> Iterator["Interrupts"]:
-        """Handle the three signals inside the block, as the process did before after it."""
+        """Handle the three signals inside the block, and restore the process's handlers after
+        it."""
         wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, self._signalled) for number in wanted}
         try:
@@ -69,6 +70,6 @@ class Interrupts:
             return
         self._count += 1 if number == signal.SIGINT else AT_ONCE
         if not self._gentle:
-            # A second one must not break into the cleanup that this one begins.
+            # A second signal must not break into the cleanup that this one begins.
             self._gentle = True
             raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""From a job and a market to what is simulated of them.
+"""From a job and a market to a simulation.
 
-Rule: the same plan, policy, grids and cuts as a launch of the job would have; what only the
-simulator needs beside them is said in its own options.
+Rule: plan, policy, grids and cuts are those of a launch of the job. Whatever only the simulator
+needs has options of its own.
 """
 
 import math
@@ -41,18 +41,18 @@ from cloud.provider import Market as SpotOrNot
 
 HOUR_S = 3600.0
 DEFAULT_HOURS = 24.0
-"""Of a made-up market."""
+"""Length of a made-up market."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A job made ready to be simulated, and what its figures are made from."""
+    """A job that is ready to be simulated, and what its figures are made from."""
 
     asked: Asked
     planned: Planned
     job: JobConfig
     market: Callable[[int], Trace]
-    """Of a seed; picklable."""
+    """Given a seed; picklable."""
     random: bool
     """Whether the seed matters."""
     source: str
@@ -69,8 +69,9 @@ def prepare(
     gpu: str | None = None,
     restart_s: Mapping[str, float] | None = None,
 ) -> Simulated:
-    """Plan the job as a launch would, placed by the file `strategy` if there is one; `gpu`: whose
-    times, as `look_at` takes it; `restart_s`: of other ways, by name. Raises InputError."""
+    """Plan the job as a launch would, placed by the file `strategy` if it is given. `gpu` is the
+    GPU to model, see `look_at`; `restart_s` gives the restart times of rival ways, by name. Raises
+    InputError."""
     if path is None:
         raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     check_time_scale(market.time_scale)
@@ -98,7 +99,7 @@ def prepare(
         terms=replace(terms, boot_s=terms.boot_s / scale, notice_s=terms.notice_s / scale),
         pauses=Pauses(),
         prices=_prices(market, planned, job),
-        # Who pays on demand pays for every second, whoever ends it.
+        # On demand every second is billed, whoever ends the instance.
         free_first_hour=job.budget.free_first_hour and not on_demand(job),
         on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S / scale,
@@ -119,8 +120,8 @@ def prepare(
 
 
 def _sizes(job: JobConfig, policy: Policy, *, endless: bool) -> Sizes | None:
-    """What its size is chosen by, where the job leaves it open; a run without an end has no bill
-    that a limit could be held against."""
+    """What the size is chosen by, where the job leaves it open. A run without an end has no bill
+    that could be compared with a limit."""
     if not job.autoscale.enabled:
         return None
     terms = terms_of(job, policy)
@@ -132,12 +133,13 @@ def _sizes(job: JobConfig, policy: Policy, *, endless: bool) -> Sizes | None:
 
 
 def on_demand(job: JobConfig) -> bool:
-    """Whether its instances are none of the spot market."""
+    """Whether none of its instances is on spot."""
     return job.cloud.market == SpotOrNot.ON_DEMAND
 
 
 def _prices(asked: MarketAsked, planned: Planned, job: JobConfig) -> Prices:
-    """Of an instance of each zone; of zones that nobody names, the mean of the plan's."""
+    """The prices of an instance by zone; a zone that is not named has the mean of the plan's
+    zones."""
     if on_demand(job):
         if asked.prices is not None:
             raise InputError(
@@ -159,7 +161,7 @@ def _prices(asked: MarketAsked, planned: Planned, job: JobConfig) -> Prices:
 
 
 def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], float, str]:
-    """Who makes the trace of a seed, how long it is in hours, and both in words."""
+    """What makes the trace of a seed, its length in hours, and both in words."""
     options = asked.options
     if asked.trace is None:
         hours = DEFAULT_HOURS if asked.hours is None else asked.hours
@@ -213,7 +215,7 @@ def _same(trace: Trace, seed: int) -> Trace:
 def play(
     simulated: Simulated, *, seeds: int, first_seed: int, rivals: bool
 ) -> Iterator[Mapping[str, Figures]]:
-    """A run of every system for each seed. Raises InputError."""
+    """One run of every system for each seed. Raises InputError."""
     check_seed("--first-seed", first_seed)
     if not 1 <= seeds <= 1_000_000:
         raise InputError(f"--seeds {seeds} is no number of runs; give 1 to 1,000,000")

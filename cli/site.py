@@ -1,9 +1,10 @@
-"""The place where a run lives: what a launcher, and whoever reaches the run, need of it.
+"""The site of a run, for its launcher and for other processes that reach the run.
 
     cloud.local.start.LocalCloud      this machine: processes stand for instances
-    cli.account_site.AccountSite      an account of the user's: nothing of it is ours but the run
+    cli.account_site.AccountSite      an account of the user's: only the run in it is ours
 
-Rule: what differs between the two stands behind this; whoever leads a run does not ask which it is.
+Rule: what differs between the two is behind this Protocol, and a launcher does not ask which one it
+has.
 """
 
 from collections.abc import Mapping
@@ -19,42 +20,43 @@ class Site(Protocol):
 
     @property
     def store_url(self) -> str:
-        """How the run's store is reached: a URL, or what leads to one."""
+        """How the run's store is reached: a URL, or a reference to one."""
 
     @property
     def has_store(self) -> bool:
-        """Whether the store goes with the site, and is not one that the user named."""
+        """Whether the store ends with the site; otherwise the user named it."""
 
     @property
     def end_s(self) -> float:
-        """So long may it take to end the run's instances."""
+        """How long it may take to end the run's instances."""
 
     def record(self) -> Mapping[str, Any]:
-        """What `endpoint.json` keeps of it, so that another process finds it; no secret."""
+        """What `endpoint.json` keeps of the site, so that another process finds it; no secret."""
 
     def prepare(self) -> None:
-        """Put down what instances begin with, once the store has the run: whoever made it there is
-        its launcher, and before that nothing of a run of this id is anybody's to change."""
+        """Write what instances begin with, once the store has the run. The process that created the
+        run in the store is its launcher; before that, no process may change anything of a run of
+        this id."""
 
     def alive(self) -> bool:
-        """Whether the run can go on there: while it is led, or anything of it is there."""
+        """Whether the run can continue there: while it is led, or while anything of it exists."""
 
     def unreachable(self) -> str:
-        """ "" or, where what starts instances gives no answer and the fault is on this machine, a
-        sentence that names it and the remedy. Waits for a moment at most."""
+        """A sentence with fault and remedy where what starts instances does not answer because of a
+        fault on this machine, else "". Waits for a moment at most."""
 
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> None:
-        """Be the launcher of a run that outlives its launchers. Left alone, it is to end after
-        `alone_s`, or at the Unix time `until_s` if that is given."""
+        """Be the launcher of a run that outlives its launchers. Without a launcher it is to end
+        after `alone_s`, or at the Unix time `until_s` if that is given."""
 
     def release(self) -> None:
-        """Hold it no longer; safe to call again."""
+        """Stop holding it; safe to call again."""
 
     def stop(self) -> None:
-        """Take away all of the run that is not an instance; safe to call again."""
+        """Remove everything of the run that is not an instance; safe to call again."""
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
-        """Take an instance of the run. Raises InputError where that cannot be."""
+        """Take an instance of the run. Raises InputError where that is impossible."""
 
     def not_ended(self, error: StillLive) -> BambooError:
-        """What is to be said of instances that were not seen to end in time."""
+        """The error for instances that were not seen to end in time."""

@@ -1,7 +1,7 @@
 """Where a run lives: this machine or an account, with its fleet. The part of `wiring` that chooses
 between the two, by `cloud.provider` at the start and by `endpoint.json` from then on.
 
-Rule: as in `wiring`, imports of what only some verbs need stand inside the functions.
+Rule: as in `wiring`, imports that only some commands need are inside the functions.
 """
 
 import shutil
@@ -44,9 +44,9 @@ def start_site(
     spot_usd_per_hour: Mapping[str, Mapping[str, float]],
     note: Callable[[str], None],
 ) -> Site:
-    """The place of a run that begins: a local cloud, which is started, if it has not `begun`, and
-    ends when this process does, or the account, in which nothing is changed before `prepare`.
-    Raises BambooError."""
+    """The site of a run that begins. On this machine that is a local cloud, which is started unless
+    it has `begun`, and ends when this process does. In an account nothing is changed before
+    `prepare`. Raises BambooError."""
     if job.cloud.provider == "local":
         note(f"{folder.id}: starting the local cloud")
         from cloud.intents import Intents
@@ -64,7 +64,7 @@ def start_site(
         f"for some minutes before its node joins, within {job.cluster.forming_timeout_s / 60:.0f}"
     )
     if part_of(folder).number == 1:
-        check_free(job, folder.id)  # looking at the model took its time
+        check_free(job, folder.id)  # again, since looking at the model took a while
     reference = store_of_job(job)
 
     def put() -> None:
@@ -91,7 +91,7 @@ def start_site(
 
 
 def site_of(folder: RunFolder) -> Site:
-    """The place of a run that has not ended. Raises InputError when the run has no endpoint."""
+    """The site of a run that has not ended. Raises InputError when the run has no endpoint."""
     endpoint = folder.live_endpoint()
     if endpoint is None or "account" not in endpoint:
         return local_cloud_of(folder)
@@ -101,13 +101,13 @@ def site_of(folder: RunFolder) -> Site:
 
 
 def has_site(folder: RunFolder) -> bool:
-    """Whether the run may live somewhere still: its endpoint says where."""
+    """Whether the run may still have a site: its endpoint says where."""
     endpoint = folder.live_endpoint()
     return endpoint is not None and ("cloud" in endpoint or "account" in endpoint)
 
 
 def local_cloud_of(folder: RunFolder) -> "LocalCloud":
-    """The local cloud of a run that lives. Raises InputError when the run has no endpoint."""
+    """The local cloud of a live run. Raises InputError when the run has no endpoint."""
     from cloud.local.config import Ready
     from cloud.local.start import LocalCloud
 
@@ -123,7 +123,7 @@ def local_cloud_of(folder: RunFolder) -> "LocalCloud":
 
 
 def outlives_its_launcher(folder: RunFolder) -> bool:
-    """Whether the run goes on when its launcher is gone: one in an account does, asked or not."""
+    """Whether the run goes on without its launcher: a run in an account always does."""
     from cli.run_status import job_of
 
     return is_detached(folder) or job_of(folder).cloud.provider != "local"
@@ -131,8 +131,8 @@ def outlives_its_launcher(folder: RunFolder) -> bool:
 
 @contextmanager
 def store_left_by(folder: RunFolder, site: Site) -> Iterator[Store]:
-    """The store of a run whose site is gone: the user's own still answers, an embedded one is
-    started again over its data for as long as the block lasts. Raises BambooError."""
+    """The store of a run whose site is gone. A store of the user's own still answers; an embedded
+    one is started again over its data until the block ends. Raises BambooError."""
     if not site.has_store:
         with wiring.store_of(folder.id, site.store_url) as store:
             yield store
@@ -157,7 +157,7 @@ def store_left_by(folder: RunFolder, site: Site) -> Iterator[Store]:
 
 
 def wipe_store(cloud: "LocalCloud") -> None:
-    """Delete everything in a run's own store. Raises InputError where it has none of its own,
+    """Delete everything in a run's own store. Raises InputError where the run has none,
     StoreUnavailable when it does not answer."""
     import redis
 
@@ -182,7 +182,8 @@ def run_fleet(
     screen: Screen,
 ) -> "RunFleet":
     """The run's instances, through the EC2 code: against the endpoint of a local cloud, or in the
-    account, whose looks are written down as a local cloud writes down what it does."""
+    account. What is seen in the account is recorded in the form in which a local cloud records what
+    it does."""
     from cli.fleet import RunFleet
     from cli.instances import run_settings
     from cli.planning import markets_of, nodes_of, speeds_of
@@ -250,8 +251,9 @@ def former_fleet(
 
 
 def bring_final(folder: RunFolder, job: JobConfig, *, stages: int) -> None:
-    """Bring the final state of a run in an account into its folder; on this machine it lies there.
-    Raises InputError for a stage that is missing or damaged, StorageUnavailable, OSError."""
+    """Fetch the final state of a run in an account into its folder; on this machine it is there
+    already. Raises InputError for a stage that is missing or damaged, StorageUnavailable,
+    OSError."""
     if job.cloud.provider == "local":
         return
     from bamboo.checkpoint.run_files import fetch_final
@@ -260,8 +262,8 @@ def bring_final(folder: RunFolder, job: JobConfig, *, stages: int) -> None:
 
 
 def bring_logs(folder: RunFolder) -> None:
-    """Bring what the nodes of a run in an account have written into its folder; on this machine it
-    lies there. Raises StorageUnavailable."""
+    """Fetch the logs of a run in an account into its folder; on this machine they are there
+    already. Raises StorageUnavailable."""
     from cli.run_status import job_of
 
     job = job_of(folder)
@@ -295,13 +297,13 @@ def _local_cloud(
         begun=None if begun is None else begun.take(),
         preload=wiring.PRELOADED,
         worker_entry=wiring.WORKER_ENTRY,
-        # As many again, for nodes that are replaced while they are still there.
+        # Twice as many, for nodes that are replaced while they still exist.
         most_instances=2 * max(nodes_of(job), job.cluster.stages),
     )
 
 
 def _booting(boot_s: float) -> tuple[str, ...]:
-    """The agent's command behind a modelled boot; empty: the agent at once."""
+    """The agent's command behind a modelled boot; empty: the agent starts at once."""
     if boot_s <= 0:
         return ()
     agent = interpreter("cli.main", "agent")
@@ -348,7 +350,7 @@ def _account_site(
 
 
 def _recorded(folder: RunFolder, job: JobConfig) -> "Provider":
-    """The account for who does not launch: what it shows is written down all the same."""
+    """The account for processes other than the launcher; what it shows is recorded all the same."""
     from cloud.recorder import Recorded
 
     return Recorded(wiring.account(job.cloud.region, stack=job.cloud.stack), folder.cloud)
@@ -363,7 +365,7 @@ def _start_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:
 
 
 def _over_s(folder: RunFolder, job: JobConfig) -> float:
-    """When no instance of the run is to be there any more (Unix), whoever leads it."""
+    """After this time (Unix) no instance of the run may exist, whatever process leads it."""
     from cloud.expiry import TO_STOP_S
 
     hours = job.budget.max_hours

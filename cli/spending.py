@@ -1,11 +1,11 @@
-"""What a run has spent, and what it is going to spend before it can be over: the figures that its
-dollar limit is held against.
+"""What a run has spent, and what it will still spend before it can end: the figures that its dollar
+limit is compared with.
 
-    instances so far  +  beside them so far  +  what a stop in order still takes  >=  budget.max_usd
+    instances so far  +  overheads so far  +  what a stop in order still takes  >=  budget.max_usd
 
-Rule: a stop takes, at most, the steps that the members may still finish before they agree on a
-boundary, the state written once, and the leaving; an instance that has not run for the least that
-is billed is paid for that anyhow, and so is one that is about to be rented. Pure.
+Rule: a stop takes at most the steps that the members may still finish before they agree on a
+boundary, one write of the state, and the leaving. An instance is paid for the billed minimum at
+least, and so is one that is about to be rented. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,37 +25,37 @@ from cli.progress import Progress
 from cli.terms import Terms
 
 STEPS_TO_STOP = 2
-"""The one in hand, and the next where a member has begun it already."""
+"""The step under way, and the next where a member has begun it already."""
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What of a plan the account of a run needs."""
+    """What the account of a run needs of its plan."""
 
     prices: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
-    """Of what stands beside the instances."""
+    """Prices of the overheads."""
     crossing_bytes: float = 0.0
-    """Of a step, between zones."""
+    """Bytes between zones in one step."""
     step_s: float = 0.0
-    """As planned; counts until steps were seen. 0: nobody knows."""
+    """As planned; used until steps were seen. 0: unknown."""
     state_s: float = 0.0
-    """To write the state of the largest stage."""
+    """Time to write the state of the largest stage."""
 
     def crossed_bytes(self, progress: Progress) -> float:
-        """From zone to zone: by steps, and by replicas."""
+        """Bytes between zones, by steps and by replicas."""
         return progress.steps_done * self.crossing_bytes + progress.crossed_bytes
 
     def beside_usd(self, progress: Progress, rented: Sequence[Rented], *, now_s: float) -> float:
-        """What stands beside the instances has come to."""
+        """What the overheads have cost so far."""
         crossed = self.crossed_bytes(progress)
         return beside_of(rented, self.prices, now_s=now_s, crossed_bytes=crossed).usd
 
     def beside_body(
         self, progress: Progress, rented: Sequence[Rented], *, now_s: float
     ) -> dict[str, Any]:
-        """The same in its parts, as a receipt has it."""
+        """The same in its parts, as in a receipt."""
         crossed = self.crossed_bytes(progress)
         beside = beside_of(rented, self.prices, now_s=now_s, crossed_bytes=crossed)
         return beside_body(beside, crossed_bytes=crossed)
@@ -63,8 +63,8 @@ class Spending:
     def at(
         self, progress: Progress, rented: Sequence[Rented], *, now_s: float, missing: int = 0
     ) -> Progress:
-        """The same progress with the dollars of now. `missing`: instances that are to be rented as
-        soon as the cloud has them."""
+        """The same progress with the dollars of now. `missing` is how many instances are to be
+        rented as soon as the cloud has them."""
         usd = bill(rented, now_s=now_s, modelled=True).usd
         beside_usd = self.beside_usd(progress, rented, now_s=now_s)
         over_s = now_s + self.stop_s(progress, now_s=now_s)
@@ -84,7 +84,7 @@ class Spending:
 
 
 def spending_of(terms: Terms) -> Spending:
-    """Of a run; its state goes out over the link of its instances."""
+    """The spending of a run; its state is sent over the link of its instances."""
     catalogue, kinds = terms.catalogue, terms.job.cloud.instance_types
     bytes_per_s = min(catalogue.find(kind).network_gbps for kind in kinds) * 1e9 / 8
     return Spending(
@@ -98,8 +98,8 @@ def spending_of(terms: Terms) -> Spending:
 def short_of(
     job: JobConfig, state: State, rented: Sequence[Rented], *, wanted: int | None
 ) -> tuple[int, int]:
-    """(Instances that are there and not about to leave, those that a run in training lacks and the
-    fleet may rent.) `wanted`: None, as many as the job may have."""
+    """(Instances that exist and are not about to leave, instances that a run in training lacks and
+    the fleet may rent.) `wanted` None: as many as the job may have."""
     leaving = {node.instance for node in state.nodes if not node.usable}
     there = [one.instance for one in rented if one.ended_at_s is None]
     here = sum(instance not in leaving for instance in there)
@@ -112,6 +112,6 @@ def short_of(
 
 
 def _least_usd(rented: Sequence[Rented]) -> float:
-    """What one more instance is billed at least, at the dearest price that the run pays."""
+    """The billed minimum of one more instance, at the dearest price that the run pays."""
     price = max((one.usd_per_hour for one in rented), default=0.0)
     return bill_micro_usd(MINIMUM_BILLED_S, usd_per_hour=price) / MICRO

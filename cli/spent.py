@@ -3,8 +3,8 @@
     the cloud's log of starts and stops            ->  the bill
     duties and work of the instances (`cli.duty_sources`)  ->  its parts
 
-Rule: the bill does not ask what an instance did, and the parts do not ask what the bill is; they
-are equal to the micro-dollar, or `planner.attribution` refuses them.
+Rule: the bill does not depend on what an instance did, and the parts do not depend on the bill.
+They are equal to the micro-dollar, or `planner.attribution` refuses them.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ NOT_MEMBERS = (Duty.BOOTING, Duty.LEAVING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """What the answer is made of."""
+    """What the answer is made from."""
 
     job: JobConfig
     rented: Sequence[Rented]
@@ -47,20 +47,20 @@ class Books:
     part_began_s: float
     steps: int
     crossing_bytes: float
-    """Of a step, between zones, by the plan of the newest part; earlier parts, and other grids that
-    a part came to, are counted alike."""
+    """Bytes between zones in one step, by the plan of the newest part. Earlier parts, and other
+    grids that a part had, are counted with the same figure."""
     prices: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
-    """Of what stands beside the instances."""
+    """Prices of the overheads."""
 
 
 def spent_on(
     folder: RunFolder, *, store: Store | None, steps: int, now_s: float, lives: bool = False
 ) -> dict[str, Any] | None:
-    """The value of `spent` in `bamboo cost RUN --json`; None where neither the cloud's log nor a
-    ledger is there. `store`: of a run that lives; `steps`: that it has finished; `now_s`: or when
-    it ended; `lives`: though its store does not answer.
+    """The value of `spent` in `bamboo cost RUN --json`; None where there is neither the cloud's log
+    nor a ledger. `store` is that of a live run, `steps` the number of finished steps, `now_s` now
+    or when the run ended. `lives` says that it lives although its store does not answer.
 
-    Raises InputError for files that are damaged, StoreUnavailable.
+    Raises InputError for damaged files, StoreUnavailable.
     """
     ledger = [decode_record(r) for r in all_records(store, STREAM)] if store is not None else []
     rented = rented_of(folder, ledger)
@@ -89,7 +89,7 @@ def spent_on(
 
 
 def spent_body(books: Books) -> dict[str, Any]:
-    """All figures; where nothing is told of the instances, the bill alone."""
+    """All figures; the bill alone where nothing is known of what the instances did."""
     bill = sum(_billed(item, books.now_s) for item in books.rented)
     on_demand = sum(_billed(item, books.now_s, on_demand=True) for item in books.rented)
     changes = [change for told in books.told for change in told.changes]
@@ -120,7 +120,7 @@ def spent_body(books: Books) -> dict[str, Any]:
 
 
 def rented_of(folder: RunFolder, ledger: Iterable[LedgerRecord]) -> Sequence[Rented]:
-    """Every instance, by the cloud's own log; where that is not at hand, by the ledger's prices."""
+    """Every instance, by the cloud's own log, or by the ledger's prices where that is missing."""
     free = job_of(folder).budget.free_first_hour
     if not folder.cloud.exists():
         prices = (record for record in ledger if isinstance(record, PriceRecord))
@@ -152,7 +152,7 @@ def _rented_by(prices: Iterable[PriceRecord], *, free_first_hour: bool) -> Seque
 
 
 def _uses(spent: Sequence[Spent]) -> list[dict[str, Any]]:
-    """Every use that anything was spent on, in one order."""
+    """Every use that anything was spent on, always in the same order."""
     us: Counter[Use] = Counter()
     micro: Counter[Use] = Counter()
     for one in spent:
@@ -185,8 +185,8 @@ def _instance(item: Rented, spent: Spent) -> dict[str, Any]:
 def _not_members(
     books: Books, changes: Sequence[DutyChange], spent: Sequence[Spent]
 ) -> list[dict[str, Any]]:
-    """Instances that the cloud has under the run's tag and that no live node of the run is on; of
-    a run that is over, those that no node ever came from."""
+    """Instances with the run's tag that have no live node of the run; for a finished run, those
+    that no node ever joined from."""
     duties = last_duties(changes)
     found = []
     for item, one in zip(books.rented, spent, strict=False):
@@ -210,7 +210,7 @@ def _not_members(
 
 
 def _usd_per_hour(books: Books) -> float:
-    """Of what runs now; of a run that is over, on the mean while any instance ran."""
+    """The price of what runs now; for a finished run, the mean while any instance ran."""
     if books.live:
         return sum(item.usd_per_hour for item in books.rented if item.ended_at_s is None)
     ran_s = sum(_ran_s(item, books.now_s) * item.usd_per_hour for item in books.rented)
@@ -218,8 +218,8 @@ def _usd_per_hour(books: Books) -> float:
 
 
 def _any_ran_s(books: Books) -> float:
-    """Seconds in which at least one instance ran: neither the time between two parts of the run
-    nor that after its last instance is among them."""
+    """Seconds in which at least one instance ran, without the time between two parts of the run and
+    the time after the last instance."""
     passed_s, until_s = 0.0, -inf
     for item in sorted(books.rented, key=lambda item: item.started_at_s):
         end_s = item.started_at_s + _ran_s(item, books.now_s)
@@ -229,7 +229,8 @@ def _any_ran_s(books: Books) -> float:
 
 
 def _budget(books: Books, spent: int) -> dict[str, Any] | None:
-    """What is left of it after `spent`; None without a budget. `lasts_s`: at the price of now."""
+    """What is left of the budget after `spent`; None without a budget. `lasts_s` is at the present
+    price."""
     budget = books.job.budget
     if not budget.max_usd and not budget.max_hours:
         return None

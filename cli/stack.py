@@ -1,7 +1,7 @@
 """From the outputs of the stack in `terraform/` to the account file that jobs on EC2 read.
 
-Rule: what is written down was checked, key by key; a secret is named and never held, so what does
-not look like a reference is refused unseen.
+Rule: every key is checked before it is written. The file names a secret and never contains it, so a
+value that does not look like a reference is refused without showing it.
 """
 
 import json
@@ -27,8 +27,8 @@ OUTPUTS: dict[str, re.Pattern[str]] = {
     "bucket": BUCKET,
     "store_secret": SECRET_ARN,
 }
-"""Output of the stack and key of `[cloud]` at once -> what it looks like. Group and profile of the
-workers stand in the launch template: named beside it, they would keep a call to one pool."""
+"""Output of the stack, which is also a key of `[cloud]` -> its form. The launch template has group
+and profile of the workers; named next to it, they would limit a call to one pool."""
 _ZONE, _SUBNET = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+"), re.compile(r"subnet-[0-9a-z]+")
 _HIDDEN = ("store_secret",)
 HEADER = """\
@@ -38,8 +38,8 @@ HEADER = """\
 
 
 def read_outputs(source: str) -> Mapping[str, Any]:
-    """The answer of `terraform output -json`: of the stack in this directory, in this file, or on
-    standard input (`-`). Raises InputError."""
+    """The answer of `terraform output -json`: for the stack in this directory, from this file, or
+    from standard input (`-`). Raises InputError."""
     if source == STDIN:
         text, name = sys.stdin.read(_MOST_CHARACTERS), "standard input"
     elif Path(source).is_dir():
@@ -70,8 +70,8 @@ def read_outputs(source: str) -> Mapping[str, Any]:
 
 
 def cloud_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `[cloud]` that the outputs of a stack make. Raises InputError for one that is
-    missing, or is not what it should be."""
+    """The keys of `[cloud]` from the outputs of a stack. Raises InputError for an output that is
+    missing or malformed."""
     found: dict[str, Any] = {}
     for name, form in OUTPUTS.items():
         value = _value(outputs, name)
@@ -106,7 +106,7 @@ def _value(outputs: Mapping[str, Any], name: str) -> Any:
 
 
 def account_toml(cloud: Mapping[str, Any]) -> str:
-    """The text of the account file. What `cloud_of` let through needs no escapes."""
+    """The text of the account file. What `cloud_of` accepts needs no escapes."""
     lines = [HEADER, "[cloud]"]
     for name, value in cloud.items():
         lines.append(f"{name} = {_toml(value)}")
@@ -118,5 +118,5 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
-    # A string of JSON is one of TOML but for these: a letter written as two halves, and DEL.
+    # A string of JSON is one of TOML, except for surrogate pairs and DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

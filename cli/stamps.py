@@ -11,8 +11,8 @@ from bamboo.telemetry.reader import Tail
 def kill_stamps_s(kills: Path) -> Mapping[str, float]:
     """Instance -> time.monotonic() just before its kill, from a run's `kills.jsonl`.
 
-    The local cloud names the instance, a worker that takes its own instance away names its node.
-    A damaged line says nothing: without it a pause counts from the disconnect.
+    The local cloud names the instance; a worker that kills its own instance names its node. A
+    damaged line is skipped, and the pause then counts from the disconnect.
     """
     stamps_s: dict[str, float] = {}
     for line in Tail(kills).lines():

@@ -1,7 +1,8 @@
-"""Making and unmaking the stack of an account: the plan is shown, with what it costs to let it
-stand, then it is asked, then it is done.
+"""Creates and destroys the stack of an account. The plan is shown with what the stack costs while
+it exists, then the user is asked, then it is done.
 
-Rule: nothing changes before the answer; nothing is unmade under a run that holds something.
+Rule: nothing changes before the answer, and no stack is destroyed while a run holds something in
+it.
 """
 
 import tempfile
@@ -29,7 +30,7 @@ ANSWER_S = 10.0
 WITH_RUNS = "delete_runs_with_bucket"
 BUCKET = "aws_s3_bucket.this"
 BILLS = ("aws_instance", "aws_secretsmanager_secret", "aws_s3_bucket")
-"""Kinds of resources that cost something while they stand."""
+"""Kinds of resources that cost something while they exist."""
 
 
 def make_stack(
@@ -40,7 +41,7 @@ def make_stack(
     yes: bool,
     note: Callable[[str], None],
 ) -> bool:
-    """Apply the stack with these values of its variables; False: the answer was no. `named`: the
+    """Apply the stack with these values of its variables; False: the answer was no. `named` is the
     bucket of the account file, "" for none. Raises InputError."""
     values = terraform.with_chosen(stack, chosen)
     _refuse_another(stack, values, named)
@@ -70,9 +71,9 @@ def make_stack(
 def unmake_stack(
     stack: Path, region: str, bucket: str, *, yes: bool, note: Callable[[str], None]
 ) -> bool:
-    """Destroy the stack, with all that its bucket holds; no `bucket`: it was not made whole, and
-    has none. False: the answer was no. Raises InputError, also while anything of a run is in the
-    account; CloudRefused."""
+    """Destroy the stack, with everything in its bucket. Without `bucket` the stack was not
+    completed and has none. False: the answer was no. Raises InputError, also while a run has
+    anything in the account; CloudRefused."""
     values = terraform.with_chosen(stack, ())
     _refuse_another(stack, values, "")
     name = str(values.get("name", JobConfig().cloud.stack))
@@ -97,13 +98,13 @@ def unmake_stack(
             )
         if not agreed("Destroy it?", yes=yes):
             return False
-        # Terraform knows none of it; and the bounds of the roles are of the stack, and cannot go
-        # before them.
+        # Terraform knows none of it. The stack has the boundary of the roles, which cannot be
+        # deleted before them.
         left = remove_left(region, name)
         if left:
             note(f"roles or secrets of {', '.join(left)} had been left, and are gone")
         if bucket:
-            # Terraform deletes what a bucket holds only if it was told so before.
+            # Terraform deletes the contents of a bucket only if it was configured so before.
             terraform.let_go(stack, BUCKET, WITH_RUNS, note=note)
             terraform.plan(stack, file, destroy=True, values=values, note=note)
         _destroy(stack, file, values, note=note)
@@ -113,9 +114,9 @@ def unmake_stack(
 def _destroy(
     stack: Path, file: Path, values: Mapping[str, Any], *, note: Callable[[str], None]
 ) -> None:
-    """Carry out the plan `file`. One that stops half-way is made anew and gone on with, once: what
-    was done, and whose answer was lost, is then seen to be gone. Raises InputError with what still
-    stands and bills."""
+    """Carry out the plan `file`. If it stops half-way, it is planned and carried out once more,
+    which also finds resources that were deleted although the answer was lost. Raises InputError
+    with what still exists and is billed."""
     try:
         terraform.carry_out(stack, file, note=note)
         return
@@ -132,7 +133,7 @@ def _destroy(
 
 
 def _still_there(left: Sequence[str]) -> str:
-    """What was not destroyed: what bills, then the rest."""
+    """What was not destroyed: first what is billed, then the rest."""
     bills = [address for address in left if address.partition(".")[0] in BILLS]
     others = [address for address in left if address not in bills]
     named = [f"{', '.join(bills)} (billed until gone)"] if bills else []
@@ -141,7 +142,7 @@ def _still_there(left: Sequence[str]) -> str:
 
 
 def _refuse_another(stack: Path, values: Mapping[str, Any], named: str) -> None:
-    """A stack that stands elsewhere would be forgotten, and bill on."""
+    """Refuse, since a stack that exists elsewhere would be forgotten, and billed on."""
     region = str(values.get("region", JobConfig().cloud.region))
     stands = terraform.standing_region(stack)
     if stands and stands != region:
@@ -159,8 +160,8 @@ def _refuse_another(stack: Path, values: Mapping[str, Any], named: str) -> None:
 
 
 def standing_costs() -> str:
-    """What the stack costs while no run is there, from list prices, without its secret; and
-    what ends that."""
+    """What the stack costs while there is no run, from list prices, without its secret; and what
+    ends that."""
     parts = auxiliary_parts(load_catalogue().auxiliary, Extras(instances=0))
     month = sum(part.usd_per_hour for part in parts) * HOURS_PER_MONTH
     why = "; ".join(part.why for part in parts if part.usd_per_hour > 0)
@@ -171,8 +172,7 @@ def standing_costs() -> str:
 
 
 def public_address(url: str = WHO_AM_I) -> str:
-    """The address by which this machine is seen from outside, as a range of one. Raises
-    InputError."""
+    """This machine's address as seen from outside, as a range of one address. Raises InputError."""
     try:
         with urlopen(url, timeout=ANSWER_S) as answer:
             return f"{IPv4Address(answer.read(64).decode().strip())}/32"

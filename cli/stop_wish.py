@@ -1,7 +1,7 @@
-"""The wish that a run stops at its next step boundary, and waiting for that: by its folder here, or
+"""The request to stop a run at its next step boundary, and waiting for that: by its folder here, or
 from elsewhere by its store alone.
 
-Rule: who asks decides nothing; the members agree on the step, and the run's launcher ends its
+Rule: the request decides nothing. The members agree on the step, and the run's launcher ends its
 instances.
 """
 
@@ -22,14 +22,14 @@ WAIT_S = 150.0
 
 
 def ask_to_stop(store: Store) -> None:
-    """Say it to the members. Raises StoreUnavailable, InputError."""
+    """Send the request to the members. Raises StoreUnavailable, InputError."""
     wiring.driver(store, "stop").append(
         StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED), deadline_s=10.0
     )
 
 
 def await_stop(store: Store, run: RunId, *, wait_s: float = WAIT_S) -> State:
-    """The state in which the run is over. Raises BambooError when it is not, in time."""
+    """Wait for the run to end; its last state. Raises BambooError when it does not end in time."""
     follower = Follower()
     end_s = time.monotonic() + wait_s
     while time.monotonic() < end_s:
@@ -43,9 +43,9 @@ def await_stop(store: Store, run: RunId, *, wait_s: float = WAIT_S) -> State:
 
 
 def stop_elsewhere(run: RunId, region: str, *, wait_s: float = WAIT_S) -> str:
-    """Ask a run that another machine leads to stop, by the store and the account that the account
-    file names: a launcher that nobody told would start again what is ended under it. What came of
-    it, for people; "" where there is nothing to ask or nobody to answer."""
+    """Request a stop of a run that another machine leads, by the store and the account that the
+    account file names. Its launcher has to know, or it would start again what is ended here.
+    Returns the result for people; "" where there is nothing to stop or no answer."""
     job = account_job()
     if job is None or job.cloud.region != region:
         return ""

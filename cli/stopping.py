@@ -1,6 +1,6 @@
 """Why a launcher ends its run: the user, the budget, the end of its trace, nodes that never came.
 
-Rule: only what to say is found here; saying it once, and where, is the launcher's.
+Rule: this file only finds the request; the launcher appends it, once.
 """
 
 from bamboo.config.tree import BudgetConfig, ClusterConfig
@@ -18,7 +18,7 @@ def stop_event(
     interrupted: bool,
     now_s: float,
 ) -> StopRequested | None:
-    """What to say to the run for the first reason that holds now, if one does."""
+    """The request to stop for the first reason that holds now, or None."""
     found = _reason(budget, progress, market, interrupted=interrupted, now_s=now_s)
     if found is None:
         return None
@@ -54,7 +54,7 @@ def _reason(
 
 
 def not_formed(state: State, cluster: ClusterConfig) -> str:
-    """What is said of a cluster that did not come together in its time."""
+    """The sentence for a cluster that did not form in its time."""
     return (
         f"{len(state.live_nodes())} of {state.grid.size} nodes joined within "
         f"cluster.forming_timeout_s = {cluster.forming_timeout_s:g}; "

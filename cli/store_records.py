@@ -1,7 +1,8 @@
-"""What members say in a run's store beside its decisions, as values: metrics, beats, the ledger.
+"""What members write into a run's store besides its decisions, as values: metrics, beats, the
+ledger.
 
-Rule: a document that is damaged or foreign is passed over and told of, once of a kind: it is no
-reason to end a run, nor to show none of it.
+Rule: a damaged or foreign document is skipped and noted, once for each kind. It neither ends a run
+nor hides the other documents.
 """
 
 import json
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 def metric_of(text: str) -> Mapping[str, Any]:
-    """A record of the metrics stream; of a kind of a later version nothing is known. Raises
+    """A record of the metrics stream; a kind of a later version is passed on unchecked. Raises
     UnreadableRecord."""
     try:
         record = _object(text)
@@ -61,7 +62,7 @@ def beat_of(text: str) -> Mapping[str, Any]:
 
 
 class Hearing:
-    """Reads what comes, and tells `note` of what cannot be read; None stands for that."""
+    """Reads records, and calls `note` for what cannot be read, for which it returns None."""
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
         self._note = note

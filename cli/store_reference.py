@@ -1,13 +1,13 @@
 """Where the store's URL comes from: itself, a private file, or a secret of AWS.
 
     unix:// redis:// rediss://    the URL itself
-    file:/path                    the URL is the one line of a file that its owner alone may read
-    secret:NAME-or-ARN            the URL is the text of a secret in AWS Secrets Manager, or stands
+    file:/path                    the URL is the only line of a file that only its owner can read
+    secret:NAME-or-ARN            the URL is the text of a secret in AWS Secrets Manager, or is
                                   there beside its certificate, as infra/store.sh writes it:
                                   {"url": "...", "ca_pem": "...", "public_host": "..."}
 
-Rule: what a run writes down, hands to its nodes or shows is the reference; the URL that it leads
-to lives in the memory of the process that connects.
+Rule: a run writes down, gives to its nodes and shows only the reference. The URL is only in the
+memory of the process that connects.
 """
 
 import hashlib
@@ -41,15 +41,16 @@ def named_store() -> str:
 
 
 def store_of_job(job: JobConfig) -> str:
-    """The store that the user named for a job, as a URL or a reference: in the environment, else,
-    in an account, by `cloud.store_secret`. "" for an embedded one."""
+    """The store that the user named for a job, as a URL or a reference: in the environment, or
+    otherwise in an account by `cloud.store_secret`. "" for an embedded one."""
     secret = job.cloud.store_secret if job.cloud.provider == "ec2" else ""
     return named_store() or (SECRET_REFERENCE + secret if secret else "")
 
 
 def store_url_of(reference: str, *, from_here: bool = True) -> str:
-    """The URL of a store, with its password; by the way that leads there `from_here`, or else from
-    the instances of its network. Raises StoreRefused, which shows the reference."""
+    """The URL of a store, with its password. With `from_here` it has the address that is reachable
+    from this machine, otherwise the one for instances of its network. Raises StoreRefused, which
+    shows the reference."""
     if reference.startswith(FILE_REFERENCE):
         text = _in_file(Path(reference.removeprefix(FILE_REFERENCE)))
     elif reference.startswith(SECRET_REFERENCE):
@@ -69,7 +70,8 @@ def store_url_of(reference: str, *, from_here: bool = True) -> str:
 
 def _in_file(path: Path) -> str:
     try:
-        # No link is followed and no pipe waited for: the file itself is what has an owner.
+        # No link is followed and no pipe waited for: the owner that counts is that of the file
+        # itself.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             found = os.fstat(file.fileno())
@@ -98,7 +100,7 @@ def _named(path: Path) -> str:
 
 
 EMPTY_SECRET = "AWSCURRENT"
-"""What Secrets Manager misses, by this name, of a secret that is there and was never written."""
+"""The name that Secrets Manager gives as missing for a secret that exists and was never written."""
 
 
 def _in_secret(name: str) -> str:
@@ -121,8 +123,8 @@ def _in_secret(name: str) -> str:
 
 
 def _of_stack(text: str, reference: str, *, from_here: bool) -> str:
-    """The URL of a store of `terraform/`: with its certificate, and by its public address where its
-    own is out of reach. A text that is none leads to no URL."""
+    """The URL of a store of `terraform/`, with its certificate, and with its public address where
+    its own is out of reach. A text of another form gives no URL."""
     try:
         said: Any = json.loads(text) if len(text) <= _LONGEST_SECRET_BYTES else None
     except (ValueError, RecursionError):
@@ -140,7 +142,7 @@ def _within_reach(url: str, public_host: object) -> str:
     try:
         host, port = urlsplit(url).hostname or "", urlsplit(url).port or 6379
     except ValueError:
-        return url  # who reads it as an address says why
+        return url  # the code that parses the address says why
     if not isinstance(public_host, str) or not public_host or _answers(host, port):
         return url
     login, at, _ = url.rpartition("@")
@@ -157,8 +159,8 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _kept(authority: str, reference: str) -> Path:
-    """A certificate, which is nobody's secret, in a file of the user's own, beside the account's.
-    It is named by what is in it: another store's has another name."""
+    """A certificate, which is not secret, in a file of the user's own, next to the account file.
+    Its name contains its digest, so another store's certificate has another name."""
     data = authority.encode(errors="replace")
     path = account_file().parent / f"store-{hashlib.sha256(data).hexdigest()[:16]}.pem"
     try:

@@ -1,7 +1,7 @@
-"""A strategy in a file: `bamboo plan` writes it, `launch` and `simulate` are placed by it.
+"""A strategy in a file: `bamboo plan` writes it, `launch` and `simulate` use it for the placement.
 
-Rule: a strategy places a job and never changes what it trains. One whose semantics are not those
-of the job is refused, by the names of what differs.
+Rule: a strategy places a job and never changes what it trains. One whose semantics are not those of
+the job is refused, by the names of what differs.
 """
 
 import json
@@ -19,7 +19,7 @@ from bamboo.topology.strategy import AUTO, Placement, Semantics, Strategy
 from cli.semantics import differences, told
 
 KEY = "strategy"
-"""Of a larger object, such as what `bamboo plan --json` prints."""
+"""The key in a larger object, such as what `bamboo plan --json` prints."""
 strategy_option = click.option(
     "--strategy",
     type=click.Path(path_type=Path),
@@ -43,8 +43,8 @@ class Given:
 
 
 def read_strategy(path: Path) -> Given:
-    """A strategy alone, or an object with one under `strategy`. Raises InputError with the file,
-    what is wrong with it, and the remedy."""
+    """Read a strategy alone, or an object with one under `strategy`. Raises InputError with the
+    file, what is wrong with it, and the remedy."""
     try:
         text = read_bounded(path)
     except OSError as error:
@@ -59,21 +59,21 @@ def read_strategy(path: Path) -> Given:
             raw = raw[KEY]
         strategy = Strategy.from_json(json.dumps(raw))
     except (ValueError, RecursionError) as error:
-        # Also an integer of thousands of digits, or a list as deep.
+        # This also covers an integer of thousands of digits and a list nested that deep.
         raise InputError(f"{path}: is no strategy: {error}; {REMEDY}") from error
     return Given(path=path, strategy=strategy)
 
 
 def strategy_for(job: JobConfig, path: Path, overrides: Sequence[str]) -> Given:
-    """The strategy that is to place a job, into which the overrides have gone. Raises InputError
-    for one that cannot be read, or an override that it contradicts."""
+    """The strategy that is to place a job, which already contains the overrides. Raises InputError
+    where it cannot be read, or an override contradicts it."""
     given = read_strategy(path)
     refuse_contradiction(given, job, overrides)
     return given
 
 
 def refuse_another_training(given: Given, semantics: Semantics) -> None:
-    """Raises InputError unless the strategy is one of the job's own semantics."""
+    """Raises InputError unless the strategy has the job's own semantics."""
     theirs = given.strategy.semantics
     if theirs.hash() == semantics.hash():
         return
@@ -87,7 +87,8 @@ def refuse_another_training(given: Given, semantics: Semantics) -> None:
 
 
 def refuse_contradiction(given: Given, job: JobConfig, overrides: Sequence[str]) -> None:
-    """Raises InputError for a `--set` of what the strategy says otherwise. `job` has them in it."""
+    """Raises InputError for a `--set` that contradicts the strategy. `job` already contains the
+    overrides."""
     there = placed(job, given.placement).cluster
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -104,7 +105,8 @@ def refuse_contradiction(given: Given, job: JobConfig, overrides: Sequence[str])
 
 
 def placed(job: JobConfig, placement: Placement) -> JobConfig:
-    """The job on that grid, cut and redundancy; not checked. One that does not grow stays so."""
+    """The job with that grid, cut and redundancy; not checked. A job that does not grow stays
+    so."""
     cluster, grid = job.cluster, placement.grid
     grows = cluster.max_pipelines > cluster.pipelines
     return replace(

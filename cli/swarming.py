@@ -1,7 +1,7 @@
-"""`bamboo simulate --swarm`: seeds played against the decision core, the first red one made short.
+"""`bamboo simulate --swarm`: plays seeds against the decision core, and shortens the first red one.
 
-Rule: it decides nothing; a red seed leaves a scenario behind that a person reads, and that plays
-again what was found.
+Rule: it decides nothing. A red seed leaves a scenario that a person can read and that replays what
+was found.
 """
 
 import json
@@ -28,10 +28,12 @@ MOST_SEEDS = 100_000_000
 
 
 def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
-    """Play `seeds` seeds from `first` on; the exit code: 0 all are green, 1 one is not.
+    """Play `seeds` seeds from `first` on. Returns the exit code: 0 if all are green, 1 if one is
+    red.
 
-    Its shrunk scenario is written to `out`, by default `swarm-<seed>.txt` here; where that cannot
-    be, it is said on standard error, and red is red all the same. Raises InputError.
+    The shortened scenario of the red one is written to `out`, by default `swarm-<seed>.txt` in the
+    current directory. Where that fails, it goes to standard error, and the exit code is the same.
+    Raises InputError.
     """
     if not 1 <= seeds <= MOST_SEEDS or first < 0:
         raise InputError(
@@ -53,7 +55,7 @@ def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
         try:
             write_new(path, text.encode(), force=out is None)
         except InputError as error:
-            echo(text, err=True)  # it may have been looked for all night
+            echo(text, err=True)  # finding it may have taken all night
             echo(f"error: {error}", err=True)
             path = None
     result = SwarmResult(tally=tally, first=first, took_s=took_s, scenario=path)
@@ -62,7 +64,7 @@ def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
 
 
 def play_file(path: Path) -> int:
-    """Play the scenario of a file and say how it came out; the exit code as of a swarm."""
+    """Play the scenario of a file and print the result. Returns the exit code, as for a swarm."""
     try:
         verdict = replay(read_bounded(path, encoding="utf-8-sig"))
     except OSError as error:
@@ -93,7 +95,7 @@ def _play(seeds: range) -> Tally:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m cli.swarming SCENARIO`: play what a red seed left; the exit code."""
+    """`python -m cli.swarming SCENARIO`: play the scenario of a red seed; the exit code."""
     try:
         if len(arguments) != 1:
             raise InputError("give one file with a scenario")

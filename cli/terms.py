@@ -1,7 +1,6 @@
 """What was settled before a run was started and holds for every launcher that it has.
 
-Rule: all of it can be read from the run's folder, so that a launcher needs nothing from the one
-before it.
+Rule: all of it can be read from the run's folder, so a launcher needs nothing from the one before.
 """
 
 import json
@@ -29,42 +28,43 @@ from cli.runs import Part, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """A run's fixed side."""
+    """The terms of a run."""
 
     job: JobConfig
     strategy: Strategy
     catalogue: Catalogue
     frame_bytes: int
-    """No tensor on the wire is larger than all that a node holds."""
+    """No tensor on the wire is larger than everything that a node holds."""
     layers: tuple[int, ...]
-    """Those that have parameters: what a checkpoint is to hold."""
+    """Layers with parameters: what a checkpoint must contain."""
     cuts: tuple[tuple[int, ...], ...]
     """For each smaller number of stages that fits, and for the job's."""
     grids: tuple[GridTime, ...]
-    """Every grid that the run may have, with what its steps take."""
+    """Every grid that the run may have, with the time of its steps."""
     spread: str
-    """How the nodes lie over the zones, as planned."""
+    """How the nodes are spread over the zones, as planned."""
     crossing_bytes: float
-    """Of a step, between zones."""
+    """Bytes between zones in one step."""
     layer_bytes: tuple[int, ...]
-    """Of parameters and moments, by layer."""
+    """Bytes of parameters and moments, by layer."""
     store_bytes_per_s: float
     """Between one node and the checkpoints; 0: sizes do not matter."""
     step_s: float
-    """Of a calm step, as planned; 0: nobody knows."""
+    """Of a calm step, as planned; 0: unknown."""
     zones: Mapping[str, int]
-    """How many nodes each zone is to have; empty: those of the cheapest pool."""
+    """How many nodes each zone is to have; empty: all are in the zone of the cheapest pool."""
     unigram_entropy_nats: float | None
     trace: TraceTerms | None
-    """Of the trace in the run's folder, where the run is played on one."""
+    """How the trace in the run's folder is played, if the run is played on one."""
     from_step: int
-    """The checkpoint that it goes on from; 0: it begins."""
+    """The step of the checkpoint that it continues from; 0: it begins."""
     older: tuple[int, ...]
-    """Those before it, oldest first: the next to be tried where it cannot be used after all."""
+    """Steps of the checkpoints before it, oldest first, to try if that one turns out to be
+    unusable."""
     detached: bool
     """It goes on when its launcher is gone."""
     part: Part
-    """The newest: the one to be led."""
+    """The newest part, which the launcher leads."""
 
     @property
     def policy(self) -> Policy:
@@ -80,7 +80,7 @@ class Terms:
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """What the run may be restored from as it begins."""
+        """The checkpoints that the run may be restored from as it begins."""
         known = (*self.older, self.from_step) if self.from_step else ()
         return tuple(Checkpoint(step=step, era=0) for step in known)[-KEPT:]
 
@@ -97,8 +97,9 @@ def save_terms(
     older: tuple[int, ...] = (),
     part: Part | None = None,
 ) -> None:
-    """Write `strategy.json`, the prices that the first part was planned with, then `resolved.json`,
-    with which the folder is a run. `started_s`: its launch; `part`: by default the first."""
+    """Write `strategy.json`, the prices that the first part was planned with, and last
+    `resolved.json`, which makes the folder a run. `started_s` is its launch; `part` is by default
+    the first."""
     part = part or Part(number=1, started_s=started_s)
     runs.write_file(folder.strategy, planned.strategy.to_json() + "\n")
     if not folder.prices.exists():
@@ -134,8 +135,8 @@ def save_terms(
 
 
 def job_to_plan(folder: RunFolder) -> JobConfig:
-    """The resolved job of a run for another plan of it, to which the interval between checkpoints
-    is left where the job left it to the one before."""
+    """The resolved job of a run for another plan. The interval between checkpoints is open again if
+    the job left it open before."""
     job = job_of(folder)
     if not folder.read_json(folder.resolved).get("interval_is_open", False):
         return job
@@ -143,13 +144,14 @@ def job_to_plan(folder: RunFolder) -> JobConfig:
 
 
 def promised(folder: RunFolder) -> Mapping[str, Any] | None:
-    """What the newest plan of a run said that it is worth; None in runs of before it was kept."""
+    """What the newest plan of a run promised; None in runs from before it was kept."""
     body: Mapping[str, Any] = folder.read_json(folder.resolved)
     return body.get("planned")
 
 
 def terms_kept(folder: RunFolder, terms: Terms, steps_done: int) -> dict[str, Any]:
-    """What a receipt has of the terms: what was planned, and which steps are of which segment."""
+    """What a receipt has of the terms: what was planned, and which steps belong to which
+    segment."""
     segments = terms.strategy.semantics.listed(steps_done)
     return {"planned": promised(folder), "segments": segments}
 

@@ -1,8 +1,8 @@
 """Terraform as a program: plan, apply, destroy and the outputs of the stack in a directory.
 
-Rule: nothing is changed but by a plan that was shown. Whoever interrupts, and whatever deadline
-passes, Terraform is asked once to stop and waited for: one that is killed loses track of what it
-has made, and that bills. Only one that does not stop within TO_STOP_S of its deadline is killed.
+Rule: nothing is changed except by a plan that was shown. On an interrupt or a deadline, Terraform
+is asked once to stop and waited for, because a killed Terraform loses track of what it has made,
+which is billed on. Only one that does not stop within TO_STOP_S of its deadline is killed.
 """
 
 import json
@@ -25,20 +25,21 @@ from cli.signals import held_back
 
 LOOK_S, INIT_S, PLAN_S, CHANGE_S = 60.0, 600.0, 600.0, 2400.0
 TO_STOP_S = 300.0
-"""So long Terraform may take to stop in order: until its last call has answered."""
+"""Terraform may take so long to stop in order: until its last call has answered."""
 MOST_SAID = 500
 AFTERWARDS = (
     "what it made until then is in its state: the same command again goes on, `bamboo init "
     "--destroy` takes it away"
 )
 VARIABLES = "bamboo.auto.tfvars.json"
-"""What was chosen for the stack: Terraform reads it by itself, whoever calls it there."""
+"""The chosen values for the stack. Terraform reads this file by itself, whoever calls it there."""
 _VARIABLE = re.compile(r'^variable\s+"([a-z0-9_]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What a plan would do: resources by type; `gone` are addresses of those that it ends."""
+    """What a plan would do: resources by type; `gone` are the addresses of resources that it
+    destroys."""
 
     added: Mapping[str, int]
     changed: int
@@ -46,7 +47,7 @@ class Planned:
 
     @property
     def nothing(self) -> bool:
-        """Whether all stands as it should."""
+        """Whether everything is already as it should be."""
         return not (self.added or self.changed or self.gone)
 
 
@@ -62,8 +63,8 @@ def outputs(stack: Path) -> str:
 
 
 def with_chosen(stack: Path, chosen: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
-    """The values of the stack's variables that were kept before, and these. Raises InputError for a
-    variable that the stack has not, or a file that is none."""
+    """The values of the stack's variables that were kept before, with these. Raises InputError for
+    a variable that the stack does not have, or a malformed file."""
     sources = sorted(stack.glob("*.tf"))
     known = {name for source in sources for name in _VARIABLE.findall(source.read_text())}
     if not known:
@@ -83,8 +84,8 @@ def with_chosen(stack: Path, chosen: Sequence[tuple[str, Any]]) -> Mapping[str, 
 
 
 def keep(stack: Path, values: Mapping[str, Any]) -> None:
-    """Write these values down for the next time, and for who calls Terraform there by hand. Raises
-    InputError."""
+    """Write these values for the next time, and for a person who calls Terraform there by hand.
+    Raises InputError."""
     path = stack / VARIABLES
     text = json.dumps(values, indent=2, sort_keys=True) + "\n"
     try:
@@ -95,7 +96,7 @@ def keep(stack: Path, values: Mapping[str, Any]) -> None:
 
 
 def standing_region(stack: Path) -> str:
-    """The region in which this directory's stack stands, as its state says; "" where none does."""
+    """The region of this directory's stack by its state; "" where there is no stack."""
     done = _asked(stack, "output", "-json", "-no-color", deadline_s=LOOK_S)
     try:
         return str(json.loads(done.stdout)["region"]["value"]) if done.returncode == 0 else ""
@@ -111,7 +112,7 @@ def plan(
     values: Mapping[str, Any],
     note: Callable[[str], None],
 ) -> Planned:
-    """Make the plan `file` of what would make, or unmake, the stack with these values. Raises
+    """Make the plan `file` that would create, or destroy, the stack with these values. Raises
     InputError."""
     chosen = file.with_suffix(".tfvars.json")
     write_whole(chosen, json.dumps(values).encode())
@@ -140,7 +141,7 @@ def _planned(changes: Any) -> Planned:
 
 
 def let_go(stack: Path, address: str, variable: str, *, note: Callable[[str], None]) -> None:
-    """Make one resource be as `variable` = true says, and nothing else. Raises InputError."""
+    """Change one resource to what `variable` = true gives, and nothing else. Raises InputError."""
     _watched(
         stack,
         "apply",
@@ -155,8 +156,8 @@ def let_go(stack: Path, address: str, variable: str, *, note: Callable[[str], No
 
 
 def carry_out(stack: Path, file: Path, *, note: Callable[[str], None]) -> None:
-    """Do what the plan `file` says; `note` has each line of it. Raises InputError with the last of
-    them where it failed; what was made until then is in Terraform's state."""
+    """Carry out the plan `file`. `note` is called with each line of the output. Raises InputError
+    with the last of them where it failed. What was made until then is in Terraform's state."""
     words = ("-input=false", "-no-color", str(file))
     _watched(stack, "apply", *words, deadline_s=CHANGE_S, note=note, aloud=True)
 
@@ -185,8 +186,8 @@ def _absent() -> InputError:
 
 
 def _end_all_of(process: "subprocess.Popen[str]") -> None:
-    """End it, if it is there, and what it has started, which would outlive it: a provider is a
-    process of its own."""
+    """End it if it exists, and the processes that it started, which would outlive it: a provider is
+    a process of its own."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -194,7 +195,7 @@ def _end_all_of(process: "subprocess.Popen[str]") -> None:
 def _started(
     stack: Path, verb: str, *arguments: str, stderr: int = subprocess.STDOUT
 ) -> "subprocess.Popen[str]":
-    """In a session of its own."""
+    """Start it in a session of its own."""
     try:
         return subprocess.Popen(
             ["terraform", f"-chdir={stack}", verb, *arguments],
@@ -217,8 +218,8 @@ def _watched(
     note: Callable[[str], None],
     aloud: bool = False,
 ) -> None:
-    """Run it to its end in a session of its own, so that one interrupt of the terminal reaches it
-    through us, and once; `aloud`: `note` has its lines."""
+    """Run it to its end in a session of its own, so that an interrupt from the terminal reaches it
+    only through us, once. With `aloud`, `note` is called with its lines."""
     with ExitStack() as held:
         held.enter_context(held_back())
         process = _started(stack, verb, *arguments)
@@ -262,7 +263,7 @@ def _watched(
 
 
 def _why(lines: Sequence[str]) -> str:
-    """What it said last, from its first error on, without its frames."""
+    """The end of its output, from its first error on, without its frames."""
     text = " ".join(" ".join(lines[-60:]).replace("\u2502", " ").split())
     at = text.find("Error: ")
     return text[at:][:MOST_SAID] if at >= 0 else text[-MOST_SAID:]

@@ -1,7 +1,7 @@
-"""Processes with torch: each is asked one thing, may tell how far it is, and gives one answer.
+"""Processes with torch: each gets one request, may report progress, and gives one answer.
 
-Rule: torch is never imported here. What is asked goes to standard input, the answer is one JSON
-object on a line of standard output, progress are JSON lines on standard error; no child is left
+Rule: torch is never imported here. The request goes to standard input, the answer is one JSON
+object on a line of standard output, progress is JSON lines on standard error. No child is left
 behind.
 """
 
@@ -19,25 +19,25 @@ from bamboo.loading import interpreter, steady_environment
 
 KILLED = -9
 LAST_WORDS_S = 5.0
-"""So long what a process has said is waited for, once it has ended."""
+"""How long the output of an ended process is waited for."""
 
 
 class Asked(Protocol):
-    """A process of a group of its own, and our ends of its input, output and errors."""
+    """A process with a process group of its own, and our ends of its input, output and errors."""
 
     stdin: IO[str]
     stdout: IO[str]
     stderr: IO[str]
 
     def wait(self) -> None:
-        """Until it has ended; others of its group may live on."""
+        """Wait until it has ended; others of its group may live on."""
 
     def kill(self) -> None:
         """SIGKILL; safe when it has ended."""
 
     def end(self) -> int:
-        """Its exit status (negative: the signal), once none of its group is left: whatever ended
-        the wait, and what the user's code began holds what it writes to, too."""
+        """Its exit status (negative: the signal), once none of its group is left. Processes that
+        the user's code started must end too, since they hold its output open."""
 
 
 class Started:
@@ -66,7 +66,7 @@ class Started:
 
     def end(self) -> int:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # before its number can be another one's
+            os.killpg(self._process.pid, signal.SIGKILL)  # before its number is reused
         return self._process.wait()
 
 
@@ -80,7 +80,7 @@ def answer(
     deadline_s: float | None = None,
     too_long: str = "",
 ) -> dict[str, Any]:
-    """Run a module with its arguments, and ask it as `ask` does."""
+    """Run a module with its arguments, and send it a request as `ask` does."""
     return ask(
         Started(module),
         request,
@@ -102,11 +102,11 @@ def ask(
     deadline_s: float | None = None,
     too_long: str = "",
 ) -> dict[str, Any]:
-    """What a process answers, which is ended. `told` is called with (step, steps); `good` are the
-    exit codes that come with an answer.
+    """Send a request to a process, return its answer, and end the process. `told` is called with
+    (step, steps); `good` are the exit codes that come with an answer.
 
-    Raises InputError with the process's own line when it found the input wrong, BambooError when
-    it broke, or with `too_long` when it was not over by the deadline.
+    Raises InputError with the process's own line when it found the input wrong, BambooError when it
+    broke, or with `too_long` when it did not end by the deadline.
     """
     late = threading.Event()
 
@@ -117,8 +117,8 @@ def ask(
     timer = threading.Timer(deadline_s or 0.0, give_up)
     out: list[str] = []
     said: list[str] = []
-    # Threads, so that nobody waits for a reader, whichever of the three texts is long; nor for the
-    # end of a text that some other process keeps open.
+    # Threads, so that a long text on one of the three streams blocks neither side, nor a stream
+    # that another process keeps open.
     others = (
         threading.Thread(target=_ask, args=(process, request), daemon=True),
         threading.Thread(target=_hear, args=(process, out), daemon=True),
@@ -142,7 +142,8 @@ def ask(
 
 
 def _listen(process: Asked, told: Callable[[int, int], None] | None, other: list[str]) -> None:
-    """All that is no progress, which `told` hears, until nobody can write any more."""
+    """Collect everything that is not progress, and call `told` for progress, until the stream
+    ends."""
     with process.stderr as lines:
         for line in lines:
             step = _step_told(line)
@@ -153,7 +154,7 @@ def _listen(process: Asked, told: Callable[[int, int], None] | None, other: list
 
 
 def _step_told(line: str) -> tuple[int, int] | None:
-    """(step, steps) of a line of progress; None for what else the user's model prints."""
+    """(step, steps) of a line of progress; None for anything else that the user's model prints."""
     try:
         record = json.loads(line)
         return int(record["step"]), int(record["steps"])
@@ -168,8 +169,9 @@ def _ask(process: Asked, request: str) -> None:
 
 
 def _hear(process: Asked, out: list[str]) -> None:
-    """The answer, which is a line; it is kept open to the end of the text, since a process whose
-    answer nobody can read ends itself, and that end may be some other process's."""
+    """Read the answer, which is one line. The stream is read to its end all the same: a process
+    that can no longer write its answer would end itself, and other processes may hold the stream
+    too."""
     with process.stdout as text:
         out.append(text.readline())
         while text.read(4096):

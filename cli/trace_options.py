@@ -1,6 +1,6 @@
-"""The options of a trace that a run is to be played on.
+"""The options of a trace that a run is played on.
 
-Rule: whoever is decorated gets one value, `asked`; what it means is found out in `cli.launching`.
+Rule: a decorated command gets one value, `asked`; `cli.launching` interprets it.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ OPTIONS = (
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options, and hand them on as one value; None without a trace. Raises InputError for
-    what is said of a trace where there is none."""
+    """Add the options, and pass them on as one value; None without a trace. Raises InputError for a
+    trace option without a trace."""
 
     @wraps(command)
     def with_trace(

@@ -1,6 +1,6 @@
-"""Watching a run from another process: everything that its launcher shows, and nothing done.
+"""Watching a run from another process: it shows what the run's launcher shows, and changes nothing.
 
-What there is already is folded without a word; from then on each decision and each step is shown.
+What exists already is folded silently. From then on each decision and each step is shown.
 """
 
 import time
@@ -26,7 +26,7 @@ from cli.store_records import Hearing
 
 
 class Watcher:
-    """Reads on from where it stopped, whichever connection it is given."""
+    """Continues reading where it stopped, on any connection that it is given."""
 
     def __init__(self, folder: RunFolder, screen: Screen) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class Watcher:
         self._screen.turned(self.progress)
 
     def _read(self, store: Store, *, timeout_s: float) -> bool:
-        """Whether anything came."""
+        """Whether there was anything."""
         decisions = self._follower.poll(store, timeout_s=timeout_s)
         for decision in decisions:
             self.progress = with_decision(

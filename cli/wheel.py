@@ -1,9 +1,10 @@
-"""The wheel of the Bamboo that runs here, which instances install: nodes have the code of their
-launcher, to the byte.
+"""The wheel of the Bamboo that runs here, which instances install. So nodes have the code of their
+launcher, byte for byte.
 
-Rule: made from the files that this process imports (a checkout or an installed package alike),
-without a build, a compiler or a network; the same files make the same bytes, whose SHA-256 is part
-of the object's name, and `infra/boot.sh` compares it. Format: PyPA, "Binary distribution format".
+Rule: it is made from the files that this process imports (a checkout or an installed package
+alike), without a build, a compiler or a network. The same files give the same bytes, whose SHA-256
+is part of the object's name; `infra/boot.sh` compares it. Format: PyPA, "Binary distribution
+format".
 """
 
 import base64
@@ -21,16 +22,16 @@ from bamboo.own_packages import BELOW, NAMES
 DISTRIBUTION = "bamboo-train"
 PACKAGES = ("bamboo", *NAMES)
 _KINDS = (".py", ".lua", ".toml", ".json", ".md", ".txt")
-"""What packages hold; what editors and interpreters leave beside it stays here."""
+"""Kinds of files that packages contain; what editors and interpreters leave is not included."""
 _TAG = "Wheel-Version: 1.0\nGenerator: bamboo\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _ABOUT = ("METADATA", "entry_points.txt", "licenses/LICENSE")
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)
-"""A wheel that says when it was made would be another each time."""
+"""A fixed date, since a real one would make each wheel different."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """A wheel as it is stored: `name` is that of its object, `data` the file."""
+    """A wheel as it is stored: `name` is the name of its object, `data` the file."""
 
     name: str
     data: bytes
@@ -67,12 +68,13 @@ def _code() -> Iterator[tuple[str, bytes]]:
 
 
 def placed(name: str) -> str:
-    """Where a file of a package lies in a wheel."""
+    """The place of a package's file in a wheel."""
     return f"{BELOW}{name}" if name.split("/", 1)[0] in NAMES else name
 
 
 def _installed() -> metadata.Distribution:
-    """Not what a build may have left in a checkout on the path, which can be an old one."""
+    """The installed distribution, and not an older one that a build may have left in a checkout on
+    the path."""
     found = metadata.distributions(name=DISTRIBUTION)
     made = next((one for one in found if one.read_text("RECORD") is not None), None)
     if made is None:

@@ -1,6 +1,7 @@
 """The key material of a run whose workers talk over tcp.
 
-Rule: made anew for each run, and kept in its store alone; pyzmq is imported only where it is made.
+Rule: it is made for each run, and kept in its store alone. pyzmq is imported only where keys are
+made.
 """
 
 import json
@@ -9,8 +10,8 @@ from bamboo.config.tree import JobConfig
 
 
 def transport_keys(job: JobConfig) -> dict[str, str]:
-    """The document `keys` of a run whose workers talk over tcp: CURVE keys made for this run
-    alone; none where a 0700 directory keeps strangers out."""
+    """The document `keys` of a run whose workers talk over tcp: CURVE keys made for this run alone;
+    none where a 0700 directory keeps other users out."""
     if job.cluster.transport == "ipc":
         return {}
     import zmq

@@ -1,8 +1,9 @@
-"""The one place that chooses implementations: which store, objects, account, agent; its part for
-where a run lives is `sites`.
+"""The one place that chooses implementations: which store, objects, account, agent. `sites` chooses
+where a run lives.
 
-Rule: imports of redis, boto3 and the like stand inside the functions that need them, so that a
-verb pays for what it uses; torch is never imported, whoever needs it is a process of its own.
+Rule: imports of redis, boto3 and the like are inside the functions that need them, so that a
+command pays only for what it uses. torch is never imported: code that needs it runs in a process of
+its own.
 """
 
 import json
@@ -39,29 +40,29 @@ PRELOADED = ("cli.worker", "bamboo.runtime.check.preflight")
 """What the fork server of a local cloud imports."""
 PREFLIGHT_DEADLINE_S = 300.0
 STARTS = "starts/"
-"""In front of a run's id, in a bucket: what its instances start from."""
+"""In a bucket, the prefix before the id of a run for what its instances start from."""
 
 
 # ---------------------------------------------------------------- the store
 
 
 def check_external_store(url: str, run: RunId) -> None:
-    """Raises StoreRefused unless this store answers, takes the login and may be written."""
+    """Raises StoreRefused unless this store answers, accepts the login and can be written."""
     from bamboo.coord.open import check_store
 
     check_store(store_url_of(url), run=run)
 
 
 def check_separates_runs(url: str) -> None:
-    """Raises StoreRefused unless each run can have a login of its own at this store, and needs
-    it."""
+    """Raises StoreRefused unless this store can give each run a login of its own, and requires a
+    login."""
     from bamboo.coord.logins import check_separates_runs
 
     check_separates_runs(store_url_of(url))
 
 
 def look_at_store(url: str) -> tuple["StoreSeen", bool]:
-    """What answers at a URL or what leads to it, and whether by TLS. Raises StoreRefused."""
+    """What answers at a URL or a reference, and whether by TLS. Raises StoreRefused."""
     from bamboo.coord.open import look_at_store
 
     found = store_url_of(url)
@@ -69,7 +70,7 @@ def look_at_store(url: str) -> tuple["StoreSeen", bool]:
 
 
 def remove_run(url: str, run: RunId) -> None:
-    """Delete a run, of which nothing lives, from the store that the user named."""
+    """Delete a run of which nothing lives from the store that the user named."""
     from bamboo.coord.open import remove_run
 
     remove_run(store_url_of(url), run)
@@ -88,7 +89,7 @@ def store_of(run: RunId, url: str) -> Iterator[Store]:
 
 
 def driver(store: Store, me: str) -> "Driver":
-    """What appends an event to a run's log, in the name of `me`, under the run's own policy."""
+    """Appends events to a run's log, in the name of `me`, under the run's own policy."""
     from bamboo.coord.driver import join_run
 
     return join_run(store, me)[0]
@@ -115,13 +116,13 @@ def checkpoint_url(folder: RunFolder, job: JobConfig) -> str:
 
 
 def run_url(job: JobConfig, run: RunId) -> str:
-    """Where what the nodes of a run in an account write lies; "" of one on this machine."""
+    """Where the nodes of a run in an account write; "" for a run on this machine."""
     return f"s3://{job.cloud.bucket}/runs/{run}" if job.cloud.provider == "ec2" else ""
 
 
 def start_url(job: JobConfig, run: RunId) -> str:
-    """Where what the instances of a run in an account start from lies: its launcher writes there,
-    and no instance."""
+    """Where the instances of a run in an account start from: its launcher writes there, and no
+    instance."""
     return f"s3://{job.cloud.bucket}/{STARTS}{run}"
 
 
@@ -133,15 +134,16 @@ def run_secrets(region: str, stack: str) -> "RunSecrets":
 
 
 def check_checkpoints(job: JobConfig) -> None:
-    """Raises InputError where the directory that the job names for them cannot be written here."""
+    """Raises InputError where the checkpoint directory that the job names cannot be written
+    here."""
     from bamboo.checkpoint.open import check_directory
 
     check_directory(job.checkpoint.url)
 
 
 def bucket(url: str, *, region: str = "") -> ObjectStore:
-    """`s3://bucket/prefix` as an object store, with the credentials and, if they are set, the
-    AWS_ENDPOINT_URL and (unless it is given) the region of this process."""
+    """`s3://bucket/prefix` as an object store, with the credentials of this process and, if they
+    are set, its AWS_ENDPOINT_URL and (unless `region` is given) its region."""
     from cloud.ec2.s3 import S3Store
 
     name, _, prefix = url.removeprefix("s3://").partition("/")
@@ -165,13 +167,13 @@ def run_preflight(
     begun: Begun | None = None,
 ) -> dict[str, Any]:
     """Look at model and data in a process of its own: layers, data digest, entropy, numerics.
-    `told` is called with (done, of all). Without `model` no layer is built, and none is in it.
-    A local cloud that has `begun` for the job has torch imported: there it is a fork.
+    `told` is called with (done, of all). Without `model` no layer is built or reported. A local
+    cloud that has `begun` for the job has torch imported already, so the process is a fork there.
 
-    Raises InputError with its one line when the job cannot be trained, BambooError when the
+    Raises InputError with the process's line when the job cannot be trained, BambooError when the
     process broke or took longer than PREFLIGHT_DEADLINE_S.
     """
-    # Its room is ours, for it may be killed.
+    # We make and remove its scratch folder, since the process may be killed.
     with _room() as room:
         forked = begun and begun.fork(PREFLIGHT_ENTRY, room=room if model else "data")
         return torch_process.ask(
@@ -231,8 +233,9 @@ def run_verify(
     samples: bool = False,
     segment: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Train the run again calmly in a process of its own, or only its steps `segment`, first and
-    stop; or with `samples` check what its steps used. `told` is called with (step, steps).
+    """Train the run again calmly in a process of its own, or only its steps `segment`, given as
+    first and stop; or with `samples` check which samples its steps used. `told` is called with
+    (step, steps).
 
     Raises InputError when the run cannot be compared here.
     """
@@ -250,7 +253,7 @@ def run_verify(
 
 
 def price_source(region: str) -> PriceSource:
-    """Who is asked for prices: AWS, with the user's credentials and, if it is set, the
+    """The source of prices: AWS, with the user's credentials and, if it is set, the
     AWS_ENDPOINT_URL of this process. Raises BambooError where its settings cannot be read."""
     from cloud.ec2.prices import Ec2Prices
 
@@ -258,7 +261,7 @@ def price_source(region: str) -> PriceSource:
 
 
 def stack_in(region: str) -> str:
-    """The name of the stack that the account file tells of, if it is of that region; else ""."""
+    """The stack of the account file, if it is in that region; else ""."""
     from bamboo.config.account import account_defaults
 
     there = account_defaults()
@@ -275,8 +278,8 @@ def account(
     zones: Sequence[str] = (),
 ) -> "Provider":
     """What the user's account holds of a stack in a region, and the spot prices there; with the
-    user's credentials and, if it is set, the AWS_ENDPOINT_URL of this process. Without `stack`, of
-    that of the account file; where that tells of none there, of any."""
+    user's credentials and, if it is set, the AWS_ENDPOINT_URL of this process. Without `stack` it
+    is the stack of the account file, or any stack where that names none in the region."""
     from cloud.ec2.provider import Ec2Provider
     from cloud.ec2.requests import Ec2Settings
     from cloud.provider import Market
@@ -315,7 +318,7 @@ def live_as_agent(environment: Mapping[str, str]) -> int:
 
     config = AgentConfig.from_environment(environment)
     if config.store_url.startswith(SECRET_REFERENCE):
-        # Once: a worker that starts later does not depend on one more service.
+        # It is read once, so that a worker that starts later does not depend on one more service.
         url = opened_in_time(
             lambda: store_url_of(config.store_url), deadline_s=config.open_deadline_s
         )

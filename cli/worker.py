@@ -1,4 +1,4 @@
-"""What an agent starts as a worker: the runtime's, with the stores that `cli` can open."""
+"""What an agent starts as a worker: the runtime's worker, with the stores that `cli` can open."""
 
 import json
 import sys
@@ -16,5 +16,5 @@ def run(config: Mapping[str, str]) -> int:
 
 
 def main(_: list[str]) -> int:
-    """The command: the configuration stands on standard input."""
+    """The command: the configuration comes on standard input."""
     return run(json.loads(sys.stdin.readline()))

@@ -1,8 +1,8 @@
 """From a job and what the preflight saw of its layers to figures: facts, times, grids.
 
-Rule: a stage takes what its layers take, however the model is cut. Where the device is virtual, a
-layer takes an equal part of what its stage of the planned cut was given, and the optimizer no time:
-the device sleeps for forwards and backwards alone.
+Rule: the time of a stage is the sum of its layers' times, however the model is cut. On a virtual
+device a layer has an equal part of the time that its stage of the planned cut was given, and the
+optimizer takes no time: the device sleeps only for forwards and backwards.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,41 +27,43 @@ from bamboo.user_code.manifest import Manifest
 
 OWN_CORES = ", with a core for every node"
 PROFILED = "profiled"
-"""In what was seen of a job: its times are those of a profile, which this says in words."""
+"""Key in what was seen of a job: its times come from a profile, which the value describes in
+words."""
 MODELLED = "modelled"
-"""In what was seen of a job: a Modelled, where no layer was run."""
+"""Key in what was seen of a job: a Modelled, where no layer was run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modelled:
-    """A job on a GPU that nobody has here."""
+    """A job on a GPU that this machine does not have."""
 
     workload: Workload
     """Its cuts are left open."""
     gpu: str
     why: str
-    """One sentence; empty where it was asked for."""
+    """One sentence; empty where an option asked for it."""
 
 
 def code_of(seen: Mapping[str, Any]) -> Manifest | None:
-    """What a run of this model takes along of the user's code; None: the model is built in."""
+    """The part of the user's code that is kept with a run of this model; None: the model is built
+    in."""
     return Manifest.from_dict(seen["code"]) if seen.get("code") else None
 
 
 def semantics_of(job: JobConfig, seen: Mapping[str, Any]) -> Semantics:
-    """What a resolved job means, with the data, the code and the numerics that were seen."""
+    """The semantics of a resolved job, with the data, the code and the numerics that were seen."""
     code = code_of(seen)
-    # A plan for a GPU leaves the user's model alone: its strategy is for no launch of that model.
+    # A plan for a GPU does not look at the user's model, so its strategy cannot launch that model.
     identity = {"left alone": True} if code is None else code.identity()
     return semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"], code=identity)
 
 
 def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ...]:
-    """Bytes as the preflight saw them; the built-in GPT's flops by its shape. All of it as it was
-    modelled, where it was.
+    """Bytes as the preflight saw them; the built-in GPT's flops by its shape. Where the layers were
+    modelled, all figures are the model's.
 
-    A user's layers have no known flops: their measured time stands for it, since only the shares
-    between layers count for the cut.
+    The flops of a user's layers are unknown. Their measured time stands for it, since the cut
+    depends only on the shares between layers.
     """
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
@@ -84,8 +86,8 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
 
 
 def costs_of(facts: Sequence[LayerFacts], seen: Mapping[str, Any]) -> list[float]:
-    """What stages are balanced by: times from a profile, else flops; the preflight's own times are
-    those of a few passes, and a cut should not follow their chance."""
+    """What stages are balanced by: times from a profile, or else flops. The preflight's own times
+    come from a few passes, and a cut should not follow their noise."""
     if PROFILED in seen:
         return [float(layer["forward_ms"] + layer["backward_ms"]) for layer in seen["layers"]]
     return [layer.cost for layer in facts]
@@ -99,8 +101,8 @@ def cuts_of(
     job: JobConfig,
     kind: InstanceType,
 ) -> tuple[tuple[int, ...], ...]:
-    """The planned cut, and one into each smaller number of stages that an instance has memory for:
-    what a run with too few nodes may fall back to."""
+    """The planned cut, and one into each smaller number of stages that an instance has memory for.
+    A run with too few nodes may use those."""
     shorter = (partition(costs, stages) for stages in range(2, len(cut) - 1))
     memory = kind.gpu_memory_bytes
     return (*(one for one in shorter if most_bytes(facts, one, 1, job=job) <= memory), cut)
@@ -109,7 +111,8 @@ def cuts_of(
 def cuts_by_flops(
     job: JobConfig, layers: Sequence[LayerFacts], most_stages: int
 ) -> dict[int, tuple[int, ...]]:
-    """The job's own cut, all others balanced by flops: for modelled times, of any GPU the same."""
+    """The job's own cut, and all others balanced by flops: for modelled times, the same for any
+    GPU."""
     costs = [layer.cost for layer in layers]
     cuts = {
         stages: partition(costs, stages) for stages in range(2, min(most_stages, len(layers)) + 1)
@@ -122,7 +125,7 @@ def cuts_by_flops(
 def most_bytes(
     facts: Sequence[LayerFacts], cut: tuple[int, ...], pipelines: int, *, job: JobConfig
 ) -> int:
-    """Of the node that needs most, where so many pipelines have this cut."""
+    """Bytes of the node that needs most, where so many pipelines have this cut."""
     report = memory_report(
         facts,
         cut=cut,
@@ -178,9 +181,9 @@ def workload_of(
 def on_cores(
     workload: Workload, job: JobConfig, seen: Mapping[str, Any], *, nodes: int
 ) -> Workload:
-    """With the cores of this machine counted where the nodes are processes of it that share them;
-    what a run decides is decided as if each node had its own. A virtual device needs one while it
-    computes, and sleeps for the rest of its time."""
+    """Count the cores of this machine where the nodes are processes that share them. The run still
+    decides as if each node had its own core. A virtual device needs a core while it computes, and
+    sleeps for the rest of its time."""
     cores = seen.get("cores", 0) / job.cluster.threads
     if job.cloud.provider != "local" or MODELLED in seen or not 0 < cores < nodes:
         return workload
@@ -201,8 +204,8 @@ def grids_of(
     pipelines: int,
     fits: Callable[[int, tuple[int, ...]], bool] = lambda pipelines, cut: True,
 ) -> tuple[GridTime, ...]:
-    """Every grid that a run may have, with the time of a calm step. `fits`: whether instances have
-    the memory for so many pipelines of a cut."""
+    """Every grid that a run may have, with the time of a calm step. `fits` says whether instances
+    have the memory for so many pipelines of a cut."""
     times = StepTimes(workload, mode)
     leaves = workload.shape.virtual_nodes
     return tuple(

@@ -3,8 +3,8 @@
     --far-gbps 2.5 --far-ms 0.8         between any two zones
     --far us-east-1a,us-east-1b=1,2     between these two: 1 Gbit/s and 2 ms
 
-Rule: what is not said of a pair is as between any two zones, and what is not said of those is as
-within one.
+Rule: a figure that is not given for a pair is that of any two zones, and one that is not given for
+those is that within one zone.
 """
 
 import math
@@ -19,7 +19,7 @@ MOST_LATENCY_MS = 3_600_000.0
 
 
 def linked(workload: Workload, asked: MarketAsked) -> Workload:
-    """With the links between zones that are asked for. Raises InputError for what is none."""
+    """The workload with the requested links between zones. Raises InputError for a wrong one."""
     near = Link(latency_s=workload.latency_s, bytes_per_s=workload.bytes_per_s)
     rate, latency = ("--far-gbps", asked.far_gbps), ("--far-ms", asked.far_ms)
     others = _link(rate, latency, otherwise=near)
@@ -52,7 +52,7 @@ def _pair(given: str, *, otherwise: Link) -> tuple[frozenset[str], Link]:
 
 
 def _link(gbps: tuple[str, float | None], ms: tuple[str, float | None], *, otherwise: Link) -> Link:
-    """Of figures, each with the name by which it was given."""
+    """A link of these figures, each with the name of its option."""
     (rate_name, rate), (latency_name, latency_ms) = gbps, ms
     if rate is not None and not 0 < rate < math.inf:
         raise InputError(f"{rate_name} {rate:g} is no link; give Gbit/s above 0")

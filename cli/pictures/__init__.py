@@ -1,1 +1,1 @@
-"""Pictures as SVG files, drawn with matplotlib, which is imported only when one is asked for."""
+"""Pictures as SVG files. matplotlib draws them and is imported only when a picture is asked for."""

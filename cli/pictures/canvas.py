@@ -1,7 +1,7 @@
 """A figure as the bytes of an SVG file.
 
-Rule: the same drawing gives the same bytes. So the user's settings of matplotlib do not count, text
-is drawn as outlines, and neither date nor chance enter the file. Nothing here needs a display.
+Rule: the same drawing gives the same bytes. So the user's settings of matplotlib are ignored, text
+is drawn as outlines, and the file contains neither date nor chance. Nothing here needs a display.
 """
 
 import warnings
@@ -21,15 +21,15 @@ GREEN, RED, AMBER, GREY = "#2f7d4f", "#c0392b", "#d98e04", "#7a848c"
 
 
 def check_name(path: Path) -> None:
-    """Before anything is drawn for it. Raises InputError for what is named like no SVG file, or
-    where nothing can be drawn."""
+    """Check the name of a picture before it is drawn. Raises InputError for a name that is not an
+    SVG file's, or where nothing can be drawn."""
     if path.suffix.lower() != ".svg":
         raise InputError(f"--plot {path}: the picture is SVG; give a name that ends in .svg")
     extras.need("plot", what=f"--plot {path}")
 
 
 def title_of(text: str) -> str:
-    """What can be drawn of it, as one line: the name of a file may hold anything."""
+    """The text as one line that can be drawn: the name of a file may contain anything."""
     return printable(" ".join(text.split()))
 
 
@@ -40,14 +40,14 @@ def to_svg(
     height_in: float,
     settings: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """What `draw` draws on a figure of that size, with a layout that makes room for labels.
-    `settings`: of matplotlib, beyond those of all pictures."""
+    """What `draw` draws on a figure of that size, with a layout that leaves room for labels.
+    `settings` are matplotlib's, in addition to those of all pictures."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with mpl.rc_context(), warnings.catch_warnings():
-        # What the font has no letter for is drawn as a box, and nothing is to be said of that.
+        # A letter that the font lacks is drawn as a box, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rc("svg", hashsalt="bamboo", fonttype="path")

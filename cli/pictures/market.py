@@ -1,4 +1,4 @@
-"""A spot market drawn over time: how many nodes are alive, and below it what each instant took.
+"""A spot market over time: how many nodes are alive, and below it how many each instant took.
 
 Rule: `draw_alive` and `draw_instants` draw on axes whose x is hours, so that other pictures can
 stack them. A trace with more changes than a picture has dots is thinned to the least and the most
@@ -52,7 +52,7 @@ def draw_alive(
 
 
 def draw_mean(axes: "Axes", mean: float, label: str) -> None:
-    """A dashed line over all the time, with its label beside the axes."""
+    """A dashed line over the whole time, with its label next to the axes."""
     axes.axhline(mean, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.annotate(
         label,
@@ -83,7 +83,7 @@ def draw_instants(axes: "Axes", found: Sequence[Instant], *, length_s: float) ->
 
 
 def _thinned(levels: Sequence[Level], length_s: float) -> Iterator[Level]:
-    """Of each dot's span its first, least, most and last level, in order of time."""
+    """The first, least, most and last level of each dot's span, in order of time."""
     if len(levels) <= 2 * DOTS:
         yield from levels
         return

@@ -1,7 +1,8 @@
-"""The options of a job drawn: what each is worth, and what those that were simulated take.
+"""The options of a job as a picture: the value of each, and the time and dollars of those that were
+simulated.
 
-Rule: one bar an option, in the order of the table. Below, those that were simulated: dollars up to
-the median and on to the 90th percentile, with the hours beside them; red is what misses a limit.
+Rule: one bar for each option, in the order of the table. Below them are the simulated options:
+dollars up to the median and on to the 90th percentile, next to the hours. Red marks a missed limit.
 """
 
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ def options_svg(found: JobCost) -> bytes:
 
 
 def _played(found: JobCost) -> dict[int, Outcome]:
-    """By place in the table, those that come to an end in nine runs of ten."""
+    """Outcomes by row of the table, of the options that finish in nine runs of ten."""
     return {
         place: outcome
         for place, option in enumerate(found.rows, start=1)
@@ -87,7 +88,7 @@ def _draw_outcomes(axes: "Axes", found: JobCost, played: Mapping[int, Outcome]) 
             ha="center",
             color=RED,
         )
-    # Beside the longest bar there is to be room for its words.
+    # Leave room for the words next to the longest bar.
     most = max(one.whole_usd_p90 for one in played.values())
     axes.set_xlim(0, 1.3 * max(most, 0.0 if isinf(found.budget_usd) else found.budget_usd))
     axes.invert_yaxis()

@@ -1,8 +1,8 @@
-"""The pictures of a run's report: SVG to stand inside a page, in the page's own colours.
+"""The pictures of a run's report: SVG elements inside a page, in the page's own colours.
 
 Rule: everything is drawn in the colours of `INKS`, and each becomes a variable of the page's style,
-so one drawing is right in the light and in the dark. Names are made the picture's own, since all
-pictures share one page. What would be more points than a picture has dots is thinned to the least
+so one drawing works in the light and in the dark theme. Each picture's ids are made unique, since
+all pictures share one page. Data with more points than a picture has dots is thinned to the least
 and the most of each dot, which looks the same.
 """
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH_IN, HEIGHT_IN = 4.7, 2.8
-"""As wide as text of this size can be read on a phone."""
+"""A picture this wide has text that is readable on a phone."""
 DOTS = 600
 LONGEST_PAUSE = 20.0
-"""Times the median between steps: over a longer one no line is drawn."""
+"""In medians of the time between steps. Across a longer pause no line is drawn."""
 INKS: Mapping[str, str] = {
     "ink": "#1b2026",
     "rule": "#e3e6e8",
@@ -43,9 +43,9 @@ INKS: Mapping[str, str] = {
     "zone-4": "#0f8a8a",
     "zone-5": "#8a8f94",
 }
-"""Name of the page's variable -> the colour to draw in; no two alike, and none black."""
+"""Name of the page's variable -> the colour to draw in. No two are alike, and none is black."""
 ZONES = 6
-"""So many zones have a colour each; the last is of all others."""
+"""This many groups of zones have a colour each; the last one is for all other zones."""
 _SETTINGS: Mapping[str, Any] = {
     "savefig.transparent": True,
     "text.color": INKS["ink"],
@@ -139,7 +139,7 @@ def _rates(steps: Sequence[MetricRecord], tokens_per_sample: int) -> list[tuple[
 
 
 def _with_pauses(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points with a gap wherever nothing was done for long."""
+    """The points, with a gap wherever no step came for long."""
     between = [b[0] - a[0] for a, b in pairwise(points)]
     if not between:
         return list(points)
@@ -160,7 +160,7 @@ def _line(axes: "Axes", points: Sequence[tuple[float, float]], ink: str) -> None
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Of each dot's span its first, least, most and last point, in their order."""
+    """The first, least, most and last point of each dot's span, in their order."""
     if len(points) <= 2 * DOTS:
         yield from points
         return
@@ -178,7 +178,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, flo
 
 
 def _nodes(axes: "Axes", report: Report) -> None:
-    """Instances of each zone, one upon the other, as steps; what the cloud took is marked."""
+    """Instances of each zone, stacked, as steps; instances that the cloud took are marked."""
     unit_s, _ = _unit(report)
     zones = _zones(report.rented)
     first_s = min(report.started_s, *(item.started_at_s for item in report.rented))
@@ -187,7 +187,7 @@ def _nodes(axes: "Axes", report: Report) -> None:
         | {item.started_at_s for item in report.rented}
         | {item.ended_at_s for item in report.rented if item.ended_at_s is not None}
     )
-    if len(times_s) > 2 * DOTS:  # more than can be told apart
+    if len(times_s) > 2 * DOTS:  # more than can be distinguished
         span_s = (times_s[-1] - first_s) / DOTS
         times_s = [first_s + span_s * dot for dot in range(DOTS + 1)]
     xs = [(at_s - report.started_s) / unit_s for at_s in times_s]
@@ -210,7 +210,7 @@ def _nodes(axes: "Axes", report: Report) -> None:
 
 
 def _zones(rented: Sequence[Rented]) -> list[tuple[str, frozenset[str]]]:
-    """(Label, zones): those with the most instances by name, all others as one."""
+    """(Label, zones): the zones with the most instances by name, all others as one."""
     names = sorted({item.zone for item in rented})
     if len(names) <= ZONES:
         return [(name, frozenset({name})) for name in names]
@@ -221,7 +221,7 @@ def _zones(rented: Sequence[Rented]) -> list[tuple[str, frozenset[str]]]:
 
 
 def _counts(rented: Sequence[Rented], times_s: Sequence[float]) -> list[int]:
-    """How many ran from each of these times on."""
+    """How many instances ran from each of these times on."""
     began = sorted(item.started_at_s for item in rented)
     ended = sorted(item.ended_at_s for item in rented if item.ended_at_s is not None)
     out, running, b, e = [], 0, 0, 0
@@ -235,7 +235,8 @@ def _counts(rented: Sequence[Rented], times_s: Sequence[float]) -> list[int]:
 
 
 def _mark_losses(axes: "Axes", report: Report) -> None:
-    """A triangle at the top for every instance that the cloud took; those at one dot as one."""
+    """A triangle at the top for every instance that the cloud took; one triangle for all at the
+    same dot."""
     unit_s, _ = _unit(report)
     span_s = max(report.until_s - report.started_s, 1e-9) / DOTS
     taken_s = [item.ended_at_s for item in report.rented if item.interrupted and item.ended_at_s]
@@ -253,8 +254,8 @@ def _mark_losses(axes: "Axes", report: Report) -> None:
 
 
 def _spent(axes: "Axes", spent: Mapping[str, Any]) -> None:
-    """A bar for each use, each begun where the one before it ended; the last one is the bill. What
-    is beside the bill stands below."""
+    """A bar for each use, each beginning where the one before it ended; the last one is the bill.
+    What the bill does not include is below."""
     rows: list[tuple[str, int, int, str]] = []
     upto = 0
     for one in spent["uses"]:
@@ -302,7 +303,7 @@ def _in_dollars(amount: float, _: float = 0.0) -> str:
 
 
 def _over_the_run(axes: "Axes", report: Report) -> None:
-    """The same span of time in all pictures: one can be held against the other."""
+    """The same span of time in all pictures, so that they can be compared."""
     unit_s, unit = _unit(report)
     first_s = min([report.started_s, *(item.started_at_s for item in report.rented)])
     length_s = max(report.until_s - report.started_s, 1.0)
@@ -311,7 +312,7 @@ def _over_the_run(axes: "Axes", report: Report) -> None:
 
 
 def _unit(report: Report) -> tuple[float, str]:
-    """What time is counted in: (seconds of it, its name)."""
+    """The unit of the time axis: (its seconds, its name)."""
     length_s = report.until_s - report.started_s
     if length_s < 300:
         return 1.0, "seconds"

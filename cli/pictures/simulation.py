@@ -17,11 +17,11 @@ from cli.simulating import Simulated
 from cli.views.quantities import number
 
 SPANS = 300
-"""Of the throughput's averages."""
+"""Spans that the throughput is averaged over."""
 DOTS = 1000
-"""Beside one another; of marks that would lie within one the first is drawn."""
+"""Dots next to each other in a picture; of marks within one dot the first is drawn."""
 MARKS = ((RESTORE, RED, 1.24), (RECONFIGURATION, AMBER, 1.16), (FAILOVER, GREY, 1.08))
-"""What is marked above the throughput, in which colour and at which height of the highest."""
+"""What is marked above the throughput, in which colour and at which multiple of its maximum."""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def _draw_nodes(axes: "Axes", trace: Trace, found: Figures) -> None:
 
 
 def _draw_rate(axes: "Axes", found: Figures, *, batch: int) -> None:
-    """Averages over short spans: a stop of a second would be a line down to the bottom."""
+    """Averages over short spans, since a stop of a second would draw a line down to the bottom."""
     hours = [found.seconds / HOUR_S * point / SPANS for point in range(SPANS + 1)]
     steps = _steps_at(found.moments, [hour * HOUR_S for hour in hours])
     span_s = max(found.seconds / SPANS, 1e-9)
@@ -81,13 +81,13 @@ def _draw_rate(axes: "Axes", found: Figures, *, batch: int) -> None:
 
 
 def apart(times_s: Sequence[float], length_s: float) -> list[float]:
-    """In hours, so few that each can be seen."""
+    """In hours, thinned so that each mark can be seen."""
     first = {int(at_s / max(length_s, 1e-9) * DOTS): at_s for at_s in reversed(times_s)}
     return [at_s / HOUR_S for at_s in sorted(first.values())]
 
 
 def _steps_at(moments: Sequence[Moment], times_s: Sequence[float]) -> list[float]:
-    """Steps done by each time: straight between two moments."""
+    """Steps done by each time, linear between two moments."""
     out, index = [], 0
     for time_s in times_s:
         while index + 1 < len(moments) and moments[index + 1].at_s <= time_s:

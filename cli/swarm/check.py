@@ -1,8 +1,8 @@
-"""Checkers of a run that a swarm of faults was let loose on.
+"""Checkers of a run after a swarm of faults.
 
-Rule: pure, and strangers to the core: they read only records that lie in the run's folder after its
-end (as parsed JSON) and share no code with what wrote them. Each gives one Verdict, whose finding
-is the first thing that is wrong, or "".
+Rule: pure, and independent of the core. They read only records in the run's folder after its end
+(as parsed JSON) and share no code with what wrote them. Each gives one Verdict, whose finding is
+the first thing that is wrong, or "".
 """
 
 import bisect
@@ -18,13 +18,13 @@ IN_ORDER = ("stopped", "done")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a checker says."""
+    """The result of a checker."""
 
     name: str
     finding: str
     """Empty: nothing is wrong."""
     seen: str = ""
-    """What was looked at, for a person."""
+    """What was checked, for a person."""
 
     @property
     def ok(self) -> bool:
@@ -46,8 +46,8 @@ class Struck:
 
 
 def struck(records: Iterable[Record]) -> tuple[Struck, ...]:
-    """The faults of `chaos.jsonl` that hit something, in order; an `over` that is not there means
-    that the cause never went."""
+    """The faults of `chaos.jsonl` that hit something, in order. A missing `over` means that the
+    cause never ended."""
     overs = {int(r["number"]): float(r["t"]) for r in records if r["kind"] == "over"}
     return tuple(
         Struck(
@@ -62,13 +62,13 @@ def struck(records: Iterable[Record]) -> tuple[Struck, ...]:
 
 
 def committed(records: Iterable[Record]) -> tuple[tuple[float, int], ...]:
-    """(Unix time, finished steps) of `chaos.jsonl`: whenever the books had grown."""
+    """(Unix time, finished steps) from `chaos.jsonl`, whenever the books had grown."""
     return tuple((float(r["t"]), int(r["steps"])) for r in records if r["kind"] == "steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """How the run stood from `at_s` on, in Unix time."""
+    """The state of the run from `at_s` on, in Unix time."""
 
     at_s: float
     phase: str
@@ -80,7 +80,7 @@ class Stand:
 
 
 def stands(records: Iterable[Record]) -> tuple[Stand, ...]:
-    """How the run stood, by `chaos.jsonl`: whenever that had changed."""
+    """The states of the run from `chaos.jsonl`, one for each change."""
     return tuple(
         Stand(at_s=float(r["t"]), phase=str(r["phase"]), under_way=int(r["under_way"]))
         for r in records
@@ -92,7 +92,7 @@ def stands(records: Iterable[Record]) -> tuple[Stand, ...]:
 
 
 def check_losses(metrics: Sequence[Record], *, steps: int, undone: int = 0) -> Verdict:
-    """Each of `steps` steps has one loss, of one bit pattern, and no other step has any, but for
+    """Each of `steps` steps has one loss, of one bit pattern, and no other step has any, except
     those below `undone`, which a restore took back."""
     bits: dict[int, str] = {}
     finding = ""
@@ -115,8 +115,8 @@ def check_losses(metrics: Sequence[Record], *, steps: int, undone: int = 0) -> V
 
 
 def check_end(receipt: Record | None, launchers: Sequence[int]) -> Verdict:
-    """The run ended because it was asked to, or because it was done, and none of its launchers
-    ended before (`launchers`: those that did, killed by nobody)."""
+    """The run ended because a stop was requested or because it was done, and none of its launchers
+    ended before that (`launchers`: those that did although they were not killed)."""
     if launchers:
         finding = f"launcher {launchers[0]} ended by itself while the run went on"
         return Verdict(name="end", finding=finding)
@@ -130,7 +130,7 @@ def check_end(receipt: Record | None, launchers: Sequence[int]) -> Verdict:
 
 
 def undone_below(receipt: Record) -> int:
-    """Below which step lies all that was finished and then taken back by a restore; 0: nothing."""
+    """The step below which everything that a restore took back lies; 0: nothing was taken back."""
     again = (int(r["step"]) + int(r["steps_again"]) for r in receipt["reconfigurations"])
     return max(again, default=0)
 
@@ -138,8 +138,8 @@ def undone_below(receipt: Record) -> int:
 def check_orphans(
     cloud: Sequence[Record], *, processes: Sequence[int], paths: Sequence[str]
 ) -> Verdict:
-    """Every instance of the cloud's journal has ended, once, and nothing of the run is left on
-    this machine: neither the `processes` nor the `paths` that were found."""
+    """Every instance of the cloud's journal has ended exactly once, and nothing of the run is left
+    on this machine: `processes` and `paths` are what was found."""
     began = [str(r["instance"]) for r in cloud if r["kind"] == "start"]
     ended = [str(r["instance"]) for r in cloud if r["kind"] == "end"]
     running = [instance for instance in began if instance not in ended]
@@ -160,9 +160,8 @@ def check_orphans(
 
 
 def check_faults(records: Sequence[Record], *, drawn_s: Sequence[float]) -> Verdict:
-    """Of the faults that were to come before the time of faults was over (`drawn_s`: when, in
-    seconds from its begin) half struck, and one at least: a run that nothing was done to proves
-    nothing."""
+    """Of the faults that were due before the time of faults was over (`drawn_s`: when, in seconds
+    from its begin), half struck, and at least one: a run without faults proves nothing."""
     name, done = "faults", [r for r in records if r["kind"] == "fault"]
     begin_s = next((float(r["t"]) for r in records if r["kind"] == "begin"), None)
     end_s = next((float(r["t"]) for r in records if r["kind"] == "healing"), float("inf"))
@@ -181,8 +180,8 @@ def check_faults(records: Sequence[Record], *, drawn_s: Sequence[float]) -> Verd
 def check_progress(
     faults: Sequence[Struck], steps: Sequence[tuple[float, int]], *, bound_s: float
 ) -> Verdict:
-    """After each fault a later step was finished within `bound_s`, counted from when its cause was
-    gone, or that of the last fault that came before that step."""
+    """After each fault a later step was finished within `bound_s`. The time counts from the end of
+    the fault's cause, or of the cause of the last fault before that step."""
     finding = ""
     times = [t for t, _ in steps]
     for fault in faults:
@@ -211,8 +210,8 @@ def _name(fault: Struck) -> str:
 def check_protection(
     faults: Sequence[Struck], stood: Sequence[Stand], *, seen_s: float, bound_s: float
 ) -> Verdict:
-    """Within `bound_s` after the cause of the last fault was gone the run had all its copies again.
-    How it stood counts from `seen_s` on: before, a loss may not have been seen."""
+    """Within `bound_s` after the cause of the last fault was gone, the run had all its copies
+    again. Its state counts from `seen_s` on, because a loss may not have been seen before."""
     name, causes = "protection", [f.over_s for f in faults if f.over_s < float("inf")]
     if not causes:
         return Verdict(name=name, finding="", seen="no fault")
@@ -240,7 +239,7 @@ def next_step_s(times: Sequence[float], after_s: float) -> float | None:
 
 
 def check_fences(decisions: Sequence[Record]) -> Verdict:
-    """Nothing that a node said counted after the log had called it gone, or it had left."""
+    """No report of a node counted after the log had called it gone, or after it had left."""
     gone: dict[str, int] = {}
     finding, last = "", None
     for entry in decisions:
@@ -272,24 +271,25 @@ HANDS = frozenset(
         *("Quiesced", "LayoutBuilt", "StoreRefilled"),
     )
 )
-"""Who was to store a part may have changed with these, or what was said of it was lost."""
+"""These events may change which node stores a part, or lose the report of it."""
 BEGUN = 4
-"""So many checkpoints may be in the making; when a store answers again, more are told of at once,
-and the oldest are let go."""
+"""How many checkpoints may be under way. When a store answers again, several are reported at once,
+and the oldest are given up."""
 
 
 def check_checkpoints(decisions: Sequence[Record], names: Collection[str]) -> Verdict:
-    """Each checkpoint that was begun and that a later one overtook is complete or was called
-    failed; one about which slots changed hands, or a layout, or beside which BEGUN later ones were
-    begun, is only counted. `names`: files below the folder of checkpoints; none is a part of an
-    unfinished file of a step that is not whole and that two complete ones came after."""
+    """Each checkpoint that was begun and overtaken by a later one is complete or was reported as
+    failed. A checkpoint during which slots changed their nodes or the layout changed, or during
+    which BEGUN later ones began, is only counted. `names` are the files below the folder of
+    checkpoints. None of them may be part of an unfinished file of an incomplete step that two
+    complete checkpoints followed."""
     events = [entry["event"] for entry in decisions if entry.get("event") is not None]
     begun: dict[int, int] = {}
-    """Since when in `events`, from the checkpoint on that was complete before it."""
+    """Step -> index in `events` of the checkpoint that was complete before its begin."""
     done: list[int] = []
     failed: set[int] = set()
     torn: dict[int, bool] = {}
-    """Steps that were overtaken, and whether that may be."""
+    """Steps that were overtaken, and whether that is allowed."""
     before = 0
     for at, event in enumerate(events):
         if event["kind"] == "ShardSaved":
@@ -318,8 +318,8 @@ def check_checkpoints(decisions: Sequence[Record], names: Collection[str]) -> Ve
 
 
 def _is_left_behind(name: str, whole: Collection[str], done: Iterable[int]) -> bool:
-    """Whether it is part of a file of which nobody can write the rest, and whose folder goes when
-    the next checkpoint is complete: one more may have been cut short by the end of the run."""
+    """Whether this is part of a file that no node can complete. Its folder is deleted when the next
+    checkpoint is complete, so the end of the run may leave one more."""
     folder, _, rest = name.partition("/")
     if folder in whole or not rest.rpartition("/")[2].startswith(".aside-"):
         return False

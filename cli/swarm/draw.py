@@ -1,8 +1,8 @@
-"""The draw of a swarm of faults: which, when, for how long, and whom they hit.
+"""The draw of a swarm of faults: which faults, when, for how long, and on which nodes.
 
 Rule: pure, and from the seed alone. The list is drawn before anything is started, and a longer list
-of the same seed begins with the shorter one. A fault names its target by a drawn number, which
-picks among those who are there at its time.
+of the same seed begins with the shorter one. A fault names its target by a random number, which
+picks among the nodes that exist at its time.
 """
 
 import math
@@ -15,51 +15,51 @@ from bamboo.errors import InputError
 
 
 class Kind(StrEnum):
-    """What can be done to a run that it has promised to survive."""
+    """A fault that a run has promised to survive."""
 
     KILL_ONE = "kill-one"
     """SIGKILL of an instance: agent and worker."""
     KILL_NEIGHBOURS = "kill-neighbours"
-    """Of the owners of two or three neighbouring stages of a pipeline, at one instant."""
+    """SIGKILL of the owners of two or three neighbouring stages of a pipeline, at one instant."""
     KILL_ZONE = "kill-zone"
-    """Of all instances of a zone, at one instant; no other is to be had there for a while."""
+    """SIGKILL of all instances of a zone at one instant; the zone has no capacity for a while."""
     KILL_HALF = "kill-half"
-    """Of half of all instances, at one instant."""
+    """SIGKILL of half of all instances, at one instant."""
     KILL_ALL = "kill-all"
     NOTICE_KEPT = "notice-kept"
-    """A notice; the instance goes at its deadline."""
+    """A notice; the instance is taken at its deadline."""
     NOTICE_NOT_KEPT = "notice-not-kept"
     """A notice, and the instance is never taken."""
     NOTICE_CUT_SHORT = "notice-cut-short"
-    """A notice; the instance goes before its deadline."""
+    """A notice; the instance is taken before its deadline."""
     NOTICE_TO_MANY = "notice-to-many"
-    """Half of all instances have a notice at once, and go at its deadline."""
+    """Half of all instances get a notice at once, and are taken at its deadline."""
     ADVICE = "advice"
-    """The cloud advises to rebalance an instance; nothing more comes of it."""
+    """Rebalance advice for an instance; nothing follows."""
     STOP_WORKER = "stop-worker"
     """SIGSTOP of a worker for longer than its lease, then SIGCONT."""
     STALL_WORKER = "stall-worker"
     """SIGSTOP of a worker for less than its lease, then SIGCONT."""
     SLOW_WORKER = "slow-worker"
-    """A worker has half of the time: it is stopped and continued in turn, each for a moment."""
+    """A worker gets half of the time: it is stopped and continued in turn, each for a moment."""
     KILL_WORKER = "kill-worker"
     """SIGKILL of a worker whose agent lives on."""
     KILL_AGENT = "kill-agent"
-    """SIGKILL of an agent; what it leads is left to its lease and the cloud."""
+    """SIGKILL of an agent; its worker is left to its lease and the cloud."""
     STOP_STORE = "stop-store"
     """SIGSTOP of the store, then SIGCONT."""
     KILL_STORE = "kill-store"
     """SIGKILL of the store; the local cloud starts it again over its data."""
     WIPE_STORE = "wipe-store"
-    """Everything in the store is deleted; who knows the run gives it back."""
+    """Everything in the store is deleted; the members refill it."""
     KILL_LAUNCHER = "kill-launcher"
-    """SIGKILL of the launcher; a while later somebody attaches, and another one takes over."""
+    """SIGKILL of the launcher. A while later a client attaches, and another launcher takes over."""
     DISK_FULL = "disk-full"
-    """No worker can write to a file for a while: its checkpoints fail."""
+    """No worker can write to a file for a while, so its checkpoints fail."""
     NO_CAPACITY = "no-capacity"
-    """Half of all instances go and no other is to be had for a while."""
+    """Half of all instances are taken, and there is no capacity for a while."""
     NOTHING_LEFT = "nothing-left"
-    """All instances go and no other is to be had for a while: the run parks, and wakes."""
+    """All instances are taken and there is no capacity for a while: the run parks, and wakes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +75,17 @@ class Manner:
     """How faults of a kind are drawn."""
 
     rest: Range
-    """Until the next fault, unless that comes in quick succession."""
+    """Time until the next fault, unless that follows quickly."""
     lasts: Range | None = None
-    """How long a stop or a lack lasts, or between a notice and its deadline."""
+    """How long a stop or a shortage lasts, or a notice until its deadline."""
     weight: int = 1
-    """How often it stands in a deck."""
+    """How often it is in a deck."""
     most: int = 1_000_000
-    """In one run."""
+    """The most in one run."""
     alone: bool = False
     """The next fault comes after its rest, never before."""
     past_lease: bool = False
-    """It lasts for the job's `cluster.gone_s` and that."""
+    """It lasts for the job's `cluster.gone_s` plus `lasts`."""
 
 
 _LIGHT, _HEAVY = Range(least=3.0, most=8.0), Range(least=12.0, most=24.0)
@@ -107,9 +107,9 @@ MANNERS: dict[Kind, Manner] = {
     Kind.KILL_WORKER: Manner(rest=_LIGHT),
     Kind.KILL_AGENT: Manner(rest=_LIGHT),
     Kind.STOP_STORE: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=30.0)),
-    # The local cloud starts a store again three times, helpers of its own included.
+    # The local cloud restarts a store three times, helpers of its own included.
     Kind.KILL_STORE: Manner(rest=_LIGHT, most=2),
-    # What only the store had is said again by who lives within a lease: nobody can do more.
+    # Live members report within a lease again what only the store had. More is impossible.
     Kind.WIPE_STORE: Manner(rest=_HEAVY, alone=True),
     Kind.KILL_LAUNCHER: Manner(rest=_LIGHT, lasts=Range(least=0.5, most=8.0)),
     Kind.DISK_FULL: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=8.0)),
@@ -117,7 +117,7 @@ MANNERS: dict[Kind, Manner] = {
     Kind.NOTHING_LEFT: Manner(rest=_HEAVY, lasts=Range(least=4.0, most=10.0)),
 }
 QUICK_SHARE = 0.3
-"""This share of the faults comes while the run is still at work on the one before."""
+"""Share of the faults that come while the run still handles the one before."""
 _QUICK = Range(least=0.05, most=1.5)
 FIRST_AFTER = Range(least=1.0, most=3.0)
 MOST_MINUTES = 24 * 60.0
@@ -135,22 +135,22 @@ class Fault:
     """In [0, 1): picks the target."""
     lasts_s: float = 0.0
     cut_s: float = 0.0
-    """NOTICE_CUT_SHORT: so long after the notice the instance goes."""
+    """NOTICE_CUT_SHORT: the instance is taken so long after the notice."""
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @property
     def over_s(self) -> float:
-        """When its cause is gone: nothing more is done to the run on its account."""
+        """When its cause is gone: the fault no longer acts on the run."""
         return self.at_s + (self.cut_s or self.lasts_s)
 
 
 def draw(seed: int, *, minutes: float, lease_s: float) -> tuple[Fault, ...]:
-    """All faults of a swarm of so many minutes, in the order of their times; all are over by then.
-    `lease_s`: the job's `cluster.gone_s`.
+    """All faults of a swarm of so many minutes, in the order of their times. All are over by its
+    end. `lease_s`: the job's `cluster.gone_s`.
 
-    Raises InputError unless 0 < minutes <= MOST_MINUTES, and where not one fault is over by then.
+    Raises InputError unless 0 < minutes <= MOST_MINUTES, and where no fault would be over by then.
     """
     if not (math.isfinite(minutes) and 0 < minutes <= MOST_MINUTES):
         why = "is longer than a swarm may go on" if minutes > 0 else "leaves no time for a fault"
@@ -172,7 +172,7 @@ def draw(seed: int, *, minutes: float, lease_s: float) -> tuple[Fault, ...]:
 
 
 def _faults(chance: random.Random, lease_s: float) -> Iterator[Fault]:
-    """Without end. The kinds come like cards, deck after deck, so that none is left out."""
+    """Faults without end. The kinds come like cards, deck after deck, so that none is left out."""
     at_s, number = _of(FIRST_AFTER, chance), 0
     left = {kind: manner.most for kind, manner in MANNERS.items()}
     while True:

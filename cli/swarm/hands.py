@@ -1,7 +1,7 @@
-"""What is done to single processes of a run: killed, stopped, continued, short of disk.
+"""What is done to single processes of a run: kill, stop, continue, take away disk space.
 
 Rule: a process id is used only while it belongs to the run's own session, through a handle that
-cannot mean another process; `undo_all` leaves nothing stopped and nothing limited.
+cannot mean another process. `undo_all` leaves no process stopped or limited.
 """
 
 import contextlib
@@ -24,13 +24,14 @@ class Hands:
         return pid in self._stopped
 
     def kill(self, pid: int) -> None:
-        """Raises ProcessLookupError when it is not of this run (any more), as all of these do."""
+        """Raises ProcessLookupError when the process is not of this run (any more), as all of these
+        do."""
         pidfd = self._open(pid)
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)
 
     def kill_groups(self, leaders: list[int]) -> None:
-        """SIGKILL of whole process groups, one after the other within a millisecond."""
+        """SIGKILL of whole process groups, all within about a millisecond."""
         for leader in leaders:
             if is_member(leader, self._session):
                 with contextlib.suppress(ProcessLookupError):
@@ -42,7 +43,7 @@ class Hands:
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
 
     def go_on(self, pid: int) -> None:
-        """Nothing where it was not stopped, or is dead."""
+        """Continue it; does nothing where it was not stopped, or is dead."""
         pidfd = self._stopped.pop(pid, None)
         if pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -50,7 +51,7 @@ class Hands:
             os.close(pidfd)
 
     def fill_disk(self, pid: int) -> None:
-        """No file of it can grow: to the process that is a disk without room (EFBIG)."""
+        """Stop its files from growing. To the process that is a full disk (EFBIG)."""
         os.close(self._open(pid))
         before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         self._limited.setdefault(pid, before)

@@ -1,7 +1,7 @@
-"""All checkers on the folder of a run that a swarm was let loose on.
+"""All checkers on the folder of a run after a swarm.
 
-Rule: it reads what run and swarm left on disk, and asks `bamboo verify` for what only a calm run
-can say; nothing of the run lives any more when it is called.
+Rule: it reads what run and swarm left on disk, and uses `bamboo verify` for what only a calm run
+can show. When it is called, nothing of the run lives any more.
 """
 
 import json
@@ -21,28 +21,28 @@ from cli.swarm.draw import Fault
 from cli.swarm.strikes import RECORDS
 
 SLACK_S = 60.0
-"""What detecting, booting, restoring and redoing steps may take beyond the job's own waits."""
+"""What detecting, booting, restoring and repeating steps may take beyond the job's own waits."""
 
 
 COPIED_S = 60.0
-"""What sending every replica to a newcomer may take beyond that."""
+"""What sending every replica to a new node may take beyond that."""
 NOTICED_S = 5.0
 """What deciding may take beyond the time after which a silent node is gone."""
 
 
 def bound_s(job: JobConfig) -> float:
-    """Within so long after the last cause is gone a run of this job must have finished a step."""
+    """A run of this job must finish a step within so long after the last cause is gone."""
     cluster, cloud = job.cluster, job.cloud
     return cluster.gone_s + cluster.patience_s + cloud.boot_s + cloud.pool_out_s + SLACK_S
 
 
 def protected_s(job: JobConfig) -> float:
-    """Within so long after the last cause is gone such a run must have all its copies again."""
+    """Such a run must have all its copies again within so long after the last cause is gone."""
     return bound_s(job) + COPIED_S
 
 
 def seen_s(job: JobConfig) -> float:
-    """So long after a cause is gone what it did must have been seen."""
+    """The effect of a cause must have been seen so long after it is gone."""
     return job.cluster.gone_s + NOTICED_S
 
 
@@ -55,8 +55,8 @@ def judge(
     paths: Iterable[Path],
     tell: Callable[[str], None],
 ) -> tuple[Verdict, ...]:
-    """Every checker's verdict. `faults`: as they were drawn; `processes` and `paths` of the run
-    that are still there."""
+    """Every checker's verdict. `faults` are those that were drawn; `processes` and `paths` are
+    those of the run that still exist."""
     records = read_lines(folder.path / RECORDS)
     receipt = folder.read_json(folder.receipt) if folder.receipt.exists() else None
     decisions = [
@@ -105,7 +105,7 @@ def _names_below(folder: Path) -> list[str]:
 
 
 def tenths(tell: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Tells of a training as each tenth of its steps is done."""
+    """Reports a training as each tenth of its steps is done."""
     told = 0
 
     def step_done(step: int, steps: int) -> None:

@@ -1,7 +1,7 @@
-"""A detached run as a user has it: launched by `bamboo launch --detach`, attached to when its
+"""A detached run as a user has it: launched by `bamboo launch --detach`, and attached to when its
 launcher is gone.
 
-Rule: every process of it is found again and ended by `close`; should this process itself be killed,
+Rule: `close` finds and ends every process of it. If this process itself is killed,
 `budget.max_hours` ends the run.
 """
 
@@ -29,7 +29,7 @@ START_S = 360.0
 LOOK_S = 0.1
 KILLED_WITHIN_S = 10.0
 AGAIN_S = 1.0
-"""An `attach` that ended although the run goes on is not called again before that."""
+"""An `attach` that ended although the run goes on is called again after so long at the earliest."""
 
 
 class LedRun:
@@ -39,7 +39,7 @@ class LedRun:
         self.folder = folder
         self.cloud = cloud
         self.launchers: set[int] = set()
-        """Process ids of all launchers that there were."""
+        """Process ids of all launchers that the run has had."""
         self._killed: set[int] = set()
         self._left_alone = 0
         self._attached: subprocess.Popen[bytes] | None = None
@@ -50,10 +50,10 @@ class LedRun:
         return self.folder.receipt.exists()
 
     def launcher(self) -> int | None:
-        """The process that leads it, if one does that lives."""
+        """The live process that leads it, if there is one."""
         from cloud.local.session import is_member
 
-        with contextlib.suppress(InputError):  # it goes while we look
+        with contextlib.suppress(InputError):  # it exits while we look
             endpoint = self.folder.live_endpoint()
             if endpoint is not None:
                 pid = int(endpoint["launcher_pid"])
@@ -62,8 +62,8 @@ class LedRun:
         return None
 
     def kill_launcher(self) -> None:
-        """SIGKILL of the launcher and of who is attached, until as many `attend`. Raises
-        ProcessLookupError when there is none."""
+        """SIGKILL of the launcher and of what is attached, until `attend` is called as often.
+        Raises ProcessLookupError when there is no launcher."""
         pid = self.launcher()
         if pid is None:
             raise ProcessLookupError("the run has no launcher")
@@ -78,7 +78,7 @@ class LedRun:
         self.look_after()
 
     def look_after(self) -> None:
-        """See that it is attended where it has no launcher; call it often."""
+        """Make sure that it is attached to where it has no launcher; call it often."""
         attached = self._attached is not None and self._attached.poll() is None
         if self._left_alone or attached or self.ended() or time.monotonic() < self._attach_at_s:
             return
@@ -87,14 +87,14 @@ class LedRun:
             self._attached = self._attach()
 
     def gone_by_itself(self) -> int | None:
-        """A launcher that ended although nobody killed it and its run goes on."""
+        """A launcher that ended although it was not killed and its run goes on."""
         if self.ended() or self.launcher() is not None or not lock.is_free(self.folder):
             return None
         unexplained = self.launchers - self._killed
         return next(iter(unexplained), None) if not self.ended() else None
 
     def close(self) -> None:
-        """End all that is left of it, by force."""
+        """End everything that is left of it, by force."""
         self._detach()
         pid = self.launcher()
         if pid is not None:
@@ -121,8 +121,8 @@ class LedRun:
 
 @contextmanager
 def led_run(job: Path, run: RunId, overrides: Sequence[str]) -> Iterator[LedRun]:
-    """Launch a job; ended at the end of the block, whatever ends that. Raises InputError for wrong
-    input, BambooError when the launch fails."""
+    """Launch a job. It is ended at the end of the block, whatever ends that. Raises InputError for
+    wrong input, BambooError when the launch fails."""
     sets = [part for override in overrides for part in ("--set", override)]
     command = interpreter("cli.main", "launch", str(job), "--run", run)
     folder = RunFolder(id=run, path=runs.home() / run)

@@ -1,7 +1,7 @@
-"""How a run stands, by its decisions: what `chaos.jsonl` keeps of it, and whether it is protected.
+"""The state of a run by its decisions: what `chaos.jsonl` keeps of it, and whether it is protected.
 
-Rule: protected is a run that could lose any node and go on: it has all its copies, and nothing is
-under way that would change who holds them.
+Rule: a run is protected if it could lose any node and go on: it has all its copies, and nothing is
+under way that would change which nodes hold them.
 """
 
 from typing import Any
@@ -19,5 +19,5 @@ def standing(state: State) -> dict[str, Any]:
 
 
 def protected(state: State) -> bool:
-    """Degraded is not enough: a slot without a copy is lost with its node."""
+    """DEGRADED is not enough: a slot without a copy is lost with its node."""
     return standing(state) == {"phase": Phase.RUNNING.value, "under_way": 0}

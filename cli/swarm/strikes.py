@@ -1,9 +1,9 @@
-"""Carrying out a swarm on a run that goes on: real signals at drawn times, from one thread.
+"""Carries out a swarm on a running run: real signals at drawn times, from one thread.
 
     first step  ->  faults, until their time is over  ->  heal  ->  ask to stop  ->  receipt
 
-Rules. (1) What was done and seen is written to `chaos.jsonl` in the run's folder as it happens.
-(2) Every wait has an end. (3) Whatever happens, what was stopped goes on.
+Rules. (1) What is done and seen is written to `chaos.jsonl` in the run's folder as it happens. (2)
+Every wait has an end. (3) Whatever happens, stopped processes continue.
 """
 
 import contextlib
@@ -37,10 +37,10 @@ FIRST_STEP_S = 240.0
 STOP_S = 150.0
 """How long members may take to agree on a step, and the launcher to end everything."""
 HEALED_STEPS = 5
-"""So many steps after the last fault the run counts as healed."""
+"""The run counts as healed so many steps after the last fault."""
 TICK_S = 0.03
 NAP_S = 0.1
-"""A slow worker stands still, and goes on, for so long in turn."""
+"""A slow worker is stopped for so long and continued for so long, in turn."""
 FOLLOW_EVERY_S = 0.2
 LEADER_EVERY_S = 1.0
 CAPACITY = "InsufficientInstanceCapacity"
@@ -50,7 +50,7 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be done when, by `time.monotonic`."""
+    """What is due when, by `time.monotonic`."""
 
     heap: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     count: int = 0
@@ -89,9 +89,9 @@ class Swarm:
         """When the last cause was gone."""
 
     def run(self, *, minutes: float, heal_s: float, seen_s: float) -> None:
-        """To the run's receipt, if it leaves one. `seen_s`: so long after a cause is gone nobody
-        needs to have seen what it did. Raises BambooError when it does not come so far
-        that anything can be done to it."""
+        """Play to the run's receipt, if it leaves one. `seen_s`: an effect may stay unseen for so
+        long after its cause is gone. Raises BambooError when the run does not come far enough for
+        faults."""
         folder = self._led.folder
         with ExitStack() as stack:
             self._books = stack.enter_context(LineWriter(folder.path / RECORDS))
@@ -115,7 +115,7 @@ class Swarm:
             self._stop()
 
     def _until(self, reached: Callable[[], bool], end_s: float) -> bool:
-        """Do what is due until something is so, the time is over, or the run has ended."""
+        """Do what is due until the condition holds, the time is over, or the run has ended."""
         while time.monotonic() < end_s and not self._led.ended():
             self._plan.do_due()
             self._look()
@@ -146,7 +146,7 @@ class Swarm:
         self._led.look_after()
 
     def _follow(self) -> None:
-        """Read the log, unless that could only keep us waiting."""
+        """Read the log, unless its store is known not to answer."""
         if self._store_hit:
             return
         with contextlib.suppress(StoreUnavailable):
@@ -320,11 +320,11 @@ class Swarm:
         self._cloud.control.preempt(instance, notice_s=notice_s, cause="swarm")
 
     def _cut_short(self, target: Target) -> None:
-        with contextlib.suppress(InputError):  # it handed over and has been ended meanwhile
+        with contextlib.suppress(InputError):  # it has handed over and ended meanwhile
             self._preempt(target, 0.0)
 
     def _later(self, fault: Fault, delay_s: float, what: Callable[[], None]) -> None:
-        """Take the cause of a fault away after a while."""
+        """End the cause of a fault after a while."""
 
         def over() -> None:
             with contextlib.suppress(BambooError):
@@ -340,7 +340,7 @@ class Swarm:
     # ------------------------------------------------------------------ whom
 
     def _running(self) -> list[Target]:
-        """The instances that run, by the cloud and, for their slots, by the run's log."""
+        """The running instances by the cloud, with their slots by the run's log."""
         state = self._follower.state
         nodes = {} if state is None else {node.instance: node for node in state.live_nodes()}
         found = []
@@ -365,7 +365,7 @@ class Swarm:
     # ------------------------------------------------------------------ the end
 
     def _stop(self) -> None:
-        """Ask the run to end at a step boundary, and wait for its receipt."""
+        """Request a stop at a step boundary, and wait for the run's receipt."""
         end_s = time.monotonic() + STOP_S
         self._write("stop")
         self._tell("asking the run to stop at a step boundary")

@@ -27,7 +27,7 @@ from cli.views.quantities import count
 
 HEAD = "chaos.json"
 GONE_S = 15.0
-"""So long after the receipt the last process of a run may still be leaving."""
+"""The last process of a run may still be leaving so long after the receipt."""
 SPARE_S = 600.0
 LOOK_S = 0.05
 
@@ -41,15 +41,15 @@ def let_loose(
     name: str,
     tell: Callable[[str], None],
 ) -> tuple[RunId, tuple[Verdict, ...]]:
-    """The run's id and what the checkers say. Raises InputError for wrong input, BambooError when
-    the run does not come to its first step."""
+    """Launch the job, let the faults loose, check. Returns the run's id and the verdicts. Raises
+    InputError for wrong input, BambooError when the run does not reach its first step."""
     minutes, overrides = float(head["minutes"]), list(head["overrides"])
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(job, now=now, chance=random.Random())
     heal_s = 2 * protected_s(config)
-    if config.budget.max_hours == 0:  # should this process be killed, so ends the run
+    if config.budget.max_hours == 0:  # ends the run if this process is killed
         longest_s = FIRST_STEP_S + 60 * minutes + heal_s + STOP_S + SPARE_S
-        # No step of the last is meant to be reached: it is stopped long before.
+        # The run is not meant to reach its last step: it is stopped long before.
         overrides += [f"budget.max_hours={longest_s / 3600:.3f}", "budget.partial=true"]
     with Interrupts().listening(), led_run(job, run, overrides) as led:
         lasting = f"{minutes:g} minute{'' if minutes == 1 else 's'}"

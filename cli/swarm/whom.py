@@ -1,4 +1,5 @@
-"""Whom a fault hits: a pure function of its drawn number and of those who are there."""
+"""Which instances a fault hits: a pure function of its random number and of the running
+instances."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from cli.swarm.draw import Fault, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An instance as the chaos side sees it."""
+    """An instance as the swarm sees it."""
 
     instance: str
     zone: str
@@ -21,7 +22,7 @@ class Target:
     """(pipeline, stage) of each slot that it owns."""
     noticed: bool = False
     stopped: bool = False
-    """Whether its worker stands still by an earlier fault."""
+    """Whether an earlier fault has stopped its worker."""
 
 
 _HALVES = (Kind.KILL_HALF, Kind.NOTICE_TO_MANY, Kind.NO_CAPACITY)
@@ -42,7 +43,7 @@ _NOBODY = (Kind.STOP_STORE, Kind.KILL_STORE, Kind.WIPE_STORE, Kind.KILL_LAUNCHER
 
 
 def hit(fault: Fault, running: Sequence[Target]) -> tuple[Target, ...]:
-    """Whom of the running instances a fault hits; nobody where none is fit for it."""
+    """Which of the running instances a fault hits; none where none is suitable."""
     able = sorted(running, key=lambda t: (t.slots == (), t.slots, t.instance))
     if fault.kind in _NOBODY:
         return ()
@@ -67,7 +68,7 @@ def hit(fault: Fault, running: Sequence[Target]) -> tuple[Target, ...]:
 
 def _neighbours(fault: Fault, able: Sequence[Target]) -> tuple[Target, ...]:
     """Two or three nodes that own slots next to each other, wrapping at the end of a pipeline: the
-    owner of a stage, and with it who shadows it."""
+    owner of a stage together with its shadow."""
     owners = [t for t in able if t.slots]
     if not owners:
         return ()

@@ -1,4 +1,4 @@
-"""What of an account a job uses: for the dry run. Pure."""
+"""What a job uses of an account, for the dry run. Pure."""
 
 from dataclasses import asdict
 from typing import Any

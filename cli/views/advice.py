@@ -1,7 +1,7 @@
-"""What is to be known before a price is taken for advice: GPUs that are paid and idle, a single GPU
-that would do, and arithmetic that others do not use.
+"""Warnings before a price is taken as advice: GPUs that are paid and idle, a single GPU that would
+do, and arithmetic that others do not use.
 
-Rule: sentences over figures that are known already, each with its source.
+Rule: sentences on figures that are known already, each with its source.
 """
 
 from bamboo.planner.option import Option
@@ -11,7 +11,7 @@ from cli.views.quantities import number, usd
 
 
 def advice(found: JobCost) -> list[str]:
-    """Of the options that are shown, as sentences."""
+    """Warnings about the options that are shown, as sentences."""
     kinds = [
         found.offers.catalogue.find(name)
         for name in dict.fromkeys(option.line.instance_type for option in found.rows)
@@ -50,7 +50,7 @@ def _best_known(found: JobCost) -> list[str]:
 
 
 def _best(found: JobCost) -> Option:
-    """That is taken, or else the one that is worth most of all that a launch can rent."""
+    """The option that is taken, or else the best value among all that a launch can rent."""
     if found.chosen.outcome is not None:
         return found.chosen.outcome.option
     return max((one for one in found.rows if one.launchable), key=lambda one: one.value)

@@ -1,4 +1,4 @@
-"""What stands beside the instances of a plan, as lines and as JSON; all of it modelled."""
+"""The overheads of a plan, as lines and as JSON; all of it modelled."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,7 @@
-"""The plan and the end of a launch in few lines of 80 columns; `--verbose` has all of both.
+"""The plan and the end of a launch in few lines of 80 columns; `--verbose` prints all of both.
 
-Rule: whatever a person would act on is kept: a warning, what is not survived, what went wrong.
+Rule: everything that a person would act on is kept: a warning, what is not survived, what went
+wrong.
 """
 
 import textwrap
@@ -35,7 +36,7 @@ def plan_lines(
     weights: Weights | None = None,
 ) -> list[str]:
     """At most PLAN_LINES lines of at most WIDTH columns. `played`: the trace that the run's nodes
-    follow; `weights`: of another run, that this one begins with."""
+    follow; `weights`: those of another run, which this one begins with."""
     local = planned.job.cloud.provider == "local"
     plan, semantics = planned.plan, planned.strategy.semantics
     data = planned.data
@@ -146,7 +147,7 @@ def _trace(played: Replayed) -> str:
 
 
 def _short_quotas(planned: Planned) -> list[str]:
-    """What the account is not known to allow; all of its quotas stand in the whole plan."""
+    """The quotas that the account is not known to have; the whole plan lists all of them."""
     catalogue, name = planned.catalogue, planned.pool.instance_type
     return [
         quota_sentence(need, region=planned.job.cloud.region, today=catalogue.today)
@@ -208,7 +209,7 @@ def _row(label: str, words: str) -> str:
 
 
 def _folded(label: str, words: str, *, most: int) -> list[str]:
-    """A row of at most so many lines; what is left out is marked."""
+    """A row of at most `most` lines; an omission is marked."""
     return textwrap.wrap(
         words,
         WIDTH,

@@ -31,7 +31,7 @@ def fault_line(fault: Fault) -> str:
 
 
 def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """One a checker, with what it asks."""
+    """One line for each checker, with what it checks."""
     return [
         f"{'ok    ' if one.ok else 'FAILED'} {one.name} ({ASKED[one.name]}): "
         f"{one.finding or one.seen}"

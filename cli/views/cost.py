@@ -8,7 +8,7 @@ from cli.views.spent import spent_lines
 
 
 def planned_lines(planned: Mapping[str, Any] | None) -> list[str]:
-    """What the plan said of calm steps, to be seen beside what came of it."""
+    """What the plan said of calm steps, for comparison with what became of it."""
     if planned is None or planned["samples_per_usd"] is None:
         return []
     return [
@@ -18,7 +18,7 @@ def planned_lines(planned: Mapping[str, Any] | None) -> list[str]:
 
 
 def run_cost_text(body: Mapping[str, Any]) -> str:
-    """What the run came to, or has come to so far, and where it went."""
+    """What the run cost, or has cost so far, and where the money went."""
     when = "in all" if body["ended"] else f"so far, after step {body['step']}"
     word = " (modelled dollars)" if body["modelled"] else ""
     paid, full = body["usd"], body["on_demand_usd"]

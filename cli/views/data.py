@@ -1,4 +1,4 @@
-"""What the data of a job are, in one line, and what of them is hardly meant in another."""
+"""The data of a job in one line, and in another what of them is probably a mistake."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from cli.views.quantities import count, paragraph
 
 
 def data_lines(body: Mapping[str, Any]) -> list[str]:
-    """Of a body as `bamboo.data.described.Description` makes it."""
+    """From a body as `bamboo.data.described.Description` makes it."""
     not_text = body["not_text"]
     kind = "UTF-8 text" if not not_text["files"] else "bytes"
     words = f"data: {count(body['files'], 'file')}, {size(body['bytes'])} of {kind}"
@@ -38,7 +38,7 @@ def _several(what: str, number: int) -> str:
 
 
 def _named(files: Mapping[str, Any]) -> str:
-    """`1 (logo.png)`, `5 (a.png, b.png, c.png, ...)`. A name is shown as it can be."""
+    """`1 (logo.png)`, `5 (a.png, b.png, c.png, ...)`. A name is made printable."""
     names = ", ".join(ascii(name)[1:-1] for name in files["named"])
     more = ", ..." if files["files"] > len(files["named"]) else ""
     return f"{files['files']:,} ({names}{more})"

@@ -14,6 +14,6 @@ def parts_text(parts: Mapping[str, int]) -> str:
 
 
 def removed_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each run that is to go."""
+    """A line for each run that is to be removed."""
     table = [("run", "disk"), *((str(row["run"]), size(row["bytes"])) for row in rows)]
     return "\n".join(columns(table, indent=0, right=frozenset({1})))

@@ -1,4 +1,4 @@
-"""One line on the checkpoints of a plan: how often, why so, and what they cost."""
+"""One line on the checkpoints of a plan: how often, why, and what they cost."""
 
 from bamboo.core.phrases import size
 from bamboo.planner.checkpoint_cost import AUTO_LEAST_S
@@ -7,7 +7,7 @@ from cli.views.quantities import count, duration, paragraph, usd
 
 
 def kept_lines(kept: Kept | None) -> list[str]:
-    """As a paragraph; none where nobody knows how long a step takes."""
+    """As a paragraph; none where the time of a step is unknown."""
     return [] if kept is None else paragraph(kept_sentence(kept))
 
 

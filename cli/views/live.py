@@ -1,7 +1,7 @@
 """The screen of a running launch: head, bar, nodes, the last preemptions; and its plain lines.
 
 Pure: `screen` gives a rich renderable, `step_line` and `decision_line` give text for when standard
-output is no terminal.
+output is not a terminal.
 """
 
 from collections.abc import Collection, Iterator
@@ -26,7 +26,7 @@ from cli.views.trace import trace_figures
 
 SHOWN_PREEMPTIONS = 6
 SPARED = ("tensors", "zone")
-"""Columns of the nodes' table that a narrow terminal goes without, the first one first."""
+"""Columns of the nodes' table that a narrow terminal leaves out, the first one first."""
 NAME = 10
 """Characters of a node's id on the screen: enough to tell nodes apart and to name one to `logs`."""
 
@@ -86,7 +86,7 @@ def _figures(progress: Progress) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """The table of nodes, with as many columns as the terminal is wide."""
+    """The table of nodes, with as many columns as fit the terminal."""
 
     progress: Progress
 
@@ -145,10 +145,10 @@ def step_line(progress: Progress) -> str:
 
 
 def told_of(after: State, event: events.Event, reason: str) -> str:
-    """What a person is told of a decision; "" for a step on the way to one, which is in the log.
+    """The sentence for a decision; "" for an intermediate one, which is only in the log.
 
-    Of all that stop, say what they hold and get what they lack, each in a decision of its own, only
-    what comes of it is told: where they go on, and that they do.
+    A reconfiguration has a decision for each node that stops, reports what it holds and gets what
+    it lacks. Only the result is printed: where all go on, and that they do.
     """
     reconfiguration = after.reconfiguration
     match event:
@@ -187,15 +187,15 @@ _OF_A_PREEMPTION = (
     events.ReplicaJoined,
     events.Yielded,
 )
-"""Of these a preemption's own line tells, where the run goes on by itself."""
+"""A preemption's own line covers these, where the run goes on by itself."""
 _GOES_ON = (Phase.RUNNING, Phase.FAILING_OVER, Phase.DEGRADED)
 
 
 def briefly_told_of(after: State, event: events.Event, reason: str) -> str:
-    """What a person is told of a decision; "" for what is on the way to something, and for the
-    parts of a preemption that a failover answers."""
+    """The sentence for a decision; "" for an intermediate one, and for the parts of a preemption
+    that a failover handles."""
     if after.emergency is not None and after.emergency.since == after.version:
-        return reason  # it found state that all who hold will be taken with
+        return reason  # it found state that will be lost with all its holders
     if isinstance(event, _OF_A_PREEMPTION) and after.phase in _GOES_ON:
         stays = isinstance(event, events.NoticeReceived) and not _drains(after, event.node)
         return reason if stays else ""

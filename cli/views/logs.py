@@ -24,7 +24,7 @@ def log_line(source: str, line: str) -> str:
 
 
 def log_body(source: str, line: str) -> dict[str, Any]:
-    """The value of one line of `bamboo logs --json`: `event` or `line`, beside its source."""
+    """The value of one line of `bamboo logs --json`: `event` or `line`, with its source."""
     try:
         EventRecord.from_json(line)
     except InputError:
@@ -33,7 +33,7 @@ def log_body(source: str, line: str) -> dict[str, Any]:
 
 
 def _plain(event: EventRecord) -> Mapping[str, Any]:
-    """Its data; of a change of duties the instances with what they are there for."""
+    """The event's data; for a change of duties, the instances with their duties."""
     if event.kind != DUTY:
         return event.data
     return {str(one["instance"]): one["duty"] for one in event.data.get("changed", ())}

@@ -1,4 +1,4 @@
-"""Traces and made-up markets as text: their figures, and what was done to them."""
+"""Traces and made-up markets as text: their figures, and how they were changed."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -62,7 +62,7 @@ def market_text(market: Market) -> str:
 
 
 def written_text(path: object, trace: Trace, found: TraceStats) -> str:
-    """What a file that was written holds."""
+    """What a written file contains."""
     return (
         f"{path}: {trace.length_s / HOUR_S:.2f} h, {found.mean_nodes:.2f} nodes alive on average, "
         f"{found.peak} at most, {count(found.preemptions, 'preemption')}"
@@ -84,7 +84,7 @@ def tiling_text(length_s: float, hours: float, tiling: Tiling) -> str:
 
 
 def counted_text(trace: Trace, counted: Trace) -> str:
-    """ "" or what is lost where nodes are only counted."""
+    """What is lost where nodes are only counted, or ""."""
     lost = trace.preemptions - counted.preemptions
     if lost <= 0:
         return ""

@@ -1,7 +1,7 @@
 """The market of options in words: how often nodes are taken, how that is known, what is left out.
 
-Rule: every rate that a figure was made with is named with its source; types of one source stand
-together.
+Rule: every rate that a figure was made with is named with its source; types with the same source
+are grouped.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from bamboo.planner.hazards import LossRate
 from cli.costing import JobCost
 
 NEWER = ("p5e", "p6", "g7e", "gr6")
-"""Families of GPU instances that EC2 has by now."""
+"""Newer families of GPU instances that EC2 has."""
 
 
 def rates(found: JobCost) -> dict[str, LossRate]:
-    """Instance type -> its rate on spot, of the options that are shown."""
+    """Instance type -> its rate on spot, for the options that are shown."""
     shown = {row.line.instance_type for row in found.rows}
     offers = (one for one in found.offers.offers if one.name in shown)
     return {one.name: one.rate for one in offers if one.spot_usd_per_hour}
@@ -50,7 +50,7 @@ def _by_rate(by_type: dict[str, LossRate]) -> str:
 
 
 def not_considered(found: JobCost) -> str:
-    """Which instances could not be compared, as a sentence; "": none that anybody knows of."""
+    """Which instances could not be compared, as a sentence; "" where none is known."""
     offers, catalogue = found.offers, found.offers.catalogue
     lacking = [one.name for one in offers.offers if not one.spot_usd_per_hour]
     parts = []
@@ -62,7 +62,7 @@ def not_considered(found: JobCost) -> str:
 
 
 def _newer(catalogue: Catalogue) -> list[str]:
-    """Those that the catalogue has no type of."""
+    """The families without a type in the catalogue."""
     there = {name.partition(".")[0] for name in catalogue.types}
     return [
         family

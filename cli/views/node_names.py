@@ -1,15 +1,15 @@
-"""Nodes as people name them: by the beginning of an id, which every command takes too."""
+"""Nodes as people name them: by the beginning of an id, which every command accepts too."""
 
 from collections.abc import Sequence
 
 from bamboo.ids import NodeId
 
 SHORTEST = 6
-"""Characters of an id at least: `i-51cf`."""
+"""The least characters of an id: `i-51cf`."""
 
 
 def short_names(nodes: Sequence[NodeId]) -> dict[NodeId, str]:
-    """Each node by the beginning of its id, as short as tells all of them apart."""
+    """Each node by the beginning of its id, as short as distinguishes all of them."""
     apart = len(set(nodes))
     longest = max(map(len, nodes), default=SHORTEST)
     lengths = range(SHORTEST, max(longest, SHORTEST) + 1)
@@ -18,7 +18,7 @@ def short_names(nodes: Sequence[NodeId]) -> dict[NodeId, str]:
 
 
 def with_short_names(text: str, nodes: Sequence[NodeId]) -> str:
-    """The same words with each node's id shortened, and without the word that says it is one."""
+    """The same text with each node's id shortened, and without the word `node` before it."""
     for node, name in sorted(short_names(nodes).items(), key=lambda item: -len(item[0])):
         text = text.replace(f"node {node}", name).replace(node, name)
     return text

@@ -16,7 +16,7 @@ LABELS = {
 
 
 def nsdi23_text(body: Mapping[str, Any]) -> str:
-    """A line a figure; over several seeds with their spread."""
+    """A line for each figure; over several seeds with their spread."""
     several = body["runs"] > 1
     lines = [
         f"{body['model']} by the paper's published rules and constants on {body['market']}: "
@@ -38,7 +38,7 @@ def nsdi23_text(body: Mapping[str, Any]) -> str:
 
 
 def _length(played: float, trace: float) -> list[str]:
-    """Where the two differ: the published simulator knows one length for all traces."""
+    """Where the two differ: the published simulator uses one length for all traces."""
     if trace < played:
         then = "its nodes stay from then on"
         return [f"  {played:g} h are played: the trace ends after {trace:.4g} h, and {then}"]

@@ -1,6 +1,6 @@
 """The options of a job as text; `options_body` has them as JSON and CSV.
 
-Rule: a row that was simulated shows what came out, any other what the planner expects, and each
+Rule: a row that was simulated shows the result, any other row what the planner expects, and each
 says which; every dollar is modelled.
 """
 
@@ -32,11 +32,11 @@ from cli.views.quantities import (
 from cli.views.quota import quota_lines
 
 WIDEST = 1000
-"""Columns of what is no terminal: a table has them all."""
+"""Columns where the output is not a terminal: the table then has them all."""
 
 
 def options_text(found: JobCost, *, width: int | None = None) -> str:
-    """The table, what was played of it, and what to take; `width`: of the terminal it is for."""
+    """The table, what was played of it, and what to take; `width` is that of the terminal."""
     table = found.table
     modelled = found.offers.modelled
     doubt = "; no GPU has confirmed them" if modelled else ", the same for every type"
@@ -64,7 +64,8 @@ def options_text(found: JobCost, *, width: int | None = None) -> str:
 
 
 def _priced(found: JobCost) -> str:
-    """Of when the prices are: of the types in the table; without one, of all that were compared."""
+    """The date of the prices: of the types in the table, or without a table of all that were
+    compared."""
     catalogue = found.offers.catalogue
     named = [row.line.instance_type for row in found.rows]
     return catalogue.sources(named or catalogue.types)
@@ -123,7 +124,7 @@ def _behind(found: JobCost) -> list[str]:
 
 
 def _played(found: JobCost, width: int) -> list[str]:
-    """What was simulated, beside on-demand and checkpoint and restart."""
+    """What was simulated, with on-demand and checkpoint-restart for comparison."""
     if not found.outcomes:
         return []
     places = list(found.rows)
@@ -206,7 +207,7 @@ def _value(option: Option) -> float:
 
 
 def _quota(found: JobCost) -> list[str]:
-    """What the account must allow for, for the option that is taken."""
+    """The quota that the account needs for the option that is taken."""
     if found.chosen.outcome is None:
         return []
     option, catalogue = found.chosen.outcome.option, found.offers.catalogue

@@ -1,6 +1,6 @@
 """The options of a job as one JSON object and as CSV.
 
-Rule: as in `options`, whose figures these are.
+Rule: as in `options`; the figures are the same.
 """
 
 import csv
@@ -91,7 +91,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
 
 
 def option_row(found: JobCost, option: Option) -> dict[str, Any]:
-    """What the planner says of an option, and what became of it where it was simulated."""
+    """What the planner says of an option, and its outcome where it was simulated."""
     line, plan = option.line, option.plan
     outcome = next((one for one in found.outcomes if one.option == option), None)
     return {
@@ -124,7 +124,8 @@ def option_row(found: JobCost, option: Option) -> dict[str, Any]:
 
 
 def options_csv(found: JobCost) -> str:
-    """A line for each option; what is simulated has columns of its own, empty where it was not."""
+    """A line for each option; simulated figures have columns of their own, empty where there are
+    none."""
     lines: list[list[Any]] = [[*CSV_FIELDS, *(f"simulated_{name}" for name in SIMULATED_FIELDS)]]
     for option in found.rows:
         row = option_row(found, option)
@@ -134,7 +135,7 @@ def options_csv(found: JobCost) -> str:
 
 
 def csv_of(lines: Iterable[Sequence[Any]]) -> str:
-    """The text of a table; no text in it is one that a spreadsheet would reckon with."""
+    """The text of a table, in which no text is one that a spreadsheet would evaluate."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([_cell(value) for value in line] for line in lines)
@@ -190,7 +191,7 @@ def bought(found: JobCost, first: Outcome) -> dict[str, float]:
 
 
 def misses(found: JobCost, one: Outcome) -> str:
-    """Which limit it does not keep in nine runs of ten."""
+    """Which limit it does not meet in nine runs of ten."""
     if isinf(one.hours_p90):
         return "is not done"
     words = []

@@ -23,7 +23,7 @@ NEXT = ("plan", "spread", "nodes", "step", "samples/s", "$/h", "overhead", "samp
 
 
 def paper_text(shown: Shown) -> str:
-    """The plan as `launch` shows it; below it what each node does, and why it is this plan."""
+    """The plan as `launch` shows it; below it what each node does, and why this plan was chosen."""
     head = plan_text(shown.name, shown.planned)
     lines = [
         "  a node of each stage: what it holds at most, and how it spends a calm step:",
@@ -38,7 +38,7 @@ def paper_text(shown: Shown) -> str:
 
 
 def _needed(shown: Shown) -> dict[str, Any]:
-    """The instances that an account must allow for."""
+    """The instances that the account's quotas must allow."""
     planned = shown.planned
     return {
         "catalogue": planned.catalogue,
@@ -49,7 +49,7 @@ def _needed(shown: Shown) -> dict[str, Any]:
 
 
 def _nodes(nodes: Sequence[NodeShare]) -> list[str]:
-    """A row a stage; over its pipelines, whose shares may be unlike, the least and the most."""
+    """A row for each stage; over its pipelines, whose shares may differ, the least and the most."""
     rows: list[tuple[str, ...]] = [NODES]
     for stage in sorted({node.slot.stage for node in nodes}):
         column = [node for node in nodes if node.slot.stage == stage]
@@ -71,7 +71,8 @@ def _nodes(nodes: Sequence[NodeShare]) -> list[str]:
 
 
 def _tightest(shown: Shown) -> list[str]:
-    """Where redundancy is one for all stages, the stage with the least to spare decides on it."""
+    """Where all stages have one redundancy mode, the stage with the least to spare, which decides
+    it."""
     memory, time = tightest(shown.nodes)
     room = shown.planned.plan.instance_type.gpu_memory_bytes
     share = time.figures.idle_s / _step_s(time)
@@ -130,7 +131,7 @@ def _compared(shown: Shown) -> list[str]:
 
 
 def _sizes(shown: Shown) -> list[str]:
-    """Whether another microbatch would be faster: one that is set, not taken."""
+    """Whether another microbatch would be faster. The user would have to set it."""
     own, better = shown.taken.choice, worth_a_word(shown.resized)
     if better is None:
         return paragraph(
@@ -169,7 +170,7 @@ def _percent(share: float) -> str:
 
 
 def paper_body(shown: Shown) -> dict[str, Any]:
-    """The value of `bamboo plan --json`; under `strategy` is what `--strategy` takes."""
+    """The value of `bamboo plan --json`; `strategy` is what `--strategy` takes."""
     planned = shown.planned
     body = plan_body(shown.name, planned)
     del body["run"], body["requests"]
@@ -209,7 +210,7 @@ def _node_body(node: NodeShare) -> dict[str, Any]:
 
 
 def _candidate_body(one: Candidate) -> dict[str, Any]:
-    """All of it is modelled from the times whose source the plan says."""
+    """All of it is modelled from the times whose source the plan names."""
     grid = one.choice.grid
     return {
         "grid": {"pipelines": grid.pipelines, "stages": grid.stages},

@@ -1,4 +1,4 @@
-"""The plan of a launch on paper: grid, cut, shadows, memory, instances, price, what it survives."""
+"""The plan of a launch as text: grid, cut, shadows, memory, instances, price, what it survives."""
 
 import json
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ from cli.views.quota import quota_lines
 from cloud.provider import Market
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
-"""Shown as one figure: what training the stage takes anyhow, its gradient on the way to its shadow
-included."""
+"""Shown as one figure: what training the stage takes in any mode, with its gradient on the way to
+its shadow."""
 APART = ("activations", "stash", "replica", "ahead")
 PURPOSES = (*STATE, *APART)
 
 
 def plan_text(run: str, planned: Planned) -> str:
-    """All of the plan but the requests."""
+    """The whole plan except the requests."""
     plan = planned.plan
     semantics = planned.strategy.semantics
     lines = [
@@ -56,15 +56,15 @@ def plan_text(run: str, planned: Planned) -> str:
 
 
 def on_spot(planned: Planned) -> bool:
-    """Whether its nodes can be taken."""
+    """Whether the cloud can take its nodes."""
     return planned.pool.market is Market.SPOT
 
 
 def _stages(plan: Plan) -> list[str]:
-    """A row a stage: its layers, whose node shadows it and, where stages differ, in which mode;
-    and the memory its own node needs."""
+    """A row for each stage: its layers, which stage's node shadows it and, where stages differ, in
+    which mode; and the memory that its own node needs."""
     apart = [purpose for purpose in APART if any(getattr(s, purpose) for s in plan.memory)]
-    # One mode for all stands in the first line.
+    # The first line has the mode where all stages have the same.
     modes = modes_of(plan.mode) if len(modes_of(plan.mode)) > 1 else ()
     own = ("redundancy",) if modes else ()
     rows: list[tuple[str, ...]] = [
@@ -94,19 +94,19 @@ def layers_text(layers: range) -> str:
 
 
 def sizes_of(planned: Planned) -> tuple[int, ...]:
-    """Nodes that an autoscaled run may have, standbys included."""
+    """How many nodes an autoscaled run may have, standbys included."""
     return rule_of(planned.job, planned.policy).sizes
 
 
 def fits_notice(planned: Planned) -> bool:
-    """Whether a notice is long enough to store a stage's state: `core.emergency` does that where
-    nobody stays who holds it."""
+    """Whether a notice is long enough to store a stage's state: `core.emergency` does that where no
+    node stays that holds it."""
     return keep.fits_notice(planned.policy, planned.plan.cut)
 
 
 def notice_words(planned: Planned) -> str:
-    """What a notice is enough for: `a notice of 120 s keeps all: 5.0 MiB a stage at
-    0.6 GB/s`."""
+    """What a notice is long enough for: `a notice of 120 s keeps all: 5.0 MiB a stage at 0.6
+    GB/s`."""
     stage = size(keep.largest_stage(planned.policy, planned.plan.cut))
     what = f"{stage} a stage at {planned.policy.store_bytes_per_s / 1e9:.2g} GB/s"
     notice = f"a notice of {notice_s(planned.job):g} s"
@@ -116,8 +116,8 @@ def notice_words(planned: Planned) -> str:
 
 
 def size_notes(planned: Planned) -> tuple[str, ...]:
-    """Which sizes an autoscaled run may have, why its times are modelled though nobody asked for
-    it, and which grids no run has for want of memory."""
+    """Which sizes an autoscaled run may have, why its times are modelled although no option asked
+    for it, and which grids do not fit into memory."""
     kind, notes = planned.plan.instance_type, []
     has = f"a {kind.gpu}, which has {kind.gpu_memory_text}"
     if planned.job.autoscale.enabled:
@@ -201,7 +201,7 @@ def _time(planned: Planned) -> list[str]:
 
 
 def _in_all(seconds: float, usd_per_hour: float) -> str:
-    """Time and dollars of calm steps, with the least that is billed where they come to less."""
+    """Time and dollars of calm steps, with the billed minimum where they cost less."""
     words = f"{duration(seconds)}, {usd(usd_per_hour * seconds / 3600)}"
     if seconds < MINIMUM_BILLED_S:
         least = usd(usd_per_hour * MINIMUM_BILLED_S / 3600)
@@ -210,7 +210,7 @@ def _in_all(seconds: float, usd_per_hour: float) -> str:
 
 
 def _spreads(plan: Plan) -> list[str]:
-    """A row a spread over the zones, its price per hour, and why one of them is taken."""
+    """A row for each spread over the zones, its price per hour, and why one of them is taken."""
     if len(plan.spreads) < 2:
         return []
     zones = sorted({zone for one in plan.spreads for zone in one.zones})
@@ -281,7 +281,7 @@ def quota_text(planned: Planned) -> str:
 
 
 def requests_text(request: Mapping[str, Any]) -> str:
-    """A call with its exact arguments; of user data the digest and the size."""
+    """A call with its exact arguments; for user data the digest and the size."""
     return f"{request['call']} {json.dumps(request['arguments'], indent=2)}"
 
 
@@ -321,7 +321,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
 
 
 def bytes_body(stage: StageBytes) -> dict[str, int]:
-    """Each purpose, and all together."""
+    """The bytes of each purpose, and their sum."""
     return {
         "stage": stage.stage,
         **{purpose: getattr(stage, purpose) for purpose in PURPOSES},

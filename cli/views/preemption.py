@@ -1,4 +1,4 @@
-"""A preemption as one line: who went, why the run goes on, what it cost."""
+"""A preemption as one line: which node was lost, why the run goes on, what it cost."""
 
 from cli.progress import Preemption, Progress
 from cli.views.node_names import short_names
@@ -29,7 +29,8 @@ def _pause(preemption: Preemption) -> str:
 
 
 def short_preemption_line(preemption: Preemption, progress: Progress) -> str:
-    """One line: who was lost in which step, who goes on, how long that took, what was redone."""
+    """One line: which node was lost in which step, which node goes on, how long that took, what was
+    redone."""
     names = short_names([node.id for node in progress.state.nodes])
     who, zone = names.get(preemption.node, preemption.node), preemption.zone
     several = progress.state.grid.pipelines > 1
@@ -48,13 +49,13 @@ def short_preemption_line(preemption: Preemption, progress: Progress) -> str:
 
 
 def noticed(preemption: Preemption, progress: Progress) -> bool:
-    """Whether the cloud said beforehand that it would take the node."""
+    """Whether the cloud gave notice before it took the node."""
     node = progress.state.node(preemption.node)
     return preemption.planned or (node is not None and node.notice_deadline_s is not None)
 
 
 def _without_heirs(preemption: Preemption, progress: Progress) -> str:
-    """What all did where no live node went on with what the lost one held."""
+    """What the run did where no live node continued with what the lost node held."""
     if not preemption.slots:
         return "which held no stage"
     later = (one for one in progress.reconfigured if one.at_s >= preemption.at_s)

@@ -45,7 +45,7 @@ def prices_body(
 
 
 def prices_text(body: Mapping[str, Any]) -> str:
-    """The same for a person. A source is said once, with a number that its prices refer to."""
+    """The same for a person. Each source is listed once, with a number that its prices refer to."""
     sources: dict[tuple[str, str, int], int] = {}
 
     def cite(price: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def prices_text(body: Mapping[str, Any]) -> str:
 
 
 def _spot_quotas(catalogue: Catalogue) -> list[tuple[str, str]]:
-    """Of the families that the catalogue has types of."""
+    """The quotas of the families that the catalogue has types of."""
     used = [family_of(name) for name in catalogue.types]
     return [(f.spot.code, f.spot.name) for f in FAMILIES if f in used]
 

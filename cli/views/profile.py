@@ -12,7 +12,7 @@ from cli.views.quantities import columns, count, duration, paragraph
 
 MUCH_SCATTER = 0.15
 MUCH_LOAD = 0.75
-"""Processes that want a core, for each core, before the measuring adds its own."""
+"""Processes that want a core, per core, before the measurement adds its own."""
 HEAD = ("layer", "", "forward", "backward", "share", "optimizer")
 HEAD_BYTES = ("parameters", "share", "activations", "stash")
 

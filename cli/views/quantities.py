@@ -1,4 +1,4 @@
-"""Quantities as short text, each in one way everywhere: time, money, rates; bytes are
+"""Quantities as short text, each in one form everywhere: time, money, rates; for bytes there is
 `bamboo.core.phrases.size`."""
 
 import textwrap
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cli.echo import terminal_width
 
 WIDTH = 100
-"""Columns that paragraphs are wrapped for, where the terminal is not narrower."""
+"""Columns that paragraphs are wrapped to, unless the terminal is narrower."""
 
 
 def duration(seconds: float) -> str:
@@ -43,7 +43,7 @@ def rate(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Of any kind: whole ones whole, small ones with three digits."""
+    """A number of any kind: whole ones whole, small ones with three digits."""
     if value == round(value):
         return f"{value:,.0f}"
     return rate(value) if abs(value) >= 10 else f"{value:.3g}"
@@ -61,8 +61,8 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def paragraph(text: str, *, indent: int = 2, width: int | None = None) -> list[str]:
-    """Words as lines of at most `width` columns, by default as many as can be read; the second and
-    later ones two deeper."""
+    """Words as lines of at most `width` columns, by default WIDTH; the second and later lines are
+    indented two deeper."""
     return textwrap.wrap(
         text,
         min(WIDTH, terminal_width() or WIDTH) if width is None else width,
@@ -74,7 +74,7 @@ def paragraph(text: str, *, indent: int = 2, width: int | None = None) -> list[s
 
 
 def fold(text: str, *, width: int) -> str:
-    """The same text for a terminal so wide: longer lines are broken between words."""
+    """The same text for a terminal of this width: longer lines are broken between words."""
     out: list[str] = []
     for line in text.splitlines():
         words = line.lstrip()
@@ -113,8 +113,8 @@ def fitting(
     spare: Sequence[int],
     right: frozenset[int] = frozenset(),
 ) -> list[str]:
-    """`columns` for a terminal so wide. Where they are wider, those of `spare` are left out, the
-    first of them first, and a line says which; the first row has their names."""
+    """`columns` for a terminal of this width. Where they are wider, the columns of `spare` are left
+    out, the first of them first, and a line names them; the first row has the names."""
     left_out: list[int] = []
     widths = _widths(rows) if rows else []
     for column in spare:

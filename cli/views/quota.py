@@ -1,4 +1,4 @@
-"""The quotas that a plan needs, as lines and as JSON: what is said before anything else of it."""
+"""The quotas that a plan needs, as lines and as JSON; they are shown before the plan."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,8 @@ def quota_lines(
 def quota_body(
     catalogue: Catalogue, instances: Mapping[str, int], *, spot: bool, region: str
 ) -> list[dict[str, Any]]:
-    """The same as JSON; `has_vcpus` null: the account was not asked, and counts as a new one."""
+    """The same as JSON; `has_vcpus` null: the account was not asked, and is treated as a new
+    one."""
     return [
         {
             "quota": None if need.quota is None else need.quota.name,

@@ -1,4 +1,5 @@
-"""The end of a run on paper: what it did, what it lost, what it cost; from receipt.json's value."""
+"""The end of a run as text: what it did, what it lost, what it cost; from the value of
+receipt.json."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -101,7 +102,7 @@ def _note(instance: Mapping[str, Any]) -> str:
 
 
 def receipt_text(body: Mapping[str, Any]) -> str:
-    """The bill: a line per instance, the sum against on-demand, tokens per dollar."""
+    """The bill: a line for each instance, the sum compared with on-demand, tokens per dollar."""
     bill = body["bill"]
     word = "modelled dollars: no dollar was paid" if bill["modelled"] else "dollars"
     if not bill["instances"]:

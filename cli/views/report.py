@@ -1,7 +1,7 @@
-"""The report of a run as one page: HTML with its pictures inside, which asks nobody for anything.
+"""The report of a run as one page: HTML with its pictures inside, which loads nothing.
 
-Rule: every text from outside is escaped; no script, no font, no link is needed to read it, and the
-page's own policy forbids them. One column where it is narrow, dark where the reader's screen is.
+Rule: every text from outside is escaped. The page needs no script, font or link, and its own policy
+forbids them. It has one column on a narrow screen, and is dark where the reader's screen is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ from cli.views.spent import BESIDE, how_known, label_of, micro_text
 
 NOT_KNOWN = "–"
 SHOWN = 200
-"""So many sentences of preemptions are listed; of more the number is said."""
+"""How many sentences of preemptions are listed; the rest is counted."""
 ALWAYS = (Use.USEFUL, Use.REDUNDANCY, Use.RECOVERY, Use.LOST, Use.BUBBLE, Use.STANDBY)
-"""Uses with a line of their own even where nothing was spent on them."""
+"""Uses that have a line of their own even where nothing was spent on them."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _PICTURES: Mapping[str, tuple[str, str]] = {
     "loss": ("Loss", "of each step that counts"),
@@ -35,7 +35,7 @@ _PICTURES: Mapping[str, tuple[str, str]] = {
     ),
     "dollars": ("Cumulative dollars", "had the run been ended at each moment"),
 }
-"""Name -> headline and what is to be known to read the picture."""
+"""Name -> headline, and what a reader has to know about the picture."""
 _PAGE = Template("""\
 <!doctype html>
 <html lang="en">
@@ -67,7 +67,7 @@ class Figure:
 
 
 def shown(text: str) -> str:
-    """Text from outside as a part of the page: it makes no mark and turns no line of it about."""
+    """Text from outside as a part of the page, with no markup and no change of direction."""
     return escape(printable(text))
 
 
@@ -93,7 +93,7 @@ def report_html(report: Report, pictures: Mapping[str, str]) -> str:
 
 
 def figures_of(report: Report) -> list[Figure]:
-    """What stands at the head: as `bamboo cost RUN` and the receipt have it."""
+    """The figures at the head of the page, as in `bamboo cost RUN` and the receipt."""
     return [*_money_figures(report), *_run_figures(report)]
 
 
@@ -127,7 +127,7 @@ def _money_figures(report: Report) -> Iterator[Figure]:
         value=usd(paid),
         note="in all" if cost["ended"] else "so far",
     )
-    if full:  # else nobody knows what on-demand would have come to
+    if full:  # otherwise the price on demand is unknown
         share = f"{(full - paid) / full:.0%} of {usd(full)}"
         yield Figure(label="saved against on-demand", value=usd(full - paid), note=share)
     budget = (cost.get("spent") or {}).get("budget")
@@ -233,7 +233,7 @@ def _picture(name: str, pictures: Mapping[str, str]) -> Iterator[str]:
 
 
 def _table(report: Report) -> Iterator[str]:
-    """The uses of the money in full, which add up to the bill as they stand."""
+    """The uses of the money in full, which add up to the bill as printed."""
     spent = report.cost.get("spent")
     if not spent or not spent["uses"]:
         return

@@ -1,7 +1,8 @@
-"""The style of a run's report: the colours of the light and of the dark, one column where narrow.
+"""The style of a run's report: the colours of the light and the dark theme, one column where
+narrow.
 
-Rule: pictures are drawn in these variables (`cli.pictures.report.INKS`), and a test holds that each
-is here for both.
+Rule: pictures are drawn in these variables (`cli.pictures.report.INKS`), and a test checks that
+each is here for both themes.
 """
 
 STYLE = """\

@@ -1,4 +1,4 @@
-"""What a simulation found, as text and as one JSON object.
+"""The result of a simulation, as text and as one JSON object.
 
 Rule: every figure is simulated and every dollar modelled, and both forms say so.
 """
@@ -36,16 +36,16 @@ FIGURES = {
     "usd_per_hour": "dollars per hour",
     "samples_per_usd": "samples per dollar",
 }
-"""Field -> what people read."""
+"""Field -> its label for people."""
 BODY_ALONE = ("store_usd", "minimum_usd", "instance_usd_per_hour")
-"""Fields that the text has in words, if at all."""
+"""Fields that the text has only in words, if at all."""
 LEAST_SAID = 0.05
-"""Of the dollars: what the least bill adds is said from there on."""
+"""Share of the dollars from which the effect of the billed minimum is mentioned."""
 _HOURS = ("seconds", "trained_s")
 _SAID = 12
-"""So many resizes of a run are told; of more the number is."""
+"""How many resizes of a run are listed; the rest is counted."""
 Found = Sequence[Mapping[str, Figures]]
-"""Of each seed, the figures of each system."""
+"""For each seed, the figures of each system."""
 
 
 def picture_title(simulated: Simulated, *, seed: int) -> str:
@@ -89,7 +89,8 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
 
 
 def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> str:
-    """A line a figure; over several seeds with their spread; the rivals below, a line each."""
+    """A line for each figure; over several seeds with their spread; the rivals below, a line
+    each."""
     asked = simulated.asked
     lines = [
         f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}"
@@ -127,14 +128,14 @@ def _seeds(simulated: Simulated, first: int, runs: int) -> str:
 
 
 def planned_for(planned: Planned, *, interval_is_open: bool) -> list[str]:
-    """The losses that what the job leaves open was chosen for, which need not be the market's."""
+    """The rate of losses that the planner's choices assume, which may differ from the market's."""
     if not on_spot(planned) or not (planned.redundancy_why or interval_is_open):
         return []
     return paragraph(f"what the job leaves to its plan is for losses of {planned.plan.rate.words}")
 
 
 def _terms(simulated: Simulated, price: float) -> list[str]:
-    """What an instance costs, modelled. `price`: on average over all that ran."""
+    """What an instance costs, modelled. `price` is the mean over all that ran."""
     asked, kind = simulated.asked, simulated.planned.plan.instance_type.name
     full = usd(asked.on_demand_usd_per_hour)
     catalogue = simulated.planned.catalogue
@@ -170,13 +171,13 @@ def _least_bill(found: Found) -> list[str]:
 
 
 def _size_at_end(simulated: Simulated, figures: Figures) -> int:
-    """Nodes that a run wished for at its end, standbys included."""
+    """How many nodes a run wanted at its end, standbys included."""
     assert simulated.asked.sizes is not None, "asked only of a run that chooses its size"
     return figures.resized[-1].nodes if figures.resized else simulated.asked.sizes.terms.begin
 
 
 def _sizes_body(simulated: Simulated, found: Found) -> dict[str, Any] | None:
-    """How each run chose its size, in the words of `bamboo cost RUN --json`."""
+    """How each run chose its size, in the form of `bamboo cost RUN --json`."""
     sizes = simulated.asked.sizes
     if sizes is None:
         return None
@@ -194,7 +195,7 @@ def _sizes_body(simulated: Simulated, found: Found) -> dict[str, Any] | None:
 
 
 def _resizes(simulated: Simulated, found: Found) -> list[str]:
-    """Each resize of one run with its sentence; of several runs the sizes that they came to."""
+    """Each resize of one run with its sentence; for several runs their last sizes."""
     sizes = simulated.asked.sizes
     if sizes is None:
         return []
@@ -271,7 +272,7 @@ def _rivals(found: Found, *, last_step: float) -> list[str]:
 
 
 def _with_store(mean: Mapping[str, float]) -> float:
-    """Samples per dollar, those of the checkpoints' store counted, too."""
+    """Samples per dollar, with the dollars of the checkpoints' store."""
     paid = mean["usd"] + mean["store_usd"]
     return mean["samples_per_usd"] * mean["usd"] / paid if paid else 0.0
 

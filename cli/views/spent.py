@@ -23,13 +23,13 @@ _LABELS = {
     "free": "free first hour",
 }
 BESIDE = ("coordinator", "disks", "addresses", "transfer")
-"""What stands beside the instances, in the order in which it is said."""
+"""The overheads, in the order in which they are printed."""
 _NAMED = 8
-"""So many instances are named; of more the number is said."""
+"""How many instances are named; the rest is counted."""
 
 
 def spent_lines(spent: Mapping[str, Any], *, ended: bool) -> list[str]:
-    """The bill in its parts, what is beside it, rates and budget, and who takes no part."""
+    """The bill in its parts, the overheads, rates and budget, and instances that take no part."""
     lines = [f"  where it went, by use, of {clock(spent['instance_seconds'])} of all instances:"]
     uses: Sequence[Mapping[str, Any]] = spent["uses"]
     if uses:
@@ -57,12 +57,13 @@ def micro_text(micro_usd: int) -> str:
 
 
 def label_of(use: str) -> str:
-    """What a use of money is called where it is shown."""
+    """The label of a use of money."""
     return _LABELS.get(use, use)
 
 
 def bar(share: float, *, width: int = BAR) -> str:
-    """A bar of `share` of the width, to an eighth of a column; what is not nothing shows."""
+    """A bar of `share` of the width, to an eighth of a column; a share above 0 is always
+    visible."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     eighths = max(eighths, 1 if share > 0 else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
@@ -86,7 +87,7 @@ def _waterfall(uses: Sequence[Mapping[str, Any]], bill_micro_usd: int) -> list[s
 
 
 def how_known(spent: Mapping[str, Any]) -> str:
-    """How far the parts of a training step were measured."""
+    """How much of the parts of a training step was measured."""
     words = [f"duties by the {' and the '.join(spent['sources'])}"]
     names = {one["use"] for one in spent["uses"]}
     trained = sum("useful" in one["seconds"] for one in spent["instances"])
@@ -123,7 +124,7 @@ def _rate(spent: Mapping[str, Any], *, ended: bool) -> str:
 
 
 def beside_text(beside: Mapping[str, Any]) -> str:
-    """What stands beside the instances, part by part."""
+    """The overheads, part by part."""
     transfer = beside["transfer_micro_usd"]
     words = ", ".join(f"{name} {micro_text(beside[f'{name}_micro_usd'])}" for name in BESIDE[:-1])
     words = f"beside the bill, modelled: {words}, transfer between zones "

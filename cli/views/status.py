@@ -8,7 +8,7 @@ from cli.views.quantities import columns, rate, usd
 
 
 def status_text(body: Mapping[str, Any]) -> str:
-    """A few lines: where the run stands, its figures, who does what."""
+    """A few lines: the state of the run, its figures, and what each node does."""
     loss = "-" if body["loss"] is None else f"{body['loss']:.4f}"
     outcome = f" ({body['outcome']})" if body["outcome"] else ""
     lines = [

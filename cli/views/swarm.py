@@ -1,4 +1,4 @@
-"""What a swarm of seeds found, as text and as one JSON object."""
+"""The result of a swarm of seeds, as text and as one JSON object."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,8 @@ from bamboo.sim.swarm.many import Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmResult:
-    """Seeds from `first` on, in `took_s`; `scenario` is where the first red one was written;
-    None: nowhere."""
+    """Seeds from `first` on, in `took_s`; `scenario` is the file of the first red one, None where
+    none was written."""
 
     tally: Tally
     first: int
@@ -19,7 +19,7 @@ class SwarmResult:
 
 
 def swarm_text(result: SwarmResult) -> str:
-    """One line where all is green; else also what was found, and where it lies."""
+    """One line where all is green; otherwise also what was found, and where it is."""
     tally = result.tally
     rate = tally.events / max(result.took_s, 1e-9)
     figures = f"{tally.events:,} events, {rate:,.0f} events/s"

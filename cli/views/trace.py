@@ -1,4 +1,4 @@
-"""The trace of a run as text: how it is played, where it stands, what it took."""
+"""The trace of a run as text: how it is played, where it is now, what it took."""
 
 from collections.abc import Mapping
 from typing import Any

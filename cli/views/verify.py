@@ -1,4 +1,4 @@
-"""What `bamboo verify` found, as text."""
+"""The result of `bamboo verify`, as text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from cli.views.quantities import count
 
 
 def verify_text(run: str, body: Mapping[str, Any]) -> str:
-    """One line when equal; else the first step and tensor that differ, with both values."""
+    """One line when equal; otherwise the first step and tensor that differ, with both values."""
     if body["equal"]:
         return (
             f"{run}: bitwise equal to a calm run of the same semantics "
@@ -23,7 +23,7 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
 
 
 def in_segments(segments: Sequence[Mapping[str, Any]]) -> str:
-    """Which steps a run of several segments has done with which learning rate, all of them."""
+    """Which steps of a run with several segments had which learning rate."""
     if len(segments) < 2:
         return ""
     each = (
@@ -34,7 +34,7 @@ def in_segments(segments: Sequence[Mapping[str, Any]]) -> str:
 
 
 def segment_text(run: str, body: Mapping[str, Any]) -> str:
-    """Which steps were compared, from where on and with what; or what differs first."""
+    """Which steps were compared, from which state; or what differs first."""
     first, stop = body["segment"]
     here = f"step {first}" if stop == first + 1 else f"steps {first} to {stop - 1}"
     start = body["from_checkpoint"]
@@ -82,7 +82,7 @@ def samples_text(run: str, body: Mapping[str, Any]) -> str:
 
 
 def decisions_text(body: Mapping[str, Any]) -> str:
-    """How many decisions were recomputed, or the first that comes out otherwise."""
+    """How many decisions were recomputed, or the first that differs."""
     if not body["equal"]:
         return f"{body['run']}: {body['first_difference']}"
     parts, unsaved = body["parts"], body["unsaved_parts"]
