@@ -1,1 +1,1 @@
-"""The decision core under fault orders that no real run would meet, played from seeds."""
+"""Plays the decision core from seeds, with orders of faults that a real run would hardly meet."""

@@ -1,6 +1,6 @@
-"""What is still to happen in a played scenario.
+"""The future calls of a played scenario.
 
-Rule: ordered by time, then by when it was asked for; plain tuples, for a swarm plays millions.
+Rule: ordered by time, then by insertion; plain tuples, because a swarm plays millions of them.
 """
 
 import heapq
@@ -11,7 +11,7 @@ Call = Callable[..., None]
 
 
 class Agenda:
-    """Time of the world in seconds, and what is to come."""
+    """The time of the world in seconds, and its future calls."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -20,12 +20,12 @@ class Agenda:
         self._asked = 0
 
     def after(self, delay_s: float, call: Call, *args: Any) -> None:
-        """Let `call(*args)` happen in `delay_s`."""
+        """Call `call(*args)` after `delay_s`."""
         self._asked += 1
         heapq.heappush(self._heap, (self.now_s + delay_s, self._asked, call, args))
 
     def run(self, *, until_s: float, over: Callable[[], bool]) -> None:
-        """Let everything happen up to `until_s`, or until it is over."""
+        """Make all calls up to `until_s`, or until `over`."""
         heap = self._heap
         while heap and heap[0][0] <= until_s and not over():
             self.now_s, _, call, args = heapq.heappop(heap)

@@ -1,7 +1,7 @@
-"""What must hold of every played world, found from the log's data and the nodes' own accounts.
+"""What must hold in every played world, checked from the log's data and the nodes' own reports.
 
-Rule: nothing here asks the core what it meant. A checker that is not content raises Red, with its
-name and a sentence; the first one ends the play.
+Rule: nothing here asks the core for its intention. A checker that fails raises Red, with its name
+and a sentence; the first one ends the play.
 """
 
 from typing import TYPE_CHECKING
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from bamboo.sim.swarm.member import Member
 
 STOPS_WITHIN_S = 25.0
-"""So long a stop may take that was asked for, once nothing goes wrong any more."""
+"""The longest time from a requested stop to its end, once no more faults come."""
 
 
 class Checkers:
-    """All checkers of one world, each told what it looks at."""
+    """All checkers of one world, each called with what it checks."""
 
     def __init__(self, world: "Cluster") -> None:
         self._world = world
         self.stalls = 0
-        """How often a member said that it waits in vain."""
+        """How often a member reported that it waits in vain."""
         self.faults = 0
-        """How often a node met what it took for a fault that all would meet."""
+        """How often a node met a fault that it expected all nodes to meet."""
         self._acts: dict[tuple[int, Slot], str] = {}
         self._taken: dict[tuple[int, Slot], int] = {}
         """By era and slot, the last step that was taken."""
@@ -55,13 +55,13 @@ class Checkers:
         self._said: dict[tuple[str, int], tuple[tuple[tuple[int, int, int, int], ...], ...]] = {}
         self._norms: dict[tuple[str, int], frozenset[int]] = {}
         self._gone: frozenset[NodeId] = frozenset()
-        """Who was gone when all began, or went on, last."""
+        """The nodes that were gone when all nodes last began or continued."""
         self._stop_at_s: float | None = None
         """When somebody asked the run to stop."""
         self._given_up: list[Event] = []
-        """What the launcher has said of waits in vain; a store that lost it is told again."""
+        """What the launcher has reported of waits in vain; a store that lost it gets it again."""
         self._stored = {made.step for made in world.log.first.checkpoints}
-        """Of the checkpoints that were said to be complete, those not found damaged."""
+        """Checkpoints that were reported complete and not found damaged."""
 
     # ---------------------------------------------------------------- the log
 
@@ -101,7 +101,7 @@ class Checkers:
             self._gone = _gone(after)
 
     def _check_stop(self, entry: Entry) -> None:
-        """A stop is noted as soon as it is asked for, and no step is trained beyond those begun."""
+        """A requested stop is noted at once, and no step after the begun ones is trained."""
         before, after = entry.before, entry.state
         self._check_heard(entry.event, after)
         if isinstance(entry.event, StopRequested) and self._stop_at_s is None:
@@ -124,21 +124,21 @@ class Checkers:
             self._stored.discard(event.step)
 
     def _check_refilled(self, entry: Entry) -> None:
-        """What was said under a generation that is void is kept apart from what is said now."""
+        """A refill starts a new generation, so that old reports are kept apart from new ones."""
         before, after = entry.before, entry.state
         trained = before.generation > 0 and before.phase is not Phase.FINISHED
         if trained and after.generation <= before.generation:
             raise Red("generation", f"refilled, and still generation {after.generation}")
 
     def _check_fenced(self, entry: Entry) -> None:
-        """Whoever was decided gone changes nothing afterwards, and nothing changes by it."""
+        """A node that was decided gone causes no change afterwards."""
         for name in {entry.author, str(getattr(entry.event, "node", ""))}:
             node = entry.before.node(NodeId(name))
             if node is not None and not node.status.live:
                 raise Red("fenced", f"{name} is {node.status} and {entry.event} changes the run")
 
     def _check_accused(self, entry: Entry) -> None:
-        """Nobody is lost, and nothing is given up, for what the store alone had not taken."""
+        """An outage of the store alone makes no node count as lost, and ends nothing."""
         world, event = self._world, entry.event
         lease_s = world.policy.gone_s
         if isinstance(event, PeerLost) and event.cause == "lease":
@@ -154,7 +154,7 @@ class Checkers:
         self._given_up.append(event)
 
     def _check_given(self, entry: Entry) -> None:
-        """Nobody whom the cloud is about to take is given anything, where others are there."""
+        """A node with a notice is given nothing while other nodes are there."""
         before, after = entry.before, entry.state
         noticed = {n.id for n in after.live_nodes() if n.notice_deadline_s is not None}
         if not noticed or len(noticed) == len(after.live_nodes()):
@@ -169,7 +169,7 @@ class Checkers:
             raise Red("given", f"{node} has a notice and is given something: {entry.reason}")
 
     def _check_caught_up(self, entry: Entry) -> None:
-        """A failover ends when its successor has done again what was to be done, by its account."""
+        """A failover ends when its successor reports that it has done the lost work again."""
         for failover in set(entry.before.failovers) - set(entry.state.failovers):
             successor = self._world.member(failover.successor)
             copy = None if successor is None else successor.owned.get(failover.slot)
@@ -191,7 +191,7 @@ class Checkers:
                 raise Red("complete", f"the checkpoint of step {made.step} has no manifest")
 
     def fell_back(self, version: int) -> None:
-        """The store lost what came after this version."""
+        """The store lost all versions after this one."""
         log = self._world.log
         state = log.entries[version - 1].state if version else log.first
         self._acts = {k: v for k, v in self._acts.items() if k[0] <= state.generation}
@@ -204,10 +204,10 @@ class Checkers:
         for entry in log.entries[:version]:
             self._note_stored(entry.event)
 
-    # ---------------------------------------------------------------- where all go on from
+    # ---------------------------------------------------------------- the base of a new layout
 
     def quiesced(self, member: "Member", since: int, kept: Kept) -> None:
-        """A node has stopped; its account is looked at again when a base is decided."""
+        """A node has stopped; its report is checked again when a base is decided."""
         mine = tuple((a, b, s, r) for a, b, s, r in kept.stopped)
         flat = tuple((layer, layer + 1, s, s) for s, layer in sorted(kept.fetched))
         self._said[(member.name, since)] = (mine, flat)
@@ -215,7 +215,7 @@ class Checkers:
         self._check_followed(member, since, kept)
 
     def _check_followed(self, member: "Member", since: int, kept: Kept) -> None:
-        """What a node said it has of what was sent ahead is there at the boundary."""
+        """What a node reports as prefetched is there at the boundary."""
         reconfiguration = member.view.reconfiguration
         if (
             reconfiguration is None
@@ -230,8 +230,8 @@ class Checkers:
             raise Red("ahead", f"{member.name} was sent {sorted(lacking)} and has them not")
 
     def _check_base(self, state: State, reconfiguration: Reconfiguration, base: int) -> None:
-        """The base is the newest step that every layer is to be had for: no step that live copies
-        could have saved is taken back, and a restore names a checkpoint that is complete."""
+        """The base is the newest step for which every layer is available. A step that live copies
+        could have saved is not undone, and a restore names a complete checkpoint."""
         steps, layers = self._live(state, reconfiguration)
         kept = {0} if self._world.policy.checkpoint_every else set()
         kept |= self._stored | {made.step for made in state.checkpoints if made.step == 0}
@@ -242,7 +242,7 @@ class Checkers:
         if base not in (kept if reconfiguration.checkpoint else able):
             raise Red("base", f"all go on from step {base}, which nobody has all of")
         if state.redundancy == "off" and _gone(state) - self._gone:
-            able = set()  # it may go on from what is there, and need not
+            able = set()  # it may continue from the live copies, but need not
         best = max(able | kept, default=base)
         if base < best:
             raise Red("base", f"all go on from step {base}, {best} could be had")
@@ -252,7 +252,7 @@ class Checkers:
     def _live(
         self, state: State, reconfiguration: Reconfiguration
     ) -> tuple[dict[int, set[int]], int]:
-        """By step, the layers that live nodes which have stopped for this have."""
+        """By step, the layers of live nodes that have stopped for this reconfiguration."""
         names = [str(n.id) for n in state.live_nodes()]
         said = [self._said.get((name, reconfiguration.since), ()) for name in names]
         norms: set[int] = set()
@@ -275,10 +275,10 @@ class Checkers:
                 f"{member.name} goes on from step {base} and lacks layers {sorted(lacking)}",
             )
 
-    # ---------------------------------------------------------------- who acts, and steps
+    # ---------------------------------------------------------------- owners and steps
 
     def two_owners(self, slot: Slot, one: "Member", other: "Member") -> None:
-        """Two nodes act for one slot."""
+        """Two nodes act as owner of one slot."""
         generation = one.view.generation
         raise Red(
             "owner", f"{one.name} and {other.name} own slot {slot} under generation {generation}"
@@ -294,7 +294,7 @@ class Checkers:
                 f"{member.name} owns slot {slot} from step {copy.step} on; of steps before "
                 f"{self._world.plane.pruned} nobody keeps anything",
             )
-        where = (member.era, slot)  # what a replica was sent is taken, wherever its owner stood
+        where = (member.era, slot)  # a replica takes what it was sent, wherever its owner stood
         last = self._taken.get(where, self._world.plane.base - 1)
         self._taken[where] = max(last, copy.step - 1)
 
@@ -323,7 +323,7 @@ class Checkers:
             raise Red("stop", f"{member.name} takes step {copy.step}, all stop after {limit}")
 
     def terminated(self, member: "Member") -> None:
-        """The fleet ends an instance: never one whose node takes part."""
+        """The fleet ends an instance, which must not have a node that takes part."""
         if member.is_live_in(self._world.log.state):
             raise Red("fleet", f"the instance of {member.name} is ended, which takes part")
 
@@ -356,7 +356,7 @@ class Checkers:
             raise Red("fleet", f"the run is {outcome} and its instances are kept")
 
     def _check_all_written(self, before: State, outcome: Outcome | None) -> None:
-        """Every slot stands behind its last step, by the account of who owns it."""
+        """Every slot stands behind its last step, as its owner reports."""
         if before.assignment is None or before.reconfiguration is not None:
             return
         limit = before.stop_at_step
@@ -391,7 +391,7 @@ class Checkers:
                 raise Red("given up", f"live nodes hold every slot: {state.sentence}")
 
     def over(self, state: State) -> None:
-        """The play has come to its end."""
+        """The play has ended."""
         if state.phase is not Phase.FINISHED:
             raise Red("standstill", f"the run is not over: {state.sentence}")
         if state.outcome is None or not state.sentence:
@@ -403,5 +403,5 @@ def _gone(state: State) -> frozenset[NodeId]:
 
 
 def _is_new(reconfiguration: Reconfiguration, known: Reconfiguration | None) -> bool:
-    """Whether a base was decided just now."""
+    """Whether a base was just decided."""
     return known is None or known.since != reconfiguration.since or known.base is None

@@ -1,7 +1,7 @@
 """A played world: nodes, their launcher, the store between them, and time.
 
-Rule: nothing happens but through here, in the order of the agenda; chance is of one seed. What goes
-wrong is done by `trouble`, what must hold is looked at by `checkers`.
+Rule: everything happens through here, in the order of the agenda; randomness comes from one seed.
+`trouble` causes the faults, and `checkers` checks what must hold.
 """
 
 import random
@@ -28,17 +28,17 @@ from bamboo.sim.swarm.voice import SLOW_READER, Voice
 from bamboo.topology.grid import Grid
 
 FAILED_S = 0.3
-"""From a fault to the end of its process."""
+"""Time from a fault to the end of its process."""
 DETECT_S = 0.05
-"""From the end of a connection to the one who sees it."""
+"""Time from the end of a connection to its detection by a peer."""
 SWEEP_S = 1.0
 STALL_S = 8.0
-"""A step that takes longer than this is said to be stalled."""
+"""A step that takes longer is reported as stalled."""
 VIRTUAL_NODES = 4
 
 
 def policy_of(scenario: Scenario) -> Policy:
-    """The figures that decisions use in such a world."""
+    """The policy of the decisions in such a world."""
     sizes = range(2, scenario.stages + 1)
     cuts = tuple(tuple(s * scenario.layers // n for s in range(n + 1)) for n in sizes)
     grids = tuple(
@@ -87,7 +87,7 @@ class Cluster:
         self._cuts: set[frozenset[str]] = set()
         self.leases = Leases(self)
         self.hushed_s: tuple[float, float] | None = None
-        """From when until when the store took nothing, the last time that it was for long."""
+        """Start and end of the last long period in which the store took nothing."""
         self._hushed_since_s: float | None = None
         self._stood_s = 0.0
         self.refuses_until_s = 0.0
@@ -105,10 +105,10 @@ class Cluster:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is over, and everybody has read that."""
+        """Whether the run is over, and all nodes have read that."""
         return self.log.state.phase is Phase.FINISHED and not any(m.running for m in self.members)
 
-    # ---------------------------------------------------------------- chance and time
+    # ---------------------------------------------------------------- randomness and time
 
     @property
     def now_s(self) -> float:
@@ -116,22 +116,22 @@ class Cluster:
 
     @property
     def healed(self) -> bool:
-        """Whether nothing more goes wrong."""
+        """Whether no more faults come."""
         return self.agenda.now_s >= self.scenario.heal_s
 
     def chance(self, share: float) -> bool:
-        """True in so many of all cases."""
+        """True with this probability."""
         return self._rng.random() < share
 
     def uniform(self, low: float, high: float) -> float:
         return low + (high - low) * self._rng.random()
 
     def pick(self, count: int) -> int:
-        """One of so many."""
+        """A random index below `count`."""
         return int(self._rng.random() * count)
 
     def read_s(self) -> float:
-        """Of one reader, for ever."""
+        """The read delay of one reader, which it keeps for ever."""
         slow = SLOW_READER if self.chance(0.1) else 1.0
         return self.scenario.read_s * slow * self.uniform(0.3, 1.5)
 
@@ -156,11 +156,11 @@ class Cluster:
         return None if name is None else self._by_name.get(name)
 
     def running(self) -> list[Member]:
-        """Nodes whose process is there."""
+        """Nodes whose process runs."""
         return [member for member in self.members if member.running]
 
     def boot(self) -> None:
-        """A node comes up on an instance of its own, and joins."""
+        """A node boots on an instance of its own, and joins."""
         if self.log.state.phase is Phase.FINISHED:
             return
         number = len(self.members)
@@ -182,7 +182,7 @@ class Cluster:
         member.hear()
 
     def say_failed(self, member: Member, scope: FaultScope) -> None:
-        """It meets a fault of its own, says so, and ends a moment later."""
+        """The node meets a fault of its own, reports it, and ends a moment later."""
         self.checkers.faults += scope is FaultScope.RUN
         event = NodeFailed(
             node=member.node,
@@ -195,7 +195,7 @@ class Cluster:
         self.agenda.after(FAILED_S, self.lose, member)
 
     def lose(self, member: Member) -> None:
-        """The process ends without a word; whoever it was connected to sees that."""
+        """The process ends without a message; its peers see the connection end."""
         if not member.running:
             return
         self.plane.loses(member)
@@ -213,13 +213,13 @@ class Cluster:
                 self.agenda.after(DETECT_S, self._see_lost, member)
 
     def stand_still(self, member: Member) -> None:
-        """Its process is stopped."""
+        """The node's process is stopped."""
         if member.running and not member.mute:
             member.stopped = True
             self.plane.changed()
 
     def wake(self, member: Member) -> None:
-        """It goes on, and knows nothing of what happened."""
+        """The process continues, and knows nothing of what happened meanwhile."""
         if member.running and member.stopped:
             member.stopped = False
             member.able_since_s = self.now_s
@@ -228,12 +228,12 @@ class Cluster:
             member.hear()
 
     def cut_from_store(self, member: Member) -> None:
-        """It trains on, and neither reads nor says anything."""
+        """The node continues training, but neither reads nor writes the store."""
         if member.running and not member.mute:
             member.cut_off = True
 
     def back_to_store(self, member: Member) -> None:
-        """It reads what was decided meanwhile."""
+        """The node reads what was decided meanwhile."""
         if member.running and member.cut_off:
             member.cut_off = False
             member.able_since_s = self.now_s
@@ -241,25 +241,25 @@ class Cluster:
             member.hear()
 
     def refuse(self, member: Member) -> None:
-        """The store takes nothing of it any more, as of a user who has lost a right."""
+        """The store refuses the node's writes, as for a user who has lost a right."""
         member.refused = True
 
     def take_again(self, member: Member) -> None:
-        """The store takes what it says."""
+        """The store takes the node's writes again."""
         if member.refused:
             member.refused = False
             member.able_since_s = self.now_s
             member.post_on()
 
     def _see_lost(self, victim: Member) -> None:
-        """Some of those who were connected to it report it; the first report counts."""
+        """Some peers of the node report it as lost; the first report counts."""
         able = [m for m in self.members if m.awake and victim.node in m.view.participants()]
         for _ in range(min(2, len(able))):
             reporter = able.pop(self.pick(len(able)))
             self.report(reporter, victim)
 
     def report(self, reporter: Voice, victim: Member, cause: str = "disconnect") -> None:
-        """One says that another is lost, after it has thought of whether it is itself cut off."""
+        """A node reports another as lost, unless it concludes that it is itself cut off."""
         delay_s = 0.0
         if isinstance(reporter, Member):
             away = [m.node for m in self.members if not m.running or self.apart(reporter, m)]
@@ -270,18 +270,18 @@ class Cluster:
     # ---------------------------------------------------------------- the network
 
     def cut_off(self, one: Member, other: Member) -> None:
-        """These two do not reach each other any more, and each says that the other is lost."""
+        """These two nodes no longer reach each other, and each reports the other as lost."""
         self._cuts.add(frozenset((one.name, other.name)))
         for reporter, victim in ((one, other), (other, one)):
             if reporter.awake and victim.node in reporter.view.participants():
                 self.agenda.after(DETECT_S * self.uniform(0.5, 1.5), self.report, reporter, victim)
 
     def join_up(self, one: Member, other: Member) -> None:
-        """They reach each other again."""
+        """The two nodes reach each other again."""
         self._cuts.discard(frozenset((one.name, other.name)))
 
     def heal_cuts(self) -> None:
-        """All reach all."""
+        """All nodes reach each other."""
         self._cuts.clear()
 
     def apart(self, one: Member, other: Member) -> bool:
@@ -315,7 +315,7 @@ class Cluster:
         self.launcher.hear()
 
     def lose_store(self) -> None:
-        """The store loses the run; those who had read it give it back after a lease."""
+        """The store loses the run; nodes that had read it refill it after a lease."""
         if not self.log.lost:
             self.log.lose()
             self.leases.wipe()
@@ -349,7 +349,7 @@ class Cluster:
         self.agenda.after(self.scenario.step_s * share / slowest, self._tick)
 
     def _sweep(self) -> None:
-        """What is looked at once a second: cuts, stalls, the launcher's rounds, standstills."""
+        """The checks of every second: cuts, stalls, the launcher's rounds, standstills."""
         state = self.log.state
         if self.log.takes:
             self._judge_cuts(state)
@@ -362,7 +362,7 @@ class Cluster:
         self.agenda.after(SWEEP_S, self._sweep)
 
     def _judge_cuts(self, state: State) -> None:
-        # In order: that of a set differs from process to process, and each report draws a delay.
+        # In order: that of a set differs between processes, and each report draws a delay.
         for one, other in sorted(sorted(pair) for pair in self._cuts):
             reporter, victim = self._by_name[one], self._by_name[other]
             between = {reporter.node, victim.node} <= state.participants()
@@ -370,7 +370,7 @@ class Cluster:
                 self.report(reporter, victim)
 
     def _note_hush(self) -> None:
-        """How long the store has taken nothing, if that is long enough for all to have seen it."""
+        """Note how long the store took nothing, if that was long enough for all to see it."""
         if not self.log.takes:
             if self._hushed_since_s is None:
                 self._hushed_since_s = self.now_s
@@ -384,7 +384,7 @@ class Cluster:
         self.agenda.after(BEAT_S, self._beat)
 
     def _judge_stall(self, state: State) -> None:
-        """Members wait in vain for messages that nobody has any more."""
+        """Report a stall if members wait for messages that no node has any more."""
         waits = self.plane.stuck and state.reconfiguration is None
         self._stood_s = self._stood_s + SWEEP_S if waits else 0.0
         if self._stood_s < STALL_S:

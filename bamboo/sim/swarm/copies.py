@@ -1,7 +1,7 @@
-"""What a node has of the model's state, by its own account.
+"""What a node holds of the model's state, by its own account.
 
-Rule: a copy is of one slot, as it is before `step`. It changes by taking that step and in no other
-way; whoever stops keeps what he had, until all go on in a new layout.
+Rule: a copy belongs to one slot, in its state before `step`. It changes only by taking that step. A
+node that stops keeps what it had, until all nodes continue in a new layout.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from bamboo.topology.slots import Slot
 
 @dataclass(slots=True)
 class Copy:
-    """The state of one slot here, as owner, shadow, or one that is to be a shadow."""
+    """The state of one slot on this node, as owner, shadow, or future shadow."""
 
     slot: Slot
     first: int
@@ -24,11 +24,11 @@ class Copy:
     """Whether it has its whole gradient, and has sent its squares."""
     joining: bool = False
     born: int = 0
-    """The step that it was first here as; it has taken those since."""
+    """The step before which it was made; it has taken all steps since."""
     hit: int | None = None
-    """Of a successor that has not caught up: the step that was hit."""
+    """For a successor that has not caught up: the step in which the owner was lost."""
     version: int = 0
-    """Of the same: where the replica stood."""
+    """Likewise, the step before which the replica stood."""
 
     def take(self) -> None:
         """The step is done."""
@@ -38,7 +38,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Kept:
-    """What a node that has stopped holds, for the others to fetch."""
+    """What a stopped node holds, for other nodes to fetch."""
 
     stopped: list[tuple[int, int, int, int]] = field(default_factory=list)
     """(first, stop, step, reach)."""
@@ -47,13 +47,13 @@ class Kept:
     """(step, layer)."""
 
     def take(self, copy: Copy, *, owner: bool, safe_step: int) -> None:
-        """A copy that is worked on no more."""
+        """Keep a copy that no longer changes."""
         reach = copy.step + 1 if owner and copy.exchanged else copy.step
         self.stopped.append((copy.first, copy.stop, copy.step, reach))
         self.norms |= {s for s in (copy.step - 1, copy.step - 2) if s >= max(copy.born, safe_step)}
 
     def holdings(self) -> tuple[Holding, ...]:
-        """As it is said."""
+        """The holdings, as the node reports them."""
         out = [Holding(first=a, stop=b, step=s, reach=r) for a, b, s, r in self.stopped]
         known = {(s, layer) for a, b, s, _ in self.stopped for layer in range(a, b)}
         out += [
@@ -63,18 +63,18 @@ class Kept:
         return tuple(out)
 
     def known_norms(self) -> tuple[Norm, ...]:
-        """As it is said."""
+        """The norms, as the node reports them."""
         return tuple(Norm(step=s, total_square=1.0) for s in sorted(self.norms))
 
     def reach_to(self, base: int) -> None:
-        """Take the step that only lacked the norm."""
+        """Take the step for which only the norm was missing."""
         self.stopped = [(a, b, base if r == base else s, r) for a, b, s, r in self.stopped]
 
     def layers_at(self, step: int) -> set[int]:
-        """Which are here as they are before `step`."""
+        """The layers that are here in their state before `step`."""
         here = {layer for a, b, s, _ in self.stopped if s == step for layer in range(a, b)}
         return here | {layer for at, layer in self.fetched if at == step}
 
     def clear(self) -> None:
-        """All go on."""
+        """All nodes continue."""
         self.stopped, self.norms, self.fetched = [], set(), set()

@@ -1,7 +1,7 @@
 """A scenario drawn from one seed.
 
-Rule: everything is drawn here, before the world begins, and stands in the scenario: the same seed
-is the same world on every machine. What a scenario says does not change with the release.
+Rule: everything is drawn here, before the world begins, and is part of the scenario, so the same
+seed is the same world on every machine. The meaning of a scenario does not change with the release.
 """
 
 import random
@@ -9,17 +9,17 @@ import random
 from bamboo.sim.swarm.scenario import Fault, Scenario
 
 BURST = 0.6
-"""So many faults come soon after another, while what follows from that one is under way."""
+"""Share of the faults that come soon after another one, while its consequences are in progress."""
 
 RELEASED = 0.3
-"""In so many worlds nodes are given back, whatever else goes wrong."""
+"""Share of the worlds in which nodes are given back, beside all other faults."""
 
 REFUSING = 0.5
-"""In so many worlds the store refuses what is written, once or some times, whatever else goes
-wrong, or refuses one node."""
+"""Share of the worlds in which the store refuses writes once or several times, or those of one
+node, beside all other faults."""
 
 FAILED = 0.3
-"""In so many worlds nodes meet faults of their own, and for a while those that come as well."""
+"""Share of the worlds in which nodes meet faults of their own, and for a while new nodes do too."""
 
 KINDS = {
     "lose": 20,
@@ -45,11 +45,11 @@ KINDS = {
     "stop": 4,
     "reconsider": 2,
 }
-"""Faults, each as often as its share."""
+"""Kinds of faults, repeated according to their share."""
 
 
 NOTICED_EVERY = 10
-"""Of so many seeds one has a world in which nothing goes wrong but notices, each in time."""
+"""One of this many seeds has a world with no faults but notices, each in time."""
 
 
 def draw(seed: int) -> Scenario:
@@ -69,7 +69,7 @@ def draw(seed: int) -> Scenario:
     heal_s = between(4.0, 14.0)
     twice = rng.random() < 0.25
     most = int(heal_s / step_s)
-    ends_early = rng.random() < 0.25  # while things go wrong
+    ends_early = rng.random() < 0.25  # while faults still come
     steps = rng.randrange(most // 3 + 2, most + 4) if ends_early else most + rng.randrange(8, 24)
     return Scenario(
         seed=seed,
@@ -174,7 +174,7 @@ def _faults(rng: random.Random, heal_s: float) -> tuple[Fault, ...]:
 
 
 def _refusals(rng: random.Random, heal_s: float) -> list[Fault]:
-    """Windows in which the store takes nothing: some shorter, some longer than a lease."""
+    """Periods in which the store refuses writes: some shorter, some longer than a lease."""
     out = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         at_s, for_s = 0.3 + (heal_s - 0.5) * rng.random(), 9 * rng.random()

@@ -1,7 +1,7 @@
-"""A node's part in what is sent ahead of a new layout: sent by who owns it, followed by who will.
+"""A node's part in the prefetch for a new layout: an owner sends, and a future owner follows.
 
-Rule: a feed that has come whole takes the steps that its source takes, and is said to be here once
-all of this node's are; see `bamboo/runtime/state/prefetch.py`, which this follows.
+Rule: a feed that has arrived whole takes the steps that its source takes, and is reported once all
+feeds of this node are here. It models `bamboo/runtime/state/prefetch.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from bamboo.sim.swarm.member import Member
 
 AGAIN_S = 0.2
-"""After so long a receiver that is not there, or has not read it yet, is sent to again."""
+"""Time after which a feed is sent again to a receiver that is absent or has not yet read of it."""
 
 
 class Feeds:
-    """Of one node."""
+    """The feeds of one node."""
 
     def __init__(self, member: "Member") -> None:
         self._me = member
         self.copies: dict[Feed, Copy] = {}
-        """What has come whole."""
+        """Feeds that have arrived whole."""
         self.wanted: frozenset[Feed] = frozenset()
-        """Of those that this node receives, the ones that go on."""
+        """Feeds that this node receives and that are still wanted."""
         self._sending: frozenset[Feed] = frozenset()
         self._said: frozenset[Feed] = frozenset()
 
     def sync(self, state: State) -> None:
-        """Begin and end feeds as the newest state has them."""
+        """Start and end feeds as the newest state says."""
         me, feeds = self._me, feeds_under_way(state)
         sending = frozenset(feed for feed in feeds if feed.source == me.node)
         for feed in sorted(sending - self._sending, key=lambda f: (f.receiver, f.first)):
@@ -45,7 +45,7 @@ class Feeds:
             self._said = self.wanted
 
     def _sent(self, feed: Feed) -> None:
-        """It has come to its receiver, as it was at a boundary, if both still want that."""
+        """The feed arrives at its receiver, in its state at a boundary, if both still want it."""
         me, world = self._me, self._me.world
         if not me.running or feed not in self._sending:
             return
@@ -63,7 +63,7 @@ class Feeds:
         world.plane.changed()
 
     def shipped(self) -> None:
-        """This node stops: what it sent of the steps that it has taken still arrives."""
+        """This node stops; what it sent of the steps that it has taken still arrives."""
         for feed in self._sending:
             receiver, own = self._me.world.member(feed.receiver), self._me.owned.get(feed.slot)
             copy = None if receiver is None else receiver.feeds.copies.get(feed)
@@ -71,7 +71,7 @@ class Feeds:
                 copy.step = max(copy.step, own.step)
 
     def serve(self) -> None:
-        """Say that all is here, once."""
+        """Report once that all feeds are here."""
         wanted = self.wanted
         if not wanted or wanted == self._said or not wanted.issubset(self.copies):
             return
@@ -80,10 +80,10 @@ class Feeds:
         self._me.say(Prepared(node=self._me.node, since=since, bytes=1, followed_bytes=0))
 
     def stand_after(self, step: int) -> bool:
-        """Whether all that is waited for has taken this step."""
+        """Whether all wanted feeds have taken this step."""
         return all(copy.step > step for feed, copy in self.copies.items() if feed in self.wanted)
 
     def take(self) -> list[Copy]:
-        """Hand over what is here."""
+        """Return and remove all feeds that are here."""
         copies, self.copies, self.wanted = list(self.copies.values()), {}, frozenset()
         return copies

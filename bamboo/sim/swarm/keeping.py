@@ -1,5 +1,5 @@
-"""A node's part in keeping what notices leave without a home: it says when that is due, and stores
-its parts once all stand still. See `save_watch` and `stopped` in `bamboo/runtime/state`.
+"""A node's part in an emergency checkpoint: it reports when one is due, and stores its parts once
+all nodes stand still. See `save_watch` and `stopped` in `bamboo/runtime/state`.
 """
 
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 LAYER_BYTES = 1000
 PROMPT_S = 0.02
-"""A world in which all read and speak so soon may be expected to keep what it has the time for."""
+"""Delay of reads and reports below which a world must store what it has time for."""
 
 
 def in_time(scenario: Scenario) -> bool:
-    """Whether nothing goes wrong in a world but notices, each long enough for one node to store all
-    that there is, after the step in hand: then no step is lost."""
+    """Whether notices are the only faults of a world, each long enough for one node to store all
+    state after the present step. Then no step is lost."""
     needed_s = SLACK * scenario.save_s + MARGIN_S + scenario.step_s
     prompt = max(scenario.read_s, scenario.say_s) <= PROMPT_S
     calm = not (scenario.commit_s or scenario.twice or scenario.budget_step)
@@ -35,20 +35,20 @@ def in_time(scenario: Scenario) -> bool:
 
 
 def check_lost(world: "Cluster", step: int) -> None:
-    """Of a run that goes on from `step`, or ends with that stored: no step is lost."""
+    """Checks a run that continues from `step`, or ends with it stored: no step is lost."""
     if in_time(world.scenario) and step < world.plane.done:
         raise Red("lost", f"{world.plane.done} steps were taken, what is left is of step {step}")
 
 
 def check_given_up(world: "Cluster", step: int) -> None:
-    """Of a run that waited for nodes in vain, with that stored: it had a step to take."""
+    """Checks a run that waited for nodes in vain, with `step` stored: it had a step to take."""
     steps, live = world.scenario.steps, world.log.state.roll.live
     if live and step >= steps:
         raise Red("given up", f"all {steps} steps are taken and stored, and nodes are there")
 
 
 class Keeping:
-    """Of one node."""
+    """The emergency checkpoints of one node."""
 
     def __init__(self, member: "Member") -> None:
         self._me = member
@@ -62,7 +62,7 @@ class Keeping:
         self._step_s = 0.0
 
     def read(self, state: State) -> None:
-        """A decision that was read here."""
+        """The node has read a decision."""
         known, found = self._emergency, None if self._is_over(state) else state.emergency
         if found is None or known is None or found.since != known.since:
             self.holding = False
@@ -84,7 +84,7 @@ class Keeping:
         self._stepped_s = now_s
 
     def serve(self) -> None:
-        """Hold, and say that it is due, if it is."""
+        """Hold, and report that the checkpoint is due, if it is."""
         if self._emergency is None:
             return
         now_s = self._me.world.now_s

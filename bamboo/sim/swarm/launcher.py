@@ -1,7 +1,7 @@
-"""The launcher of a played world: it rents, ends what is not needed, waits, measures and stops.
+"""The launcher of a played world: it rents, ends unneeded instances, waits, measures and stops.
 
-Rule: it decides nothing about the run but says what it sees, as `cli/launcher.py` does. A successor
-of one that died knows what the log says, and nothing else.
+Rule: it decides nothing about the run and only reports what it sees, like `cli/launcher.py`. The
+successor of a dead launcher knows only what the log says.
 """
 
 from typing import TYPE_CHECKING
@@ -46,16 +46,16 @@ class Launcher(Voice):
         self._patience = Patience(patience_s=scenario.patience_s, park_s=scenario.park_s)
         self._clock = WaitClock(lease_s=self.world.policy.gone_s)
 
-    # ---------------------------------------------------------------- its life
+    # ---------------------------------------------------------------- life and death
 
     def die(self) -> None:
-        """Its process ends; a successor begins some seconds later, from the log."""
+        """Its process ends; a successor starts some seconds later, from the log."""
         if self.running:
             self.running = False
             self.world.agenda.after(3.0, self._succeed)
 
     def overtaken(self) -> None:
-        """Its decisions count no more: it takes the new history."""
+        """Its decisions no longer count: it takes the new history."""
         self.version, self.fills = 0, self.world.log.fills
         self.view = self.world.log.first
         self.hear()
@@ -88,7 +88,7 @@ class Launcher(Voice):
     # ---------------------------------------------------------------- its rounds
 
     def sweep(self) -> None:
-        """Look after the fleet, and say what is to be said."""
+        """Check the fleet, and send the reports that are due."""
         if not self.awake or self.view.phase is Phase.FINISHED:
             return
         if not self.can_write:
@@ -110,7 +110,7 @@ class Launcher(Voice):
             )
 
     def _rent(self) -> None:
-        """Replace what is lost or has a notice, and end what is gone or left over."""
+        """Replace lost nodes and those with a notice, and end gone or unneeded ones."""
         world, state, scenario = self.world, self.view, self.world.scenario
         nodes = {str(node.id): node for node in state.nodes}
         here = self._booting
@@ -141,7 +141,7 @@ class Launcher(Voice):
             self.say_at_once(event)
 
     def _miss(self) -> None:
-        """Say who is gone whose instance has ended and whom nobody has missed."""
+        """Report nodes as gone whose instance has ended, if no other node has."""
         world = self.world
         for member in world.members:
             if member.is_live_in(self.view) and member.ended_for_s() >= world.policy.gone_s:

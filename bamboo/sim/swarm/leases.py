@@ -1,7 +1,7 @@
 """The leases of a played world: every node beats and judges the others, as its agent does.
 
-Rule: who is gone is judged by `core.detector` from what the store shows and from what the observer
-knows of its own writes, and from nothing else.
+Rule: `core.detector` judges which nodes are gone, only from what the store shows and from what the
+observer knows of its own writes.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.5
 REPORTERS = 2
-"""So many of those who judge a node to be gone say so; what more say changes nothing."""
+"""Number of observers that report a node as gone; more reports change nothing."""
 
 
 class Watch:
@@ -31,11 +31,11 @@ class Watch:
         self.writes = Writes(every_s=BEAT_S, clock=lambda: world.now_s)
         self.view = LeaseView()
         self.calm: tuple[float, float] | None = None
-        """When it could have looked last and would have seen all grow, and what its writes vouched
-        for by then. A world is calm most of its time, so such a look is made up for later."""
+        """The time of the last skipped look, at which all leases would have grown, and what the
+        node's writes proved by then. Most looks find no change, so they are made up for later."""
 
     def make_up(self) -> None:
-        """Have the view that the looks left out would have left, but for the counters."""
+        """Set the view to what the skipped looks would have left, except for the counters."""
         if self.calm is not None:
             at_s, in_all_s = self.calm
             seen = tuple(replace(one, in_all_s=in_all_s) for one in self.view.seen)
@@ -43,7 +43,7 @@ class Watch:
 
 
 class Leases:
-    """Of one world; `go_round` is called every BEAT_S."""
+    """The leases of one world; `go_round` is called every BEAT_S."""
 
     def __init__(self, world: "Cluster") -> None:
         self._world = world
@@ -52,12 +52,12 @@ class Leases:
         self._beats = 0
 
     def wipe(self) -> None:
-        """The store loses them."""
+        """The store loses the leases."""
         self._leases.clear()
 
     def go_round(self) -> None:
-        """One after the other beats and looks: whoever comes first after an outage sees old leases
-        of all others."""
+        """Each node in turn beats and looks. After an outage the first one sees old leases of all
+        others."""
         world = self._world
         self._beats += 1
         awake = [member for member in world.members if member.awake]
@@ -80,8 +80,8 @@ class Leases:
                 reporter.say_at_once(event)
 
     def _is_calm(self) -> bool:
-        """Whether everybody beat the last time: who has seen all their leases before would see
-        nothing new but the time."""
+        """Whether all nodes beat last time. A node that saw all their leases before would then see
+        no change but the time."""
         least_s = self._world.now_s - 1.5 * BEAT_S
         return all(
             node.id in self._leases and self._leases[node.id].beaten_at_s >= least_s

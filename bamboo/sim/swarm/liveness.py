@@ -1,6 +1,6 @@
-"""That a played world goes on once it has healed: no standstill, no slot bare, nobody idle.
+"""Checks that a healed world makes progress: no standstill, no slot without a shadow, no idle node.
 
-Rule: looked at once a second, and only from `heal_s` on; each has its time to come right by itself.
+Rule: it checks once a second, from `heal_s` on; each condition has a time limit to be resolved.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Liveness:
-    """Of one world."""
+    """The liveness of one world."""
 
     def __init__(self, world: "Cluster") -> None:
         self._world = world
@@ -55,8 +55,8 @@ class Liveness:
             raise Red("protection", f"a slot has no shadow for {most_s:.0f} s: {state.sentence}")
 
     def _look_at_idle(self, state: State) -> None:
-        """Nobody does the work of two for long while somebody stands by, and no run stays small
-        for whom there are nodes."""
+        """No node owns several slots for long while a standby is there, and no run stays small
+        while there are nodes for it."""
         world, assignment = self._world, state.assignment
         trains = state.reconfiguration is None and state.stop_reason is None and not state.finished
         far = world.plane.done < world.scenario.steps - 3

@@ -1,6 +1,6 @@
-"""Many seeds, on all cores, in their order.
+"""Many seeds, on all cores, in order.
 
-Rule: what is found does not depend on how many processes look for it.
+Rule: the findings do not depend on the number of processes.
 """
 
 from collections import Counter
@@ -16,16 +16,16 @@ PORTION = 50
 
 @dataclass(slots=True)
 class Tally:
-    """What so many seeds came to, up to the first that is not green."""
+    """The results of a number of seeds, up to the first that is not green."""
 
     seeds: int = 0
     events: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Of the runs that were played."""
+    """Outcomes of the played runs."""
     red: Verdict | None = None
 
     def add(self, verdict: Verdict) -> None:
-        """One more."""
+        """Add one verdict."""
         self.seeds += 1
         self.events += verdict.events
         if verdict.green:
@@ -45,8 +45,8 @@ def play_portion(seeds: range) -> Tally:
 
 
 def play_many(seeds: range, *, processes: int = 0) -> Iterator[Tally]:
-    """Portions of `seeds`, in their order, up to the first with a seed that is not green. On all
-    cores, or so many processes. Raises ProcessLost."""
+    """Portions of `seeds`, in order, up to the first with a seed that is not green. On all cores,
+    or on `processes` processes. Raises ProcessLost."""
     portions = (seeds[at : at + PORTION] for at in range(0, len(seeds), PORTION))
     workers = min(processes or cores(), -(-len(seeds) // PORTION))
     for tally in in_order(play_portion, portions, processes=workers):

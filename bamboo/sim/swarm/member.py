@@ -1,9 +1,9 @@
 """A node as its runtime behaves: it performs what is addressed to it and tells the truth.
 
-Rule: it decides nothing about membership. Its account of what it holds is its own; what it owns and
-shadows follows from the decisions that it has read, and from nothing else. See `bamboo/runtime`:
-`trainer` and `boundary` are what is modelled here, but for a slot that waits a moment for its taker
-(there is no time here; any order may come anyway); `rebuild` is in `rebuilding`.
+Rule: it decides nothing about membership. Its account of what it holds is its own. What it owns and
+shadows follows only from the decisions that it has read. It models `trainer` and `boundary` of
+`bamboo/runtime`, except that no slot waits a moment for the node that takes it (operations take no
+time here; any order may occur anyway). `rebuild` is modelled in `rebuilding`.
 """
 
 from typing import TYPE_CHECKING
@@ -66,7 +66,7 @@ class Member(Voice):
         self.node, self.instance, self.zone = node, instance, zone
         self.view: State = world.log.first
         self.era = 0
-        """Of the layout that its copies are of."""
+        """The era of the layout of its copies."""
         self.owned: dict[Slot, Copy] = {}
         self.shadowed: dict[Slot, Copy] = {}
         self.sending: dict[Slot, Sending] = {}
@@ -77,22 +77,22 @@ class Member(Voice):
         self.saver, self.keeping = Saver(self), Keeping(self)
         self.speed = 1.0
         self.able_since_s = world.now_s
-        """Since when it could have beaten, as far as that is its own doing."""
+        """The time from which it was able to beat, as far as that depends on itself."""
         self.ended_at_s: float | None = None
         self.read_salt = len(world.members)
-        """Which of several sources it takes."""
+        """Selects which of several sources it takes."""
         self._handed_over = False
         self._yielded: set[tuple[Slot, int]] = set()
         self._finished: tuple[Slot, ...] = ()
         self._behind = False
 
-    # ---------------------------------------------------------------- its life
+    # ---------------------------------------------------------------- life and death
 
     def die(self) -> None:
         self.world.lose(self)
 
     def ended_for_s(self) -> float:
-        """How long ago its process ended; 0: it has not."""
+        """Time since its process ended; 0 if it runs."""
         return 0.0 if self.ended_at_s is None else self.world.now_s - self.ended_at_s
 
     def overtaken(self) -> None:
@@ -127,7 +127,7 @@ class Member(Voice):
             self._perform(effect, state)
 
     def _note_caught_up(self, state: State) -> None:
-        """Who has caught up says again that it has finished: see `bamboo.runtime.node.finish`."""
+        """A node that has caught up reports its finish again: see `bamboo.runtime.node.finish`."""
         behind = any(failover.successor == self.node for failover in state.failovers)
         done = bool(self.owned) and self._finished == tuple(self.owned)
         if self._behind and not behind and done and self.node not in state.finished:
@@ -161,7 +161,7 @@ class Member(Voice):
             self.world.plane.changed()
             for slot, copy in list(self.shadowed.items()):
                 if assignment.shadow(slot) == self.node:
-                    copy.joining = False  # it joined in the very decision that stops all
+                    copy.joining = False  # it joined in the same decision that stops all nodes
                 elif reconfiguration.planned:
                     del self.shadowed[slot]
         self.rebuilding.sync(state)
@@ -171,7 +171,7 @@ class Member(Voice):
         assert assignment is not None
         self.world.plane.changed()
         for slot in [s for s in self.owned if assignment.owner(s) != self.node]:
-            copy = self.owned.pop(slot)  # moved at a boundary: the roles are exchanged
+            copy = self.owned.pop(slot)  # moved at a boundary: owner and shadow are exchanged
             copy.begun = copy.exchanged = False
             copy.hit = None
             self.shadowed[slot] = copy
@@ -198,7 +198,7 @@ class Member(Voice):
                 del self.shadowed[slot]
 
     def _sent(self, transfer: Transfer) -> None:
-        """The copy of a boundary has come to its receiver, if both still want that."""
+        """The copy of a boundary arrives at its receiver, if both still want it."""
         found, world = self.sending.get(transfer.slot), self.world
         if not self.running or found is None or found.transfer != transfer:
             return
@@ -257,7 +257,7 @@ class Member(Voice):
         self.install(state, 0)
 
     def install(self, state: State, step: int) -> None:
-        """Own and shadow what the state says, as it is before `step`."""
+        """Own and shadow what the state says, in its state before `step`."""
         assignment = state.assignment
         assert assignment is not None
         cut = self.world.cut(state)
@@ -305,7 +305,7 @@ class Member(Voice):
         return not hold or copy.step <= self.begun_step()
 
     def serve(self, safe_step: int) -> None:
-        """Say what can be said by now."""
+        """Send the reports that are due."""
         self.keeping.serve()
         self.rebuilding.serve(safe_step)
         self.feeds.serve()
@@ -352,7 +352,7 @@ class Member(Voice):
             self.say(event)
 
     def guarded(self, slot: Slot) -> NodeId | None:
-        """The receiver whose word counts for what is safe of a slot, if there is one."""
+        """The receiver whose acknowledgement decides what is safe of a slot, if there is one."""
         found = self.sending.get(slot)
         return None if found is None or found.close_at is None else found.transfer.receiver
 
@@ -388,12 +388,12 @@ class Member(Voice):
         self.say(NodeFinished(node=self.node, step=self.last_step))
 
     def stepped(self, copy: Copy) -> None:
-        """An owned slot has taken a step, or has a new owner: it stands before one."""
+        """An owned slot has taken a step, or has a new owner: it stands at a boundary."""
         self.keeping.stepped()
         if not self.rebuilding.frozen:
             self.saver.boundary(copy)
 
     def is_live_in(self, state: State) -> bool:
-        """Whether the run counts it."""
+        """Whether the run counts it as live."""
         found = state.node(self.node)
         return found is not None and found.status not in (NodeStatus.GONE, NodeStatus.LEFT)

@@ -1,12 +1,12 @@
-"""The steps themselves: who has begun, exchanged and taken which, over all nodes.
+"""The steps themselves: which node has begun, exchanged and taken which step.
 
-    begin     an owner computes its step; nobody is two steps beyond the oldest copy that counts
-    exchange  all slots are in the step: its whole gradient is there, its squares go to all
+    begin     an owner computes its step; no owner is two steps beyond the oldest copy that counts
+    exchange  all slots are in the step: its whole gradient is there, its squares go to all owners
     take      an owner that has the squares of all slots takes the step
     ship      shadows follow their owners
 
-Rule: messages are not modelled one by one. What a lost node may have taken with it is left to
-chance: squares that did not arrive, a gradient that its shadow got, or what only two neighbours
+Rule: messages are not modelled one by one. Whether a lost node's last messages arrived is random:
+squares that did not arrive, a gradient that its shadow received, or data that only two neighbours
 had.
 """
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from bamboo.sim.swarm.member import Member
 
 MOST = 0.85
-"""Of those who could go on at one instant do so."""
+"""Share of the nodes that continue at one time, of those that could."""
 
 
 class Row:
-    """A slot with who acts as its owner and who follows it."""
+    """A slot with its acting owner and its followers."""
 
     __slots__ = ("copy", "counts", "follows", "owner", "slot")
 
@@ -34,11 +34,11 @@ class Row:
         self.slot, self.owner, self.copy = slot, owner, copy
         self.follows: list[tuple[Member, Copy]] = []
         self.counts: list[Copy] = []
-        """What a loss may find named as the shadow; without any the owner's own."""
+        """The copies that a loss may find as the shadow; if there are none, the owner's own."""
 
     @property
     def safe_step(self) -> int:
-        """The oldest that counts stands here."""
+        """The step of the oldest copy that counts."""
         step = self.copy.step
         if self.counts:
             step = self.counts[0].step
@@ -48,7 +48,7 @@ class Row:
 
 
 class Plane:
-    """All copies of the layout of now."""
+    """All copies of the present layout."""
 
     def __init__(self, world: "Cluster") -> None:
         self._world = world
@@ -58,31 +58,31 @@ class Plane:
         self._era = -1
         self._phase = 0
         self.base = 0
-        """The step that the layout of now began with."""
+        """The step with which the present layout began."""
         self.safe_step = 0
         self.pruned = 0
-        """Nobody keeps messages of steps before this one."""
+        """Messages of steps before this one are no longer kept."""
         self.posted: dict[Slot, int] = {}
-        """The last step of which the squares of a slot went to all."""
+        """The last step for which the squares of a slot reached all nodes."""
         self.stuck = False
-        """Whether messages are lost that nobody can repeat."""
+        """Whether messages are lost that no node can repeat."""
         self._hit: dict[int, set[Slot]] = {}
         """By step, slots whose owner was lost in it."""
         self.done = 0
         """Steps that all slots have taken."""
 
     def changed(self) -> None:
-        """Roles, or who is there, changed."""
+        """Roles or members have changed."""
         self._dirty = True
 
     def fell_back(self, state: State) -> None:
-        """The run is another one from `state` on."""
+        """The store fell back: the run continues from `state`."""
         self._dirty = True
         if state.era < self._era:
             self._era, self.posted = -1, {}
 
     def begins(self, state: State, base: int) -> None:
-        """A layout begins, seen by the first who goes on in it."""
+        """A layout begins, as the first node that continues in it sees it."""
         if state.era == self._era:
             return
         self._era, self.base = state.era, base
@@ -93,7 +93,7 @@ class Plane:
         self._dirty = True
 
     def promoted(self, slot: Slot, step: int) -> None:
-        """A successor tells all what the steps came to that its replica had taken."""
+        """A successor sends all nodes the results of the steps that its replica had taken."""
         self._dirty = True
         if slot in self.posted:
             self.posted[slot] = max(self.posted[slot], step - 1)
@@ -112,7 +112,7 @@ class Plane:
         newest = max(here, key=lambda m: m.version, default=None)
         for member in here:
             if newest is not None and not member.is_live_in(newest.view):
-                continue  # those who have read that hear it no more
+                continue  # nodes that have read of that ignore it
             for slot in member.owned:
                 other = claims.get(slot)
                 if other is not None and other.view.generation == member.view.generation:
@@ -140,7 +140,7 @@ class Plane:
     # ---------------------------------------------------------------- what is safe
 
     def _counting(self, row: Row) -> list[Copy]:
-        """The copies of a slot that a loss may find named as its shadow."""
+        """The copies of a slot that a loss may find as its shadow."""
         names = {
             self._named(row.owner.view, row.slot),
             self._named(self._world.log.state, row.slot),
@@ -164,7 +164,7 @@ class Plane:
     # ---------------------------------------------------------------- time goes on
 
     def tick(self) -> float:
-        """One part of a step; how long it takes, as a share of one."""
+        """Advance by one part of a step; returns its duration as a share of a step."""
         self._phase = (self._phase + 1) % 3
         rows = self.rows
         if rows:
@@ -214,7 +214,7 @@ class Plane:
     # ---------------------------------------------------------------- losses
 
     def loses(self, member: "Member") -> None:
-        """What was on its way from a node that is lost may arrive, or not."""
+        """The messages in transit from a lost node may arrive, or not."""
         self._dirty = True
         if member.era != self._era:
             return
@@ -232,7 +232,8 @@ class Plane:
             self._hit_in(slot, copy)
 
     def _hit_in(self, slot: Slot, copy: Copy) -> None:
-        """Two neighbours lost within one step may take with them what only they had."""
+        """Two neighbours that are lost within one step may take data with them that only they
+        had."""
         hit = self._hit.setdefault(copy.step, set())
         near = {(slot.stage + 1), (slot.stage - 1)}
         for other in hit | self._hit.get(copy.step - 1, set()):

@@ -1,7 +1,7 @@
-"""A node's part in a reconfiguration: stop, say what is here, fetch what is lacking, go on.
+"""A node's part in a reconfiguration: stop, report holdings, fetch what it lacks, continue.
 
-Rule: what is said to be here is what its own account has. A layer comes only from a node that has
-it and is there; see `bamboo/runtime/node/reconfiguration.py`, which this follows.
+Rule: a node reports only what its own account has. A layer comes only from a live node that has it.
+It models `bamboo/runtime/node/reconfiguration.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bamboo.sim.swarm.member import Member
 
 AGAIN_S = 0.3
-"""After so long a source that does not answer is asked again."""
+"""Time after which a source that does not answer is asked again."""
 
 
 class Rebuilding:
@@ -34,7 +34,7 @@ class Rebuilding:
     # ---------------------------------------------------------------- stopping
 
     def agree(self, since: int) -> None:
-        """Begin no step, and say which was begun last."""
+        """Begin no step, and report the last one begun."""
         self.since, self.holding = since, True
         step = self._me.begun_step()
         self._me.say(BoundaryReady(node=self._me.node, since=since, step=step))
@@ -50,7 +50,7 @@ class Rebuilding:
         self.boundary, self.frozen = None, True
 
     def serve(self, safe_step: int) -> None:
-        """Say what is here, once nothing moves any more."""
+        """Report the holdings once nothing changes any more."""
         if not self._stopping or not (self.frozen or self._at_boundary(safe_step)):
             return
         me = self._me
@@ -83,13 +83,13 @@ class Rebuilding:
     # ---------------------------------------------------------------- the new layout
 
     def sync(self, state: State) -> None:
-        """Begin to build what has been decided, once."""
+        """Start to build the decided layout, once."""
         reconfiguration = state.reconfiguration
         if reconfiguration is None:
             assignment = state.assignment
             out = assignment is None or self._me.node not in assignment.members()
             if out and (self.since >= 0 or self.building >= 0):
-                self._clear()  # who is in it is told to go on
+                self._clear()  # a node in the layout gets the effect to continue
             return
         if reconfiguration.base is None or self.building == reconfiguration.since:
             return
@@ -109,7 +109,7 @@ class Rebuilding:
         return {layer for s in slots for layer in range(cut[s.stage], cut[s.stage + 1])}
 
     def _fetch(self, state: State, reconfiguration: Reconfiguration) -> None:
-        """Everything has come, or what has not is asked for again."""
+        """Finish if all layers have arrived; ask again for those that have not."""
         me, base = self._me, reconfiguration.base
         assert base is not None
         if not me.running or self.building != reconfiguration.since:
@@ -134,7 +134,7 @@ class Rebuilding:
         me.say(LayoutBuilt(node=me.node, since=reconfiguration.since, bytes=len(missing)))
 
     def _can_be_had(self, layer: int, base: int, sources: tuple[NodeId, ...], since: int) -> bool:
-        """From the source that it is asked of; whoever is not there is found lost by others."""
+        """Whether the asked source can send it; other nodes find out if that source is lost."""
         world = self._me.world
         source = world.member(sources[(layer + self._me.read_salt) % len(sources)])
         if source is None or not source.awake or world.apart(self._me, source):

@@ -1,11 +1,11 @@
-"""How a checker says that it is not content.
+"""The exception by which a checker fails.
 
-Rule: it raises, with its name and a sentence; the first one ends the play.
+Rule: a checker raises it, with its name and a sentence; the first one ends the play.
 """
 
 
 class Red(Exception):
-    """A checker is not content."""
+    """A checker has failed."""
 
     def __init__(self, checker: str, sentence: str) -> None:
         super().__init__(f"{checker}: {sentence}")

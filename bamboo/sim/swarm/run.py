@@ -1,7 +1,7 @@
-"""One seed, or one scenario, played: green, or which checker was not content, when and why.
+"""Plays one seed or one scenario: green, or the checker that failed, with its time and reason.
 
-Rule: a broken assertion, a misuse or any other error of the core is a finding like a checker's: in
-production it would end the process that met it.
+Rule: a failed assertion, a misuse or any other error of the core counts as a finding, because in
+production it would end the process.
 """
 
 import traceback
@@ -16,22 +16,22 @@ from bamboo.sim.swarm.scenario import Scenario, from_text
 from bamboo.sim.swarm.trouble import KINDS
 
 AFTER_S = 120.0
-"""A world has so much time beyond what its steps need, after it has healed."""
+"""Time of a world beyond what its steps need, after it has healed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a play came out."""
+    """The result of a play."""
 
     seed: int
     checker: str = ""
-    """Which one was not content; empty: green."""
+    """The checker that failed; empty: green."""
     at_s: float = 0.0
     sentence: str = ""
     outcome: str = ""
-    """Of the run."""
+    """The outcome of the run."""
     events: int = 0
-    """Decisions that were asked for."""
+    """Number of requested decisions."""
     where: str = ""
     """For an error: where it was raised."""
 
@@ -41,7 +41,7 @@ class Verdict:
 
 
 def play(scenario: Scenario) -> Verdict:
-    """Play one scenario to its end, or to the first checker that is not content."""
+    """Play one scenario to its end, or to the first checker that fails."""
     world = Cluster(scenario)
     at_most_s = scenario.heal_s + AFTER_S + 6 * scenario.steps * scenario.step_s
     found: tuple[str, str, str] = ("", "", "")
@@ -79,7 +79,7 @@ def play_seed(seed: int) -> Verdict:
 
 
 def replay(text: str) -> Verdict:
-    """Play the scenario of a text. Raises InputError for a line that is not understood."""
+    """Play the scenario of a text. Raises InputError for a line that cannot be parsed."""
     scenario = from_text(text)
     for fault in scenario.faults:
         if fault.kind not in KINDS:

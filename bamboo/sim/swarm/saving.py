@@ -1,7 +1,7 @@
-"""Checkpoints of a played world: parts are stored behind the training, one completes, all may read.
+"""Checkpoints of a played world: nodes store parts behind the training, and one completes them.
 
-Rule: a checkpoint is complete when its manifest is there, and that is written only when all parts
-of one era are; what is torn is found when it is read. See `bamboo/runtime/state/checkpoints.py`.
+Rule: a checkpoint is complete when its manifest is there, which is written only when all parts of
+one era are. A torn part is found on reading. See `bamboo/runtime/state/checkpoints.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bamboo.sim.swarm.member import Member
 
 KEPT = 3
-"""So many complete ones stay."""
+"""Number of complete checkpoints that are kept."""
 
 
 class Vault:
@@ -30,10 +30,10 @@ class Vault:
         self.there: set[int] = set()
         self.torn: set[int] = set()
         self.failing = 0
-        """So many of the next parts cannot be stored."""
+        """Number of the next parts that cannot be stored."""
 
     def whole(self, step: int) -> bool:
-        """Whether it can be restored."""
+        """Whether the checkpoint of this step can be restored."""
         return step in self.there and step not in self.torn
 
     def put(self, step: int, era: int, stage: int) -> bool:
@@ -54,14 +54,14 @@ class Vault:
         return True
 
     def tidy(self, newest: int) -> None:
-        """Delete what is old, now that everybody may know of `newest`."""
+        """Delete old checkpoints, after all nodes may know of `newest`."""
         older = sorted(step for step in self.there if step < newest)
         for step in older[: max(0, len(older) - KEPT + 1)]:
             self.there.discard(step)
 
 
 class Saver:
-    """One node's part in that."""
+    """One node's part in checkpoints."""
 
     def __init__(self, member: "Member") -> None:
         self._me = member
@@ -69,7 +69,7 @@ class Saver:
         self._newest = 0
 
     def boundary(self, copy: Copy) -> None:
-        """An owned slot stands before a step, for the first time or as its new owner's."""
+        """An owned slot stands at a boundary, for the first time or with a new owner."""
         me, world = self._me, self._me.world
         every, slot = world.scenario.checkpoint_every, copy.slot
         pipelines = me.view.grid.pipelines
@@ -84,7 +84,7 @@ class Saver:
         world.agenda.after(world.save_s(), self._stored, copy.step, me.era, slot.stage)
 
     def keep(self, step: int, era: int, part: int, takes_s: float) -> None:
-        """Store a part while all stand still."""
+        """Store a part while all nodes stand still."""
         self._me.world.agenda.after(takes_s, self._stored, step, era, part)
 
     def _stored(self, step: int, era: int, stage: int) -> None:
@@ -101,7 +101,7 @@ class Saver:
             self._failed(step, era, "the disk is full")
 
     def complete(self, told: CompleteCheckpoint, state: State) -> None:
-        """All parts are said to be stored."""
+        """All parts are reported as stored."""
         delay_s = self._me.world.save_s() / 4
         shards = shards_of(state, told.era)
         self._me.world.agenda.after(delay_s, self._commit, told.step, told.era, shards)
@@ -119,7 +119,7 @@ class Saver:
         me.say(CheckpointDone(node=me.node, step=step, era=era))
 
     def known(self, state: State) -> None:
-        """The state names a complete one, and all train: older ones may go."""
+        """The state names a complete checkpoint, and all train: older ones may be deleted."""
         if state.reconfiguration is not None:
             return
         self._newest = max((made.step for made in state.checkpoints), default=0)

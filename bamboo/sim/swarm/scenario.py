@@ -5,8 +5,8 @@
     pipelines 2
     fault 3.25 stop_process who=4 for_s=6
 
-Rule: everything that a play depends on stands here, so a text is played the same everywhere. A
-line that is not understood is an error with its number.
+Rule: the scenario holds everything that a play depends on, so a text plays the same everywhere. A
+line that cannot be parsed is an error with its number.
 """
 
 import math
@@ -30,13 +30,13 @@ LIMITS: dict[str, tuple[float, float]] = {
     "step_s": (0.001, 3600),
     "twice": (0, 1),
 }
-"""Of what a world may be; all else from 0 to MOST."""
+"""Bounds of a world's parameters; all others are from 0 to MOST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that happens to the world. `who` and `other` count through those who are there
-    when it does."""
+    """A fault of the world. `who` and `other` are indices into the nodes that are present at its
+    time."""
 
     at_s: float
     kind: str
@@ -50,7 +50,7 @@ class Scenario:
     """The parameters of a world; times in seconds."""
 
     seed: int = 0
-    """Of what is left to chance within the world: who is how late."""
+    """Seed of the random choices within the world, such as delays."""
     pipelines: int = 1
     stages: int = 2
     redundancy: str = "stash"
@@ -61,24 +61,24 @@ class Scenario:
     elastic: bool = True
     pipelines_max: int = 1
     timed_grids: bool = False
-    """Whether the core knows how long the steps of each grid take."""
+    """Whether the core knows the step time of each grid."""
     standbys: int = 0
     replaced: bool = True
     """Whether lost nodes are replaced before the world heals."""
     checkpoint_every: int = 0
     resume_step: int = 0
-    """Begun from a checkpoint of this step; 0: from the beginning."""
+    """The run begins from a checkpoint of this step; 0: from the beginning."""
     steps: int = 20
     budget_step: int = 0
-    """The budget is spent at this step; 0: there is enough."""
+    """The step at which the budget is spent; 0: never."""
     step_s: float = 0.6
     read_s: float = 0.05
-    """What most need to read a decision; some need ten times as long."""
+    """Time in which most nodes read a decision; some take ten times as long."""
     say_s: float = 0.02
     commit_s: float = 0.0
-    """From deciding to committing; others may be faster then."""
+    """Time from a decision to its commit, in which other nodes may commit first."""
     twice: float = 0.0
-    """So much of what nodes say is said once more, up to `twice_s` later and in any order."""
+    """Share of the reports that are repeated, up to `twice_s` later and in any order."""
     twice_s: float = 0.0
     transfer_s: float = 1.0
     build_s: float = 0.5
@@ -87,12 +87,12 @@ class Scenario:
     patience_s: float = 5.0
     park_s: float = 20.0
     heal_s: float = 12.0
-    """From here on nothing more goes wrong."""
+    """From then on no more faults come."""
     faults: tuple[Fault, ...] = ()
 
 
 def to_text(scenario: Scenario, comments: tuple[str, ...] = ()) -> str:
-    """The text of a scenario; what is as always is left out."""
+    """The text of a scenario; default values are left out."""
     lines = [HEAD, *(f"# {line}" for line in comments)]
     usual = Scenario()
     for field in fields(Scenario):
@@ -112,13 +112,13 @@ def to_text(scenario: Scenario, comments: tuple[str, ...] = ()) -> str:
 
 
 def from_text(text: str) -> Scenario:
-    """Read what `to_text` wrote. Raises InputError with the line that is not understood, or for a
-    world that is none."""
+    """Read what `to_text` wrote. Raises InputError with the line that cannot be parsed, or for an
+    impossible world."""
     lines = [line.split("#", 1)[0].strip() for line in text.splitlines()]
     if not lines or lines[0] != HEAD:
         raise InputError(f"line 1 is not {HEAD!r}; this is no scenario")
     kinds: dict[str, type] = {f.name: type(getattr(Scenario(), f.name)) for f in fields(Scenario)}
-    del kinds["faults"]  # a line each
+    del kinds["faults"]  # each fault has a line
     found: dict[str, Any] = {}
     faults: list[Fault] = []
     for number, line in enumerate(lines[1:], 2):
@@ -140,7 +140,7 @@ def from_text(text: str) -> Scenario:
 
 
 def _refuse_no_world(scenario: Scenario) -> None:
-    """Its red would be nobody's fault."""
+    """Refuse a world whose red would not be a fault of the core."""
     parts: tuple[Scenario | Fault, ...] = (scenario, *scenario.faults)
     for one in parts:
         for field in fields(one):

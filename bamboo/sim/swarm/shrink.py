@@ -1,8 +1,8 @@
-"""A failing scenario made short: fewer faults, a smaller world, rounder figures.
+"""Shortens a failing scenario: fewer faults, a smaller world, rounder figures.
 
-Rule: what is kept fails in the same checker. First the faults are halved away (Zeller and
-Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002), then each parameter is tried
-as it is usual; the budget of plays bounds it all.
+Rule: a shorter scenario must fail in the same checker. First the faults are halved away (Zeller and
+Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002), then each parameter is set to
+its default where possible. The budget of plays limits the search.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Shrinker:
         self._best, self._checker, self._left = scenario, checker, plays
 
     def shrink(self) -> Scenario:
-        """The shortest that was found."""
+        """The shortest scenario found."""
         while self._left > 0:
             before = self._best
             self._fewer_faults()
@@ -33,7 +33,7 @@ class Shrinker:
         return self._best
 
     def _keep(self, scenario: Scenario) -> bool:
-        """Take it if it fails in the same way."""
+        """Keep the scenario if it fails in the same way."""
         if scenario == self._best or self._left <= 0:
             return False
         self._left -= 1
@@ -95,7 +95,7 @@ def _simpler_faults(fault: Fault) -> Iterator[Fault]:
 
 
 def shrunk(scenario: Scenario, verdict: Verdict, *, plays: int = PLAYS) -> tuple[Scenario, str]:
-    """A short scenario that fails as `verdict` says, and its text with what it shows."""
+    """A short scenario that fails as `verdict` says, and its text with a comment on the failure."""
     short = Shrinker(scenario, verdict.checker, plays=plays).shrink()
     again = play(short)
     where = f" ({again.where})" if again.where else ""

@@ -1,7 +1,7 @@
-"""The run's log in a played world: decide, compare-and-set, read on; it may be away, or lose all.
+"""The run's log in a played world: decide, compare-and-set, read; it may be away, or lose all.
 
-Rule: nothing is decided here but by `core.transition`. A store that has lost the run takes the
-newest version that anybody awake had read, as `bamboo.coord.refill` has it.
+Rule: only `core.transition` decides. A store that has lost the run takes the newest version that
+any live node had read, like `bamboo.coord.refill`.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Decision:
-    """What an event meant to a state, not committed yet."""
+    """The result of an event on a state, not committed yet."""
 
     version: int
     fills: int
@@ -47,22 +47,22 @@ class Decision:
 
 
 class Log:
-    """The entries, oldest first: `entries[i]` led to version `i + 1`. `watch` sees each commit and
-    each event that changed nothing, before anybody else."""
+    """The entries, oldest first: `entries[i]` led to version `i + 1`. `watch` receives each commit
+    and each event that changed nothing, before any node does."""
 
     def __init__(self, first: State, policy: Policy) -> None:
         self.first, self.policy = first, policy
         self.state = first
         self.entries: list[Entry] = []
         self.fills = 0
-        """How often it was refilled; stands for the store's id."""
+        """Number of refills; it takes the place of the store's id."""
         self.kept: list[int] = [0]
-        """By fill, the version that was left."""
+        """By fill, the version that was kept."""
         self.asked = 0
-        """How many decisions were asked for."""
+        """Number of requested decisions."""
         self.up = True
         self.refuses = False
-        """Whether it is read as ever and takes nothing that is written."""
+        """Whether it can be read as usual but refuses writes."""
         self.lost = False
         """Whether it has lost the run and was not refilled yet."""
         self.watch: Callable[[Entry], None] = lambda entry: None
@@ -79,20 +79,20 @@ class Log:
         return self.there and not self.refuses
 
     def when_there(self, call: Callable[[], None]) -> None:
-        """Call once it answers again."""
+        """Call once the store answers again."""
         self._waiting.append(call)
 
     def comes_back(self) -> None:
-        """It answers again."""
+        """The store answers again."""
         if self.there:
             waiting, self._waiting = self._waiting, []
             for call in waiting:
                 call()
 
-    # ---------------------------------------------------------------- to say something
+    # ---------------------------------------------------------------- append
 
     def decide(self, event: Event, now_s: float) -> Decision:
-        """What `event` means now."""
+        """The decision that `event` leads to now."""
         self.asked += 1
         return Decision(
             version=self.state.version,
@@ -103,7 +103,7 @@ class Log:
         )
 
     def commit(self, author: str, decision: Decision) -> bool:
-        """Make it so; False if another decision was faster."""
+        """Commit the decision; False if another one was committed first."""
         if (decision.version, decision.fills) != (self.state.version, self.fills):
             return False
         decided = decision.decided
@@ -124,14 +124,14 @@ class Log:
         self.watch(entry)
         return True
 
-    # ---------------------------------------------------------------- to lose everything
+    # ---------------------------------------------------------------- loss and refill
 
     def lose(self) -> None:
-        """The run is not there any more."""
+        """The store no longer has the run."""
         self.lost = True
 
     def refill(self, version: int, reporter: str, now_s: float) -> None:
-        """Give back what was known at `version`."""
+        """Refill the store with the state of `version`."""
         del self.entries[version:]
         self.state = self.entries[-1].state if self.entries else self.first
         self.fills += 1

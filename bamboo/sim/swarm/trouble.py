@@ -1,7 +1,7 @@
-"""What goes wrong in a played world: each kind of fault, done.
+"""The faults of a played world, one method for each kind.
 
-Rule: a fault is done to whoever is there when its time comes, so that it means something in every
-world; where there is nobody it does nothing. When the world heals, what lasts is over.
+Rule: a fault hits a node that is present at its time, so that it has an effect in every world;
+without such a node it does nothing. When the world heals, lasting faults end.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ WATCHED: tuple[type, ...] = (
     PeerLost,
     Prepared,
 )
-"""What a loss may be timed by."""
+"""Events that can time a loss."""
 
 
 class Trouble:
@@ -83,14 +83,14 @@ class Trouble:
         world.log.comes_back()
 
     def _who(self, index: int) -> "Member | None":
-        """One of the nodes that run, those with a part in the run first."""
+        """One of the running nodes; those with a part in the run come first."""
         running = self._world.running()
         return running[index % len(running)] if running else None
 
     # ---------------------------------------------------------------- losses
 
     def lose(self, fault: Fault) -> None:
-        """A node, and so many others at the same instant that follow it in its ring."""
+        """Lose a node, and at the same time a number of others that follow it in its ring."""
         world, first = self._world, self._who(fault.who)
         if first is None:
             return
@@ -107,11 +107,11 @@ class Trouble:
             world.lose(victim)
 
     def lose_after(self, fault: Fault) -> None:
-        """Wait for the next event of a kind, then lose who said it, or another."""
+        """Wait for the next event of a kind, then lose its reporter, or another node."""
         self._waiting.append(fault)
 
     def committed(self, author: str, event: Event) -> None:
-        """Something was said that a fault may wait for."""
+        """An event was committed for which a fault may wait."""
         world = self._world
         for fault in self._waiting:
             if isinstance(event, WATCHED[fault.other % len(WATCHED)]):
@@ -122,7 +122,7 @@ class Trouble:
                 return
 
     def lose_zone(self, fault: Fault) -> None:
-        """So many of a hundred nodes of a zone, within a moment."""
+        """Lose a percentage of the nodes of a zone, within a moment."""
         world = self._world
         zone = f"z{fault.who % world.scenario.zones}"
         for member in world.running():
@@ -130,8 +130,8 @@ class Trouble:
                 world.agenda.after(world.uniform(0.0, fault.for_s), world.lose, member)
 
     def notice(self, fault: Fault) -> None:
-        """The cloud takes a node in `for_s`; its agent says so after `other` hundredths of that,
-        from 100 on the node is not taken after all."""
+        """The cloud takes a node in `for_s`; its agent reports that after `other` hundredths of
+        that time. With `other` of 100 or more the node is not taken after all."""
         world, member = self._world, self._who(fault.who)
         if member is None:
             return
@@ -148,7 +148,7 @@ class Trouble:
             member.say_apart(RebalanceAdvised(node=member.node))
 
     def release(self, fault: Fault) -> None:
-        """The fleet gives so many nodes back, and does not mean to have them again."""
+        """The fleet gives a number of nodes back, and does not replace them."""
         running = self._world.running()
         first = fault.who % len(running) if running else 0
         nodes = tuple(member.node for member in running[first:][: fault.other])
@@ -157,20 +157,20 @@ class Trouble:
             self._world.launcher.say(NodesReleased(reporter="launcher", nodes=nodes, reason=reason))
 
     def fails(self, fault: Fault) -> None:
-        """A node meets a fault of its own, says so and ends. One that owns nothing, by its own
-        account, may take it for one that all others would meet."""
+        """A node meets a fault of its own, reports it and ends. One that owns nothing, by its own
+        account, may report it as a fault that all others would meet."""
         member = self._who(fault.who)
         if member is not None:
             everywhere = bool(fault.other) and not member.owned
             self._world.say_failed(member, FaultScope.RUN if everywhere else FaultScope.NODE)
 
     def refuses(self, fault: Fault) -> None:
-        """For a while nodes that come meet a fault before they join."""
+        """For a while new nodes meet a fault before they join."""
         world = self._world
         world.refuses_until_s = max(world.refuses_until_s, world.now_s + fault.for_s)
 
     def join(self, fault: Fault) -> None:
-        """A node that nobody asked for."""
+        """A node joins without a request."""
         self._world.boot()
 
     # ---------------------------------------------------------------- the network
@@ -207,20 +207,20 @@ class Trouble:
             self._world.agenda.after(fault.for_s, self._world.back_to_store, member)
 
     def slow(self, fault: Fault) -> None:
-        """A node does so many hundredths of what it should."""
+        """A node works at a percentage of its speed."""
         member = self._who(fault.who)
         if member is not None:
             member.speed = max(1, fault.other) / 100
 
     def late(self, fault: Fault) -> None:
-        """What a node says comes later from now on."""
+        """From now on the reports of a node are delayed."""
         member = self._who(fault.who)
         if member is not None:
             member.late_s = fault.for_s
 
     def repeat(self, fault: Fault) -> None:
-        """A node says again the last `other` things that it has said, as to a store that lost them,
-        while it goes on to say others. Often it is one that has given its slots away since."""
+        """A node repeats its last `other` reports, as to a store that lost them, while it sends new
+        ones. Often the node has given its slots away since."""
         world = self._world
         state = world.log.state
         standing_by = {str(n.id) for n in state.nodes if n.status is NodeStatus.READY}
@@ -232,7 +232,7 @@ class Trouble:
                 self._world.agenda.after(fault.for_s, member.say_apart, event)
 
     def dies_speaking(self, fault: Fault) -> None:
-        """A node dies between what it says next and what would follow from it."""
+        """A node dies between the commit of its next report and what would follow from it."""
         member = self._who(fault.who)
         if member is not None:
             member.dies_speaking = True
@@ -255,7 +255,7 @@ class Trouble:
         self._world.log.comes_back()
 
     def store_refuses(self, fault: Fault) -> None:
-        """The store is read as ever, and takes nothing that is written for a while."""
+        """The store can be read as usual, and refuses writes for a while."""
         self._world.log.refuses = True
         self._world.agenda.after(fault.for_s, self._store_takes)
 
@@ -264,7 +264,7 @@ class Trouble:
         self._world.log.comes_back()
 
     def refused(self, fault: Fault) -> None:
-        """The store takes nothing of one node for a while, which reads it as ever."""
+        """The store refuses the writes of one node for a while, which can still read it."""
         member = self._who(fault.who)
         if member is not None:
             self._world.refuse(member)
@@ -284,14 +284,14 @@ class Trouble:
         if vault.there:
             vault.torn.add(max(vault.there))
 
-    # ---------------------------------------------------------------- people
+    # ---------------------------------------------------------------- users
 
     def stop(self, fault: Fault) -> None:
-        """Somebody wants the run to end."""
+        """A user stops the run."""
         self._world.launcher.say(StopRequested(reason="enough", outcome=Outcome.STOPPED))
 
     def reconsider(self, fault: Fault) -> None:
-        """Somebody holds that another layout would be better."""
+        """A reporter says that another layout would be better."""
         self._world.launcher.say(Reconsider(reporter="cli", reason="it may pay"))
 
 

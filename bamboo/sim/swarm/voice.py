@@ -1,8 +1,8 @@
-"""Whoever reads the log and speaks to it: a node, or the launcher.
+"""A process that reads the log and appends to it: a node, or the launcher.
 
-Rule: each reads with its own delay, in order, and performs what is addressed to it once, on first
-reading it. What it says waits in order while the store is away, and is said again to a store that
-lost it. Who had read what the store then lost says nothing any more.
+Rule: each reads with its own delay, in order, and performs each effect addressed to it once, when
+it first reads it. Its events wait in order while the store is away, and are repeated to a store
+that lost them. A process that had read what the store then lost appends nothing more.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bamboo.sim.swarm.cluster import Cluster
 
 SLOW_READER = 10.0
-"""Times the usual."""
+"""Factor on the usual delay."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Said:
 
 
 class Voice(ABC):
-    """One reader and speaker of the log."""
+    """One reader and writer of the log."""
 
     def __init__(self, world: "Cluster", name: str) -> None:
         self.world, self.name = world, name
@@ -39,17 +39,17 @@ class Voice(ABC):
         self.stopped = False
         """Its process is stopped."""
         self.cut_off = False
-        """It does not reach the store, but all else."""
+        """It does not reach the store, but everything else."""
         self.refused = False
-        """The store takes nothing of it, and is read by it as ever."""
+        """The store refuses its writes, but can be read."""
         self.version = 0
         self.fills = world.log.fills
         self.said: list[Said] = []
         self.outbox: deque[Event] = deque()
         self.late_s = 0.0
-        """What it says comes so much later."""
+        """Delay of its reports."""
         self.dies_speaking = False
-        """It dies as soon as what it says next is committed, before it reads that."""
+        """It dies as soon as its next report is committed, before it reads that."""
         self.read_s = world.read_s()
         self._posting = False
         self._reading = False
@@ -60,24 +60,24 @@ class Voice(ABC):
 
     @property
     def mute(self) -> bool:
-        """Whether it can neither say anything nor read."""
+        """Whether it can neither write nor read."""
         return self.stopped or self.cut_off
 
     @property
     def can_write(self) -> bool:
-        """Whether the store takes what it says."""
+        """Whether the store takes its writes."""
         return not self.mute and not self.refused and self.world.log.takes
 
     @property
     def void(self) -> bool:
-        """Whether it has read what the store lost, and does not know that yet."""
+        """Whether it has read what the store lost, and does not know of the loss yet."""
         log = self.world.log
         return self.fills != log.fills and self.version > min(log.kept[self.fills + 1 :])
 
-    # ---------------------------------------------------------------- to speak
+    # ---------------------------------------------------------------- append
 
     def say(self, event: Event) -> None:
-        """Have it appended, after what was said before."""
+        """Append the event, after all earlier ones."""
         self.outbox.append(event)
         if not self._posting:
             self._posting = True
@@ -104,7 +104,7 @@ class Voice(ABC):
             self._commit(decision)
 
     def post_on(self) -> None:
-        """Go on with what waits."""
+        """Continue with the events that wait."""
         if self.outbox and not self._posting:
             self._posting = True
             self.world.agenda.after(self.world.say_s() + self.late_s, self._post)
@@ -115,7 +115,7 @@ class Voice(ABC):
             return
         if not self.can_write or not log.commit(self.name, decision):
             self.outbox.appendleft(decision.event)
-            self._post()  # somebody was faster: what it means is decided again
+            self._post()  # another commit was first, so the event is decided again
             return
         self.said.append(Said(decision.event, log.state.version, log.fills))
         changed = decision.decided.state is not decision.before
@@ -132,11 +132,11 @@ class Voice(ABC):
             self._posting = False
 
     def say_apart(self, event: Event) -> None:
-        """Have it appended by a thread of its own: before or after what else is said."""
+        """Append the event from a thread of its own: before or after other events."""
         self.world.agenda.after(self.world.say_s() + self.late_s, self._append, event)
 
     def say_at_once(self, event: Event) -> None:
-        """Have it appended now, or not at all: it is judged anew by who says it."""
+        """Append the event now, or not at all: the reporter will judge again."""
         self.world.agenda.after(self.world.say_s() + self.late_s, self._append_once, event)
 
     def _append_once(self, event: Event) -> None:
@@ -158,8 +158,8 @@ class Voice(ABC):
             self.said.append(Said(event, log.state.version, log.fills))
 
     def _decide(self, event: Event) -> Decision | None:
-        """What it means. A word that cannot be honest may be of a history that the store has lost:
-        whoever said it is about to find that out, and to end."""
+        """The decision on an event. An impossible event may belong to a history that the store has
+        lost; its author will soon find that out, and end."""
         try:
             return self.world.log.decide(event, self.world.now_s)
         except CoreMisuse:
@@ -167,10 +167,10 @@ class Voice(ABC):
                 raise
             return None
 
-    # ---------------------------------------------------------------- to read
+    # ---------------------------------------------------------------- read
 
     def hear(self) -> None:
-        """There is something to be read."""
+        """There are new entries to read."""
         if not self._reading:
             self._reading = True
             self.world.agenda.after(self.read_s, self._read_all)
@@ -195,7 +195,7 @@ class Voice(ABC):
                 return
 
     def _say_again(self) -> None:
-        """What a store lost is said again, before anything else."""
+        """Repeat the events that a store lost, before all others."""
         log = self.world.log
         lost = [s for s in self.said if s.version > min(log.kept[s.fills + 1 :], default=s.version)]
         self.said = [s for s in self.said if s not in lost]
@@ -205,20 +205,21 @@ class Voice(ABC):
 
     @abstractmethod
     def read(self, entry: Entry) -> None:
-        """Take a decision in, and perform what is addressed here."""
+        """Read a decision, and perform the effects addressed here."""
 
     @abstractmethod
     def die(self) -> None:
-        """The process ends without a word."""
+        """The process ends without a message."""
 
     @abstractmethod
     def overtaken(self) -> None:
-        """The store lost what was read here: it counts no more."""
+        """The store lost decisions that were read here: they no longer count."""
 
 
 def _means_another(event: Event, log: Log) -> bool:
-    """Whether a word said once more would be taken for another one: CaughtUp does not say which of
-    two takeovers of one slot by one node it is about, and no store makes a node say it then."""
+    """Whether a repeated event would be taken for another one. CaughtUp does not say which of two
+    takeovers of one slot by one node it is about, and a real store never makes a node repeat it
+    then."""
     return isinstance(event, CaughtUp) and any(
         (failover.slot, failover.successor) == (event.slot, event.node)
         for failover in log.state.failovers
