@@ -1,8 +1,8 @@
-"""What a run's own user may do in a shared store: the commands of a run, on the run's keys.
+"""The rights of a run's own user in a shared store: the commands of a run, on the run's keys.
 
-Rule: everything is forbidden but what stands here, and what stands here is what `redis_store` and
-`lua/` use, no more: a test holds the two together. A script may do what its user may do. Good for
-Redis 6.2 and later, and for Valkey.
+Rule: everything that is not listed here is forbidden. The list is exactly what `redis_store` and
+`lua/` use, and a test compares the two. A script may do what its user may do. This works with Redis
+6.2 and later, and with Valkey.
 """
 
 import hashlib
@@ -16,28 +16,28 @@ COMMANDS = (
     *("hget", "hgetall", "hmget", "hset"),
     *("xadd", "xread"),
 )
-"""Beside AUTH, HELLO and QUIT, which a server lets everybody say."""
+"""In addition to AUTH, HELLO and QUIT, which a server allows everybody."""
 USER_PREFIX = "bamboo-"
 LEAST_PASSWORD = 16
-"""Characters: a server keeps a password as a plain SHA-256, which only chance protects."""
+"""Characters. A server keeps a password as a plain SHA-256, which only randomness protects."""
 
 
 def user_name(run: RunId) -> str:
-    """The user that a run logs in as."""
+    """The user name with which a run logs in."""
     return f"{USER_PREFIX}{run_id(run)}"
 
 
 def user_rules(run: RunId) -> tuple[str, ...]:
-    """The words behind `ACL SETUSER <name>` that give a user this one run, and nothing else.
+    """The words after `ACL SETUSER <name>` that give a user access to this run and nothing else.
 
-    Raises InputError for an id that is none: a pattern in it would open other runs.
+    Raises InputError for an invalid id, because a pattern in it would open other runs.
     """
     keys = f"~bamboo:{run_id(run)}:*"
     return ("resetkeys", "resetchannels", "-@all", keys, *(f"+{name}" for name in COMMANDS))
 
 
 def user_line(run: RunId, *, password: str) -> str:
-    """The line of an ACL file that makes the run's user; it has the password's SHA-256 alone.
+    """The line of an ACL file that defines the run's user; of the password it has the SHA-256 only.
 
     Raises InputError for a password that could be guessed from that.
     """
@@ -50,5 +50,5 @@ def user_line(run: RunId, *, password: str) -> str:
 
 
 def digest_word(password: str) -> str:
-    """How a password is told to a server: by its SHA-256."""
+    """The form in which a server receives a password: its SHA-256."""
     return f"#{hashlib.sha256(password.encode()).hexdigest()}"

@@ -4,8 +4,8 @@
     redis://127.0.0.1:6379/0      in the clear: on this machine only, unless `plaintext=allowed`
     rediss://user:password@host   TLS: the certificate and its host name are always checked
 
-Rule: what is not known is refused, so no word in a URL can turn a check off; a password is shown
-nowhere, and neither is what could be a part of one.
+Rule: unknown options are refused, so no word in a URL can turn a check off. A password is never
+shown, and neither is what could be a part of one.
 """
 
 import ipaddress
@@ -33,9 +33,9 @@ class Address:
     """A store that can be connected to."""
 
     shown: str
-    """The URL as it may be shown."""
+    """The URL without its password, to be shown."""
     options: Mapping[str, Any] = field(repr=False)
-    """What the client library is given: it has the password."""
+    """The arguments of the client library, with the password."""
 
 
 def read_address(url: str) -> Address:
@@ -59,7 +59,7 @@ def read_address(url: str) -> Address:
         if database and not (database.isascii() and database.isdigit()):
             raise ValueError("the database is no number")
     except ValueError as error:
-        # What cannot be read may be a part of the password: the library's words are not shown.
+        # Text that cannot be parsed may be a part of the password: the library's error is hidden.
         raise StoreRefused(
             f"the store URL {shown!r} cannot be used: its host, port, database or query cannot be "
             "read; correct it (in a password, write / as %2F, @ as %40, : as %3A, # as %23)"
@@ -83,13 +83,13 @@ def read_address(url: str) -> Address:
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be shown: the password as `***`, wherever the URL carries it."""
+    """The URL with `***` in place of the password, wherever the URL carries it."""
     scheme, separator, rest = url[:_LONGEST_SHOWN].partition("://")
     if not separator:
         return url if "@" not in url and "password" not in url else "(a URL that cannot be read)"
     rest, mark, query = _split_query(rest)
     if "@" in rest and not (scheme == "unix" and rest.startswith("/")):
-        # The last @ ends the login, whatever somebody forgot to escape before it.
+        # The last @ ends the login, even if an earlier character was not escaped.
         login, host = rest.rsplit("@", 1)
         user, colon, _ = login.partition(":")
         user = user if user.replace("-", "").replace("_", "").isalnum() else ""
@@ -104,7 +104,7 @@ def hide_password(url: str) -> str:
 
 
 def _split_query(rest: str) -> tuple[str, str, str]:
-    """At the first ? behind the login: one that was not escaped is a part of the password."""
+    """Split at the first ? after the login; an unescaped one before belongs to the password."""
     behind = rest.rfind("@") + 1
     if rest.startswith("/"):
         behind = 0
@@ -113,10 +113,10 @@ def _split_query(rest: str) -> tuple[str, str, str]:
 
 
 def for_nodes(url: str, *, login: tuple[str, str] | None) -> tuple[str, str]:
-    """(The URL that the nodes of a run on other machines are given, the file of the authority that
-    vouches for the store, or ""). With the `login` (user, password) of their own where there is
-    one; a file of this machine is not named in it. Raises StoreRefused for a store that other
-    machines do not reach, or not without a file of this one."""
+    """The URL for the nodes of a run on other machines, and the file of the certificate authority
+    for the store, or "". The URL has the `login` (user, password) of the nodes if there is one, and
+    names no file of this machine. Raises StoreRefused for a store that other machines cannot reach,
+    or can reach only with a file of this machine."""
     shown, scheme = read_address(url).shown, url.partition("://")[0]
     rest, _, query = _split_query(url.partition("://")[2])
     words = dict(parse_qsl(query))

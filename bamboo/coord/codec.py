@@ -27,29 +27,29 @@ _EFFECTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Effect)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """The first log entry: everything that a recomputation of the run starts from."""
+    """The first log entry: everything from which the run can be recomputed."""
 
     state: State
     policy: Policy
     at_s: float
-    """Unix time by the clock of whoever created the run."""
+    """Unix time of the creator's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A log entry: the event, when it was judged, and what came of it."""
+    """A log entry: the event, the time of its decision, and the result."""
 
     event: Event
     now_s: float
-    """The store's time that `transition` was given."""
+    """The store's time that `transition` received."""
     effects: tuple[Effect, ...]
     reason: str
     state_hash: str
-    """Of the state after it."""
+    """Hash of the state after it."""
     author: str
-    """Who appended it."""
+    """The member that appended it."""
     token: str
-    """Drawn by the author for this append, to know its own entry again after a lost answer."""
+    """Drawn by the author for this append, to recognise its own entry after a lost answer."""
 
 
 def encode_state(state: State) -> str:

@@ -1,7 +1,8 @@
-"""How a member changes and follows the run: read, decide, compare-and-set, again on conflict.
+"""How a member changes the run: read, decide, compare-and-set, and again on a conflict.
 
-Rule: nobody acts on a decision before it is committed; everybody, its author included, performs
-the effects addressed to him when he reads them from the log. There is no coordinator process.
+Rule: no member acts on a decision before it is committed. Every member, the author included,
+performs the effects addressed to it when it reads them from the log. There is no coordinator
+process.
 """
 
 import threading
@@ -32,17 +33,17 @@ APPEND_DEADLINE_S = 30.0
 """How long `append` keeps trying while the store is away, unless the caller says otherwise."""
 SAY_AGAIN_DEADLINE_S = 2.0
 SAID = 256
-"""How many events a driver remembers, for a store that loses them."""
+"""Number of events that a driver remembers, for a store that loses them."""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """What became of an event. `effects` are for those who follow the log, not for the caller."""
+    """The result of an event. The log's followers perform `effects`, not the caller."""
 
     version: int
-    """The version that the event made, or that it was found stale against."""
+    """The version that the event made, or the version at which it was stale."""
     changed: bool
     reason: str
     effects: tuple[Effect, ...]
@@ -72,10 +73,10 @@ def read_begin(store: Store) -> Begin:
 
 
 def join_run(store: Store, me: str, *, deadline_s: float = 0.0) -> tuple["Driver", Begin]:
-    """A driver for a run that is there, with what the run begins with.
+    """A driver for an existing run, with the first entry of the run.
 
-    While the store is away, or has lost the run and not been refilled yet, it is tried again up to
-    `deadline_s`; then the last error is raised: InputError (no such run) or StoreUnavailable.
+    While the store is away, or has lost the run and not been refilled yet, this tries again up to
+    `deadline_s` and then raises the last error: InputError (no such run) or StoreUnavailable.
     """
     give_up_s = time.monotonic() + deadline_s
     while True:
@@ -101,7 +102,7 @@ class _Said:
 
 
 class Driver:
-    """One member's hand on the run. Safe to use from several threads, like its store.
+    """One member's access to the run. Safe to use from several threads, like its store.
 
     `me` names the author in the log: a node's id, or `launcher`, `cli` and the like.
     """
@@ -111,13 +112,13 @@ class Driver:
         self._policy = policy
         self._me = me
         self._met = False
-        """Whether the run was seen in the store: from then on its absence is an outage."""
+        """Whether the run was seen in the store; from then on its absence is an outage."""
         self._said: deque[_Said] = deque(maxlen=SAID)
         self._lock = threading.Lock()
 
     @property
     def me(self) -> str:
-        """The author of what is appended here."""
+        """The author of the events appended here."""
         return self._me
 
     def state(self) -> State:
@@ -126,7 +127,7 @@ class Driver:
 
     def say_again(self, *, beyond: int) -> None:
         """Append again what was appended here, or found stale, at a version above `beyond`, to a
-        store that was refilled as of that one. Raises StoreUnavailable; then call it again."""
+        store that was refilled as of `beyond`. Raises StoreUnavailable; then call it again."""
         now = self._read().store_id
         with self._lock:
             lost = [s for s in self._said if s.store_id != now and s.version > beyond]
@@ -136,12 +137,12 @@ class Driver:
                 self._said.remove(said)
 
     def append(self, event: Event, *, deadline_s: float = APPEND_DEADLINE_S) -> Appended:
-        """Let the event be decided and committed, however many others do the same.
+        """Decide and commit the event, however many other members append at the same time.
 
-        While the store is away it is tried again, up to `deadline_s` in all; then the last
+        While the store is away it is tried again, up to `deadline_s` in all. Then the last
         StoreUnavailable is raised, and the event may or may not have been committed. A commit whose
-        answer was lost is recognised by its token and not made twice. Raises CoreMisuse when the
-        event is one that this member cannot honestly say.
+        answer was lost is recognised by its token and not made twice. Raises CoreMisuse for an
+        event that this member cannot truthfully report.
         """
         give_up_s = time.monotonic() + deadline_s
         token = uuid.uuid4().hex
@@ -159,7 +160,7 @@ class Driver:
                 doubtful = outcome, snapshot
                 if self._commit(snapshot, outcome.state, entry):
                     return self._noted(event, outcome, snapshot)
-                # Somebody was faster: what the event means must be decided again.
+                # Another commit was first, so the event must be decided again.
                 doubtful = None
                 if time.monotonic() > give_up_s:
                     raise StoreUnavailable(
@@ -200,7 +201,7 @@ class Driver:
         return outcome
 
     def _decide(self, snapshot: Snapshot, event: Event, token: str) -> tuple[Appended, Committed]:
-        """What the event means now, and the entry to commit."""
+        """The decision on the event as of now, and the entry to commit."""
         state = decode_state(snapshot.state)
         step = transition(state, event, now_s=snapshot.now_s, policy=self._policy)
         outcome = Appended(
@@ -222,7 +223,7 @@ class Driver:
         return outcome, entry
 
     def _is_committed(self, version: int, token: str) -> bool:
-        """Whether the entry of that version is the one this token was drawn for."""
+        """Whether the entry of that version is the one that this token was drawn for."""
         found = self._store.entries(after_version=version - 1, timeout_s=0.0)
         if not found or found[0].version != version:
             return False

@@ -1,11 +1,11 @@
 """Following a run's decision log: every entry with the state that it led to.
 
 The state is recomputed by `transition` from the first entry on, so a follower needs the log alone,
-and performs each effect with the state that belongs to it. Whoever follows as a member also keeps
+and performs each effect with the state that belongs to it. A follower that is a member also keeps
 the end of the log, and gives it back to a store that has lost the run (see `refill`).
 
 Rule: a follower never takes decisions of another history for its own. After the store was refilled
-without decisions that it had read, it was `overtaken`: what it did by them counts no more.
+without decisions that it had read, it is `overtaken`: what it did on those no longer counts.
 """
 
 from collections import deque
@@ -24,8 +24,8 @@ from bamboo.errors import BambooError, CoreMisuse, StoreUnavailable
 from bamboo.ports import Entry, Store
 
 KEPT = 64
-"""Decisions that a member keeps for a store that loses them: a member further behind than this
-when it is refilled is overtaken."""
+"""Number of decisions that a member keeps for a store that loses them. A member that is further
+behind at a refill is overtaken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Decision:
     effects: tuple[Effect, ...]
     reason: str
     state: State
-    """After it."""
+    """The state after it."""
     author: str
 
     @property
@@ -50,8 +50,8 @@ class OtherHistory(BambooError):
 
 
 class Follower:
-    """Reads on from where it stopped; belongs to one thread. With a `driver` it follows as one who
-    takes part: it helps to refill a store, and then says again what it had said."""
+    """Reads on from where it stopped; it belongs to one thread. With a `driver` it is a member: it
+    helps to refill a store, and then appends its own lost events again."""
 
     def __init__(self, driver: Driver | None = None) -> None:
         self._driver = driver
@@ -60,14 +60,14 @@ class Follower:
         self._version = -1
         self._store_id = ""
         self._documents: Mapping[str, str] | None = None
-        """Those of the run; None until they were read."""
+        """The documents of the run; None until they were read."""
         self._first: Begin | None = None
         self._end: deque[tuple[Entry, State]] = deque()
         """The last entries, each with the state before it."""
         self._say_again: int | None = None
         self.overtaken = False
-        """Whether decisions that were given out here count no more. A member has to end; others
-        are given the decisions of the new history."""
+        """Whether decisions that were returned here no longer count. A member has to end; any other
+        follower gets the decisions of the new history."""
 
     @property
     def state(self) -> State | None:
@@ -76,11 +76,11 @@ class Follower:
 
     @property
     def first(self) -> Begin | None:
-        """What the log begins with, once it was read."""
+        """The first entry of the log, once it was read."""
         return self._first
 
     def poll(self, store: Store, *, timeout_s: float) -> list[Decision]:
-        """The decisions since the last call; waits up to `timeout_s` for the first. Raises
+        """The decisions since the last call. Waits up to `timeout_s` for the first. Raises
         StoreUnavailable, also while a store has lost the run."""
         self._repeat(store)
         entries = store.entries(after_version=self._version, timeout_s=timeout_s)
@@ -97,18 +97,18 @@ class Follower:
         except StoreUnavailable:
             if not out:
                 raise
-            # What was read stands, and nobody is given it twice; the store is asked the next time.
+            # Entries that were read stay read and are returned once; the next call asks the store.
         return out
 
     def catch_up(self, store: Store) -> list[Decision]:
-        """All decisions that are in the log by now; a store gives them in bounded portions."""
+        """All decisions that are in the log by now; a store returns them in bounded portions."""
         out: list[Decision] = []
         while entries := store.entries(after_version=self._version, timeout_s=0.0):
             out += self.read(entries)
         return out
 
     def read(self, entries: Sequence[Entry]) -> list[Decision]:
-        """The decisions of these entries, which must follow those read before.
+        """The decisions of these entries, which must follow the entries read before.
 
         Raises OtherHistory when an entry does not lead to the state that its author recorded.
         """
@@ -163,7 +163,7 @@ class Follower:
     # ------------------------------------------------------------------ a store that lost the run
 
     def _repeat(self, store: Store) -> None:
-        """Say again what the store lost; one that has lost the run once more is refilled first."""
+        """Append again what the store lost; if it has lost the run once more, refill it first."""
         if self._driver is None or self._say_again is None:
             return
         try:
@@ -175,8 +175,8 @@ class Follower:
         self._say_again = None
 
     def _lost_track(self, store: Store) -> bool:
-        """Whether the store holds another history than ours by now. Raises StoreUnavailable while
-        it holds none."""
+        """Whether the store holds a different history by now. Raises StoreUnavailable while it
+        holds none."""
         found = store.store_id()
         if found == "":
             self._give_back(store)
@@ -219,7 +219,7 @@ class Follower:
 
 
 def all_records(store: Store, stream: str) -> Iterator[str]:
-    """Every record of a stream that is there by now, in order."""
+    """Every record that is in a stream by now, in order."""
     after_id = "0"
     while records := store.records(stream, after_id=after_id, timeout_s=0.0):
         yield from (record for _, record in records)

@@ -1,8 +1,8 @@
-"""The run's books, on the store's `ledger` stream: prices, duties and work of the instances,
-throughput and value, as they go.
+"""The run's ledger, on the store's `ledger` stream: prices, duties and work of the instances,
+throughput and value, as they develop.
 
-Rule: plain JSON, one record a line, each with its kind and the Unix time it was true at; money in
-US dollars. What a number means is defined by the planner's value and cost, which this only keeps.
+Rule: plain JSON, one record per line, each with its kind and the Unix time at which it was true;
+money is in US dollars. The planner's value and cost define the numbers; this file only stores them.
 """
 
 import json
@@ -25,7 +25,7 @@ STREAM = "ledger"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceRecord:
-    """From `at_s` on the instance costs so much; `until_s` given: it stopped costing then."""
+    """The price of an instance from `at_s` on; with `until_s`, the time at which costs ended."""
 
     at_s: float
     instance: InstanceId
@@ -35,7 +35,7 @@ class PriceRecord:
     """`spot` or `on-demand`."""
     usd_per_hour: float
     on_demand_usd_per_hour: float
-    """Of the same type and region, for the comparison of the receipt."""
+    """Price of the same type and region, for comparison in the receipt."""
     until_s: float | None = None
     interrupted: bool = False
     """Whether the cloud ended it."""
@@ -48,10 +48,10 @@ class ThroughputRecord:
     at_s: float
     step: int
     samples: int
-    """Since the start of the run."""
+    """Samples since the start of the run."""
     tokens: int
     samples_per_s: float
-    """Over the time since the record before."""
+    """Rate since the previous record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,13 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def record_body(record: LedgerRecord) -> dict[str, Any]:
-    """`{"kind": "price", …}`."""
+    """The record as JSON: `{"kind": "price", …}`."""
     name = _NAMES[type(record)]
     return {"kind": name, **shape_of(_KINDS[name]).write(record)}
 
 
 def record_of(body: Mapping[str, Any]) -> LedgerRecord:
-    """Read what `record_body` gave. Raises UnreadableRecord."""
+    """The inverse of `record_body`. Raises UnreadableRecord."""
     raw = dict(body)
     name = raw.pop("kind", None)
     if not isinstance(name, str) or name not in _KINDS:
@@ -101,7 +101,7 @@ def record_of(body: Mapping[str, Any]) -> LedgerRecord:
 
 
 def encode_record(record: LedgerRecord) -> str:
-    """As `record_body` has it, in canonical JSON."""
+    """The `record_body` as canonical JSON."""
     return canonical_json(record_body(record))
 
 
@@ -115,16 +115,16 @@ def decode_record(text: str) -> LedgerRecord:
 
 
 def append_record(store: Store, record: LedgerRecord) -> str:
-    """Write a record down; its id. Raises StoreUnavailable."""
+    """Append a record; returns its id. Raises StoreUnavailable."""
     return store.append(STREAM, encode_record(record))
 
 
 def read_ledger(
     store: Store, *, after_id: str = "0", timeout_s: float = 0.0
 ) -> Sequence[tuple[str, LedgerRecord]]:
-    """Records after an id, in order, as (id, record); waits up to `timeout_s` for the first.
+    """Records after an id, in order, as (id, record). Waits up to `timeout_s` for the first.
 
-    One call gives a bounded number; call again with the last id until none comes. Raises
+    One call returns a bounded number; call again with the last id until none comes. Raises
     StoreUnavailable, UnreadableRecord.
     """
     found = store.records(STREAM, after_id=after_id, timeout_s=timeout_s)

@@ -1,6 +1,6 @@
-"""The login of a run, made and taken back in a store whose administrator's login is at hand.
+"""The login of a run, made and removed in a store for which an administrator's login is available.
 
-Rule: a password is drawn here, sent as its SHA-256, and known to whoever called alone.
+Rule: a password is drawn here, sent as its SHA-256, and known only to the caller.
 """
 
 import secrets
@@ -23,8 +23,8 @@ _NO_RULE = "no-rule"
 
 
 def make_login(url: str, run: RunId) -> tuple[str, str]:
-    """Make the run's own user, or give it a new password; (user, password). Raises StoreRefused
-    when the store cannot be used, or where the login in `url` may make no users."""
+    """Create the run's own user, or give it a new password; returns (user, password). Raises
+    StoreRefused if the store cannot be used, or the login in `url` may not create users."""
     password = secrets.token_hex(_PASSWORD_BYTES)
     words = ("reset", "on", digest_word(password), *user_rules(run))
     with _admin(url, run) as admin:
@@ -37,8 +37,8 @@ def make_login(url: str, run: RunId) -> tuple[str, str]:
 
 
 def check_separates_runs(url: str) -> None:
-    """Raises StoreRefused unless the login in `url` may make the logins of runs, and nobody comes
-    in without one. Makes none."""
+    """Raises StoreRefused unless the login in `url` may create the logins of runs, and every client
+    needs one. Creates none."""
     address = read_address(url)
     nobody = {**address.options, "username": None, "password": None}
     connected = _connected(replace(address, options=nobody), RunId("check"))
@@ -51,7 +51,7 @@ def check_separates_runs(url: str) -> None:
         )
     with _admin(url, RunId("check")) as admin:
         try:
-            # A server looks at the rights first, and of a rule that is none it makes no user.
+            # A server checks the rights first, and an invalid rule creates no user.
             admin.execute_command("ACL", "SETUSER", user_name(RunId("check")), _NO_RULE)
         except redis.exceptions.NoPermissionError as error:
             raise _makes_none(url) from error
@@ -68,8 +68,8 @@ def _makes_none(url: str) -> StoreRefused:
 
 
 def remove_login(url: str, run: RunId) -> bool:
-    """Take the run's own user back, with the connections that it has; whether there is none left.
-    Safe to call again. False where the login in `url` may not. Raises StoreRefused."""
+    """Remove the run's own user and its connections; returns whether none is left. Safe to call
+    again. False if the login in `url` may not do this. Raises StoreRefused."""
     with _admin(url, run) as admin:
         try:
             admin.execute_command("ACL", "DELUSER", user_name(run))
@@ -80,7 +80,7 @@ def remove_login(url: str, run: RunId) -> bool:
 
 
 def runs_with_login(url: str) -> tuple[RunId, ...]:
-    """The runs that have a user of their own there; none where the login in `url` may not ask.
+    """The runs that have a user of their own in the store; none if the login in `url` may not ask.
     Raises StoreRefused."""
     with _admin(url, RunId("check")) as admin:
         try:
@@ -89,7 +89,7 @@ def runs_with_login(url: str) -> tuple[RunId, ...]:
             return ()
     found = []
     for name in names:
-        with suppress(InputError):  # somebody else's
+        with suppress(InputError):  # a user that is not a run's
             run = run_id(name.removeprefix(USER_PREFIX))
             if user_name(run) == name:
                 found.append(run)
@@ -97,7 +97,7 @@ def runs_with_login(url: str) -> tuple[RunId, ...]:
 
 
 def _save(admin: Any) -> None:
-    """A server with a file of its users forgets at its next start who does not stand there."""
+    """At its next start, a server with a file of users forgets those that are not in the file."""
     with suppress(redis.exceptions.ResponseError):  # it has no such file
         admin.execute_command("ACL", "SAVE")
 

@@ -1,7 +1,7 @@
-"""The store in this process's memory: for tests and the simulator, under the same contract.
+"""The store in this process's memory, for tests and the simulator, under the same contract.
 
-Rule: time is an argument, so a simulated run has simulated time. It is as safe between threads as
-the real one, and it keeps nothing when the process ends.
+Rule: time is an argument, so a simulated run has simulated time. It is as thread-safe as the real
+store, and its content ends with the process.
 """
 
 import threading
@@ -127,7 +127,7 @@ class MemoryStore:
             if held is None:
                 return Offers(here=False, version=-1, best="", now_s=now_s)
             best, text, began_s = held
-            # A clock that went back begins the time anew.
+            # After a clock went back, the time for offers starts again.
             self._offer = (best, text, min(began_s, now_s))
             over = now_s - began_s >= lease_s
             return Offers(here=False, version=best, best=text if over else "", now_s=now_s)
@@ -149,7 +149,7 @@ class MemoryStore:
             return True
 
     def wipe(self) -> None:
-        """Lose everything, as a server does whose disk is gone."""
+        """Lose everything, like a server whose disk is gone."""
         with self._changed:
             self._contents = self._offer = None
             self._leases, self._streams = {}, {}

@@ -1,4 +1,4 @@
-"""The way to a store: by URL, checked before anything is started."""
+"""Opens a store by its URL, and checks it before anything is started."""
 
 import time
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from bamboo.ports import Store
 T = TypeVar("T")
 
 DEADLINE_S = 4.0
-"""How long one call may take unless the caller says otherwise."""
+"""Limit of one call, unless the caller gives another."""
 _RETRY_S = 0.1
 
 
 def open_store(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> Store:
     """Connect to the store of `run` at `unix:///path.sock?db=0`, `redis://…` or `rediss://…`.
 
-    One round trip shows that it answers and takes the login. `deadline_s` bounds each later call.
-    Raises StoreRefused (one line, the URL without its password, the remedy) when it does not.
+    One round trip shows that it answers and accepts the login. `deadline_s` bounds each later call.
+    Raises StoreRefused (one line: the URL without its password, the remedy) if it does not.
     """
     store = RedisStore(url, run, deadline_s=deadline_s)
     try:
@@ -35,9 +35,9 @@ def open_store(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> Store
 
 
 def opened_in_time(store: Callable[[], T], *, deadline_s: float) -> T:
-    """What `store` opens, or the URL that leads there, tried again while it refuses or does not
-    answer, up to `deadline_s`: who comes to a run may come before the network is up, or while the
-    store is started again. Raises the last StoreRefused or StoreUnavailable."""
+    """The result of `store`, which is called again while it refuses or does not answer, up to
+    `deadline_s`: a new member may come before the network is up, or while the store restarts.
+    Raises the last StoreRefused or StoreUnavailable."""
     end_s = time.monotonic() + deadline_s
     while True:
         try:
@@ -49,10 +49,10 @@ def opened_in_time(store: Callable[[], T], *, deadline_s: float) -> T:
 
 
 def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADLINE_S) -> None:
-    """Find out, before anything is started, whether the store can be used. Leaves nothing.
+    """Find out, before anything is started, whether the store can be used. Leaves nothing behind.
 
-    With a run's id it is also tried out that it takes all that a run writes, below that run's keys.
-    Raises StoreRefused as `open_store` does.
+    With a run's id it also tests that the store takes all kinds of writes of a run, below that
+    run's keys. Raises StoreRefused as `open_store` does.
     """
     store = RedisStore(url, run or RunId("check"), deadline_s=deadline_s)
     try:
@@ -64,8 +64,8 @@ def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADL
 
 
 def look_at_store(url: str, *, deadline_s: float = DEADLINE_S) -> StoreSeen:
-    """What answers there, its version and its time, after it took all that a run writes; leaves
-    nothing. Raises StoreRefused as `open_store` does."""
+    """The server that answers, its version and its time, after a test of all kinds of writes of a
+    run. Leaves nothing behind. Raises StoreRefused as `open_store` does."""
     store = RedisStore(url, _run_of_login(url), deadline_s=deadline_s)
     try:
         store.ping()
@@ -77,7 +77,7 @@ def look_at_store(url: str, *, deadline_s: float = DEADLINE_S) -> StoreSeen:
 
 
 def _run_of_login(url: str) -> RunId:
-    """The run whose own user is named, who may write nowhere else; of another user any."""
+    """The run whose own user the URL names, which may write only there; for other users any run."""
     user = str(read_address(url).options.get("username") or "")
     with suppress(InputError):
         run = run_id(user.removeprefix(USER_PREFIX))
@@ -87,8 +87,8 @@ def _run_of_login(url: str) -> RunId:
 
 
 def remove_run(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> None:
-    """Delete a run, of which nothing lives, with all its keys. Raises StoreRefused, or
-    StoreUnavailable when the store does not answer."""
+    """Delete a finished run with all its keys. Raises StoreRefused, or StoreUnavailable if the
+    store does not answer."""
     store = RedisStore(url, run, deadline_s=deadline_s)
     try:
         store.remove()

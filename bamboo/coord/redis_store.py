@@ -7,9 +7,9 @@
     leases     hash    node -> "seconds.micros payload", the server's time
     s:<name>   stream  records, field body
 
-Rule: whatever must happen together happens in one script of `lua/`; the server's clock is the only
-clock; a blocked read has a connection of its own, so it never delays a commit; no call waits
-longer than its deadline; errors of the client library do not leave this file.
+Rule: whatever must happen together happens in one script of `lua/`. The server's clock is the only
+clock. A blocked read has a connection of its own, so it never delays a commit. No call waits longer
+than its deadline. Errors of the client library do not leave this file.
 """
 
 import contextlib
@@ -41,23 +41,23 @@ from bamboo.ids import NodeId, RunId
 from bamboo.ports import Entry, Lease, Offers, Snapshot
 
 _BLOCK_S = 1.0
-"""A long wait is cut in pieces, so that a server that went away is noticed."""
+"""A long wait is split into pieces of this length, so that the loss of a server is noticed."""
 _STREAMS = ("metrics", "ledger")
-"""All record streams that a run has."""
+"""All record streams of a run."""
 _GREETING_S = 0.5
 ROOM_BYTES = 1 << 20
-"""So much memory a store must have left for a run, at least."""
+"""Least free memory that a store must have for a run."""
 _TRIED_OUT_S = 300
-"""What a start that was killed wrote to try a store out is gone after so long."""
+"""Keys of a test that was killed expire after this time."""
 _READ_COUNT = 1000
-"""Most entries or records given by one call; the caller asks again for more."""
+"""Most entries or records in one answer; the caller asks again for more."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSeen:
-    """What a store says of itself; its time is Unix."""
+    """What a store reports of itself; its time is Unix time."""
 
     software: str
     version: str
@@ -65,10 +65,10 @@ class StoreSeen:
 
 
 class RedisStore:
-    """One run in Redis or Valkey (ports.Store); connects on first use.
+    """One run in Redis or Valkey (ports.Store). It connects on first use.
 
     `deadline_s` bounds one call: a quarter of it for connecting, the rest for the login and for
-    the answer. Raises StoreRefused for a URL that names no store.
+    the answer. Raises StoreRefused for a URL that is not a store's.
     """
 
     def __init__(self, url: str, run: RunId, *, deadline_s: float) -> None:
@@ -76,7 +76,7 @@ class RedisStore:
         self.shown_url = address.shown
         self._run = run
         self._under = ""
-        """What comes between the run's name and that of a key."""
+        """The part of a key between the run's name and the key's own name."""
         self._address = address
         self._closed = False
         answer_s = deadline_s * 3 / 8
@@ -129,14 +129,14 @@ class RedisStore:
         return bool(done == 1)
 
     def entries(self, *, after_version: int, timeout_s: float) -> Sequence[Entry]:
-        """What somebody else wrote into the log is passed over, by every reader alike: an entry
-        without its field or of another id than a decision's, and one that no commit made."""
+        """Foreign entries in the log are skipped, by every reader alike: an entry without its
+        field, with an id that no decision has, or that no commit made."""
         last_id = f"{after_version}-1" if after_version >= 0 else "0-0"
         end_s = time.monotonic() + timeout_s
         while found := self._read_stream(self._key("log"), last_id, end_s - time.monotonic()):
             last_id = found[-1][0]
             entries = [entry for at, body in found if (entry := entry_of(at, body)) is not None]
-            # Asked for after the log, so that all that was committed there is within it.
+            # Read after the log, so that it covers everything that was committed there.
             ask = partial(self._commands.hget, self._key("state"), "version")
             newest = version_of(self._call(ask) or -1) if entries else -1
             if made := [entry for entry in entries if entry.version <= newest]:
@@ -182,7 +182,7 @@ class RedisStore:
         self._disconnect_idle()
 
     def ping(self) -> None:
-        """One round trip with login. Raises StoreRefused, saying what to do, when it fails."""
+        """One round trip with login. Raises StoreRefused, with the remedy, when it fails."""
         try:
             self._commands.ping()
         except redis.RedisError as error:
@@ -193,8 +193,8 @@ class RedisStore:
             raise refused(self.shown_url, told, run=self._run) from error
 
     def try_out(self) -> None:
-        """Write all that a run writes, below the run's own keys under names that no run has, and
-        remove it. Raises StoreRefused, saying what to do, when the store does not take it."""
+        """Make all kinds of writes of a run, below its own keys under names that no run uses, and
+        remove them. Raises StoreRefused, with the remedy, if the store does not take them."""
         under, self._under = self._under, f"{self._under}check-{uuid.uuid4().hex[:8]}:"
         try:
             self._write_as_a_run_does()
@@ -210,7 +210,7 @@ class RedisStore:
         try:
             self.create(state="{}", entry="{}", documents={"check": ""})
             self._expire("state", "log", "documents")
-            # Then what is large: a store with less room than that refuses what comes next.
+            # Then a large write: a store with less free memory refuses the next command.
             large, documents = "-" * ROOM_BYTES, self._key("documents")
             self._call(lambda: self._commands.hset(documents, "check", large))
             self.commit(expected_version=0, state="{}", entry="{}")
@@ -224,20 +224,20 @@ class RedisStore:
             self.documents()
             self.entries(after_version=-1, timeout_s=0.0)
         finally:
-            with contextlib.suppress(StoreUnavailable):  # nothing was written, then
+            with contextlib.suppress(StoreUnavailable):  # then nothing was written
                 self.remove()
 
     def _expire(self, *names: str) -> None:
-        """Have keys of a try-out end by themselves, for one that is killed before it removes them;
-        a write into a key leaves its end as it is."""
+        """Let the keys of a test expire, in case it is killed before it removes them. A write to a
+        key keeps its expiry."""
         for name in names:
             key = self._key(name)
-            # A run's user of old has no right to it: then they stay, and are as good.
+            # An older user of a run has no right to do so: then the keys stay, which is harmless.
             with contextlib.suppress(StoreRefuses):
                 self._call(partial(self._commands.expire, key, _TRIED_OUT_S))
 
     def look(self) -> StoreSeen:
-        """What answers there. Raises StoreRefused as `ping` does."""
+        """What the server reports of itself. Raises StoreRefused as `ping` does."""
         try:
             said = self._commands.execute_command("HELLO")
             seconds, micros = self._commands.time()
@@ -251,7 +251,7 @@ class RedisStore:
         )
 
     def remove(self) -> None:
-        """Delete the run with all that was ever written of it; at once, and safe to call again."""
+        """Delete the run with everything that was ever written of it; safe to call again."""
         names = ("state", "log", "documents", "offers", "leases", *(f"s:{s}" for s in _STREAMS))
         keys = [self._key(name) for name in names]
         self._call(lambda: self._commands.delete(*keys))
@@ -260,7 +260,7 @@ class RedisStore:
         deadline_s = time.monotonic() + max(0.0, timeout_s)
         while True:
             left_s = deadline_s - time.monotonic()
-            # Block 0 would mean for ever: the last look, and a look without waiting, do not block.
+            # Block 0 would wait for ever, so the last read and a read without waiting do not block.
             block_ms = math.ceil(min(left_s, _BLOCK_S) * 1000) if left_s > 0 else None
             client = self._waiting if block_ms is not None else self._commands
             ask = partial(client.xread, {key: last_id}, count=_READ_COUNT, block=block_ms)
@@ -287,8 +287,8 @@ class RedisStore:
                 self._disconnect_idle()
 
     def _disconnect_idle(self) -> None:
-        # A connection that another thread waits on must not be taken from under it: that thread
-        # comes back within its piece of waiting, finds the store closed and disconnects it.
+        # A connection on which another thread waits must not be closed here. That thread returns
+        # within one piece of its wait, finds the store closed and disconnects.
         for client in (self._commands, self._waiting):
             client.connection_pool.disconnect(inuse_connections=False)
 
@@ -330,7 +330,8 @@ def _refusal_line(shown_url: str, refusal: Refusal, error: Exception) -> str:
 
 
 _TLS_TROUBLES = (
-    # The library says of each that the certificate is not verified; the first that is found counts.
+    # The library says in all these cases that the certificate is not verified; the first match
+    # counts.
     (
         "certificate is not valid for",
         "shows a certificate of another host",
@@ -358,27 +359,27 @@ _TLS_TROUBLES = (
         "add ssl_certfile= and ssl_keyfile= to the URL, or set `tls-auth-clients no` in the server",
     ),
 )
-"""What the client library says, what that means, and the remedy."""
+"""The error of the client library, its meaning, and the remedy."""
 
 
 def connection(address: Address, *, connect_s: float, answer_s: float) -> Any:
-    """A client of the library, which connects on its first call and never repeats one."""
+    """A client of the library, which connects on its first call and never repeats a call."""
     make: Any = redis.Redis
     return make(
         **address.options,
         decode_responses=True,
-        encoding_errors="backslashreplace",  # for what strangers wrote
+        encoding_errors="backslashreplace",  # for entries of other writers
         protocol=2,
         socket_connect_timeout=connect_s,
         socket_timeout=answer_s,
-        # The driver retries: only it knows what an attempt may have done.
+        # The driver retries, because only it knows what an attempt may have done.
         retry=Retry(NoBackoff(), 0),
     )
 
 
 def _greeting(address: Address) -> str:
-    """What a server says to a new connection before it ends it, for which the library has no ear:
-    that it has too many clients, or takes no strangers. "": nothing, or nothing that is text."""
+    """What a server says to a new connection before it closes it, which the library does not read:
+    that it has too many clients, or accepts no other hosts. "" if there is no text."""
     options = address.options
     path = options.get("unix_socket_path")
     try:

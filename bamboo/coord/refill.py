@@ -1,14 +1,14 @@
-"""How a store that has lost the run gets it back from those who followed it.
+"""How the members give a store that has lost the run its contents back.
 
-Everybody who takes part offers what he has read: the state of some version and the decisions since.
-Offers are taken for one lease from the first on; then the highest version is put back by whoever
-comes first and has the run's documents, with one more decision, StoreRefilled, which begins a new
+Each member offers what it has read: the state of some version and the decisions since. The store
+takes offers for one lease after the first one. Then the first member that has the run's documents
+writes the highest version back, with one more decision, StoreRefilled, which begins a new
 generation.
 
-Rule: the refilled log is a log like any other. It begins with a state instead of the run's first
-one, everything after that can be recomputed, and a member that was a little behind reads on as
-though nothing had happened. What only the store had (records, leases, what nobody had read) is
-gone.
+Rule: the refilled log is a log like any other. It begins with a later state than the run's first
+one, everything after that can be recomputed, and a member that was a little behind reads on as if
+nothing had happened. What only the store had (records, leases, decisions that no member had read)
+is lost.
 """
 
 import json
@@ -34,7 +34,7 @@ from bamboo.ports import Entry, Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The end of a log: a state, the decisions since, and where they led."""
+    """The end of a log: a state, the decisions since, and their result."""
 
     begin: Begin
     entries: tuple[Entry, ...]
@@ -67,9 +67,9 @@ def decode_known(text: str) -> Known:
 
 
 def offer_to(store: Store, known: Known, *, documents: Mapping[str, str] | None, me: str) -> bool:
-    """Offer what is known to a store without the run, and put the best offer back once the time for
-    offers is over; whether the run is there now. Who has not read the documents (None) only offers.
-    Raises StoreUnavailable. Call it again until then."""
+    """Offer what is known to a store without the run, and write the best offer back once the time
+    for offers is over; returns whether the run is there now. A member without the documents (None)
+    only offers. Raises StoreUnavailable. Call it again until it returns True."""
     lease_s, version = known.begin.policy.gone_s, known.state.version
     offers = store.offer(version=version, offer="", lease_s=lease_s)
     if not offers.here and offers.version < version:
@@ -78,7 +78,7 @@ def offer_to(store: Store, known: Known, *, documents: Mapping[str, str] | None,
         return offers.here
     try:
         best = decode_known(offers.best)
-    except UnreadableRecord:  # no member offered that: what one knows is better than none
+    except UnreadableRecord:  # no member made that offer; our own knowledge is better than none
         best = known
     state, entries = with_refill(best, now_s=offers.now_s, me=me)
     store.refill(state=encode_state(state), entries=entries, documents=documents)
@@ -86,8 +86,8 @@ def offer_to(store: Store, known: Known, *, documents: Mapping[str, str] | None,
 
 
 def with_refill(known: Known, *, now_s: float, me: str) -> tuple[State, tuple[Entry, ...]]:
-    """The state and the log that the store is given: what is known, and that it was given back. A
-    run that is over stays as it is."""
+    """The state and the log for the store: what is known, and an entry for the refill. A run that
+    is over stays as it is."""
     begin = Entry(version=known.begin.state.version, body=encode_entry(known.begin))
     log = (begin, *known.entries)
     event = StoreRefilled(reporter=me)

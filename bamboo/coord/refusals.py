@@ -1,7 +1,7 @@
-"""What a store says that answers and does not do what is asked: what that means, and the remedy.
+"""The refusals of a store that answers: the meaning of each, and the remedy.
 
-Rule: each refusal has one line here. At a start it refuses the start by this name. In the middle of
-a run it is an outage like any other, which is waited for (`errors.StoreRefuses`).
+Rule: each refusal has one entry here. At a start it refuses the start by this name. During a run it
+is an outage like any other, and members wait for its end (`errors.StoreRefuses`).
 """
 
 import re
@@ -18,15 +18,15 @@ Errors = tuple[type[redis.RedisError], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """One kind."""
+    """One kind of refusal."""
 
     name: str
-    """The word with which a server begins it, or the usual name of it."""
+    """The word with which a server begins it, or its usual name."""
     what: str
-    """What the store is or does, behind "the store at …"."""
+    """What the store is or does, as text after "the store at …"."""
     remedy: str
     passes: bool = True
-    """Whether it may be over without anybody's doing: whoever comes to a run asks again."""
+    """Whether it may end by itself, so that a new member tries again."""
 
 
 REFUSALS: tuple[tuple[Refusal, Errors, str], ...] = (
@@ -85,7 +85,7 @@ REFUSALS: tuple[tuple[Refusal, Errors, str], ...] = (
         "max number of clients",
     ),
     (
-        # Before the next one, of whose error the library makes this one a kind.
+        # Before the next one, because the library's error for this one is a subclass of that.
         Refusal(
             name="MASTERDOWN",
             what="is a replica that does not reach its primary",
@@ -150,12 +150,12 @@ REFUSALS: tuple[tuple[Refusal, Errors, str], ...] = (
         "WRONGPASS|NOAUTH|HELLO",
     ),
 )
-"""Each with the errors that the client library makes of it, and what is in its text: what a script
-met comes as a text, with the server's word in it or without. The first that fits counts."""
+"""Each with the client library's errors and with words in their text. A refusal that a script met
+arrives as a text, with or without the server's word. The first match counts."""
 
 
 def refusal_of(error: Exception, *, run: RunId) -> Refusal | None:
-    """Which refusal an error is; None: it is none that is known, or the store did not answer."""
+    """The refusal of an error; None if it is not a known one, or the store did not answer."""
     said = str(error)
     for refusal, errors, text in REFUSALS:
         if isinstance(error, errors) or re.search(text, said):

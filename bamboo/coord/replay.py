@@ -1,7 +1,7 @@
 """`bamboo verify --decisions`: every decision of a run, made again and compared.
 
-Rule: the log alone is believed to hold events and times; states, effects and reasons are computed
-anew by `transition` from the first state on, and any difference is named.
+Rule: only the events and times of the log are trusted. States, effects and reasons are recomputed
+by `transition` from the first state on, and any difference is named.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from bamboo.ports import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionReport:
-    """`decisions` recomputed equal ones; `first_difference` a sentence, or None when all are."""
+    """`decisions` were recomputed and are equal; `first_difference` is a sentence, or None."""
 
     decisions: int
     last_version: int
     first_version: int
-    """Of the state that the log begins with: 0 unless the store was refilled."""
+    """Version of the log's first state: 0 unless the store was refilled."""
     first_difference: str | None
 
     @property
@@ -41,7 +41,7 @@ def verify_decisions(store: Store) -> DecisionReport:
     """Recompute the whole log, then compare the last state with the stored document.
 
     Raises StoreUnavailable, InputError (no such run), and UnreadableRecord for an entry that this
-    program cannot read. A run that goes on meanwhile is verified up to what was there at first.
+    program cannot read. A live run is verified up to the entries that were there at the beginning.
     """
     snapshot = store.read()
     state: State | None = None

@@ -1,9 +1,9 @@
 """Frozen dataclasses to JSON values and back, driven by their declared types.
 
 Rule: strict both ways. A missing field, an unknown field or a value of another type is an error
-that names where it stands; an int in a float field becomes a float, so that equal values give
-equal text. Only what the documents of a run are made of is understood: text, numbers, booleans,
-None, enumerations of text, slots (as `0.2`), tuples and dataclasses of these.
+that names its place. An int in a float field becomes a float, so that equal values give equal text.
+Only the types in a run's documents are supported: text, numbers, booleans, None, enumerations of
+text, slots (as `0.2`), tuples and dataclasses of these.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from bamboo.topology.slots import Slot
 
 
 class Shape(NamedTuple):
-    """How one type is written and read; `read` is given the place for its error messages."""
+    """How one type is written and read; `read` receives the place for its error messages."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any, str], Any]
@@ -56,7 +56,7 @@ def shape_of(kind: Any) -> Shape:
 
 def _dataclass_shape(kind: type) -> Shape:
     hints = get_type_hints(kind)
-    # What nobody gives follows from what is given, and is no part of a document.
+    # A field that is not an argument follows from the others, and is no part of a document.
     given = [field.name for field in dataclasses.fields(kind) if field.init]
     fields = {name: shape_of(hints[name]) for name in given}
 
@@ -72,7 +72,7 @@ def _dataclass_shape(kind: type) -> Shape:
         try:
             return kind(**{n: shape.read(raw[n], f"{at}.{n}") for n, shape in fields.items()})
         except (ValueError, CoreMisuse) as error:
-            # A value that its own rules refuse: here it is a document's, and no driver's mistake.
+            # A value that its own rules refuse: here the document is wrong, not a driver.
             raise UnreadableRecord(f"{at} is no {kind.__name__}: {error}") from error
 
     return Shape(write, read)
@@ -113,7 +113,7 @@ def _read_float(raw: Any, at: str) -> float:
         if not isinstance(raw, bool) and isinstance(raw, int | float) and math.isfinite(raw):
             return float(raw)
     except OverflowError:
-        pass  # a whole number beyond every float
+        pass  # a whole number too large for a float
     raise UnreadableRecord(f"{at} is {raw!r}, not a finite number")
 
 

@@ -1,7 +1,7 @@
-"""What lies under a run's keys, as values: whatever has been written there, and by whomever.
+"""Parses the contents of a run's keys, whatever has been written there, and by whom.
 
-Rule: nothing that stands in a store raises anything but an error by name. What only tells is taken
-for what tells nothing, so that its reader passes it over; what decides is refused.
+Rule: no content of a store raises anything but a named error. Damaged informative content counts as
+empty, so that its reader skips it; damaged content that decides is refused.
 """
 
 import math
@@ -14,8 +14,8 @@ _SHOWN = 80
 
 
 def lease_of(text: str) -> Lease:
-    """The lease that was written as "seconds.micros payload"; in another form it is one that never
-    grew, so its node is gone unless it beats again."""
+    """The lease from "seconds.micros payload". Another form counts as a lease that never grew, so
+    its node is gone unless it beats again."""
     stamp, _, payload = text.partition(" ")
     try:
         beaten_at_s = float(stamp)
@@ -27,12 +27,12 @@ def lease_of(text: str) -> Lease:
 
 
 def body_of(fields: Mapping[str, str]) -> str:
-    """What a stream's entry says; "", which is no record, where it has another form."""
+    """The text of a stream's entry; "", which is no record, if it has another form."""
     return str(fields.get("body", ""))
 
 
 def entry_of(at: str, body: str) -> Entry | None:
-    """The decision that a log's entry of the id `at` holds; None: it is none."""
+    """The decision in the log's entry with the id `at`; None if it is not one."""
     version, _, more = at.partition("-")
     return Entry(version=int(version), body=body) if more == "1" and body else None
 

@@ -1,6 +1,6 @@
-"""What one process knows of its own writes to the store, from every thread of it that writes.
+"""What one process knows of its own writes to the store, from all its threads that write.
 
-Rule: it is only noted here; what follows from it `core.outage` says.
+Rule: this file only records; `core.outage` draws the conclusions.
 """
 
 import time
@@ -10,14 +10,14 @@ from bamboo.core.outage import Writing
 
 
 class Writes:
-    """Told of each write, one every `every_s`, and asked before anybody is judged. `clock` gives
-    seconds that never go back."""
+    """Receives the result of each write, one every `every_s`, and is read before any node is
+    judged. `clock` gives seconds that never go back."""
 
     def __init__(self, *, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
         self._clock = clock
         self._tried_s = clock()
-        """When the newest was told of, one that did not succeed included."""
+        """The time of the newest attempt, including one that failed."""
         # One value, so that a thread never sees half of a change.
         self._since_and_last_s: tuple[float, float] | None = None
         self._in_all_s = 0.0
