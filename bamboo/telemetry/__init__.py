@@ -1,1 +1,1 @@
-"""What a run tells about itself, as JSON lines: events and metrics, with one schema each."""
+"""What a run reports of itself, as JSON lines: events and metrics, with one schema each."""

@@ -1,4 +1,4 @@
-"""Reads JSON-lines files that may still be growing; a torn last line is not a line yet."""
+"""Reads JSON-lines files that may still be growing; a torn last line does not count yet."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,15 +9,15 @@ from bamboo.telemetry.schema import EventRecord, MetricRecord
 
 
 class Tail:
-    """Reads what was appended since the last look; a file that is not there yet is empty."""
+    """Reads what was appended since the last look; a missing file counts as empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def lines(self) -> list[str]:
-        """The complete, non-empty lines that came since the last call. Raises InputError for what
-        is there and cannot be read."""
+        """The complete, non-empty lines that came since the last call. Raises InputError for a file
+        that exists and cannot be read."""
         try:
             with open_named(self._path) as file:
                 file.seek(self._offset)

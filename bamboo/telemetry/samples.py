@@ -1,9 +1,9 @@
 """The record of what a committed step used: one line of `samples.jsonl`.
 
-Rule: whoever took the step writes it, from the losses that were really summed and not from the
-plan: the microbatches by number, and a digest of the samples that they held there. A step may be
-recorded again (by a successor, after a restore, by a launcher that reads the store anew), and then
-in the same words, for the same step uses the same samples.
+Rule: the node that took the step writes the record, from the losses that were really summed and not
+from the plan: the microbatches by number, and a digest of their samples. A step may be recorded
+again (by a successor, after a restore, by a launcher that reads the store again). The text is then
+the same, because the same step uses the same samples.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from bamboo.telemetry.schema import SCHEMA_VERSION
 
 DIGEST_DIGITS = 16
 LONGEST_RANGE = 1 << 24
-"""More microbatches in one step than any run has: a damaged range must not fill the memory."""
+"""More microbatches than a step of any run has, so that a damaged range cannot fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class SamplesRecord:
     step: int
     """Index of the step; the first is 0."""
     microbatches: tuple[int, ...]
-    """Global microbatch indices, as they were recorded: one that comes twice was used twice."""
+    """Global microbatch indices, as recorded; one that appears twice was used twice."""
     digest: str
     """`samples_digest` over the samples of these microbatches, in ascending order of them."""
 
@@ -46,7 +46,7 @@ class SamplesRecord:
 
     @classmethod
     def from_json(cls, line: str) -> "SamplesRecord":
-        """Read a line. Raises InputError when it is no such record."""
+        """Read a line. Raises InputError for anything else."""
         try:
             raw = json.loads(line)
             if raw["v"] != SCHEMA_VERSION:
@@ -62,7 +62,7 @@ class SamplesRecord:
 
     @classmethod
     def of_step(cls, step: int, used: Mapping[str, Any]) -> "SamplesRecord":
-        """The record of what `used` gave. Raises KeyError, TypeError, ValueError on anything
+        """The record of what `used` returned. Raises KeyError, TypeError, ValueError on anything
         else."""
         if step < 0:
             raise ValueError(f"step {step}")
@@ -74,8 +74,8 @@ class SamplesRecord:
 
 
 def used(microbatches: Iterable[int], samples_of: Callable[[int], Sequence[int]]) -> dict[str, str]:
-    """What a node says of a step: `{microbatches, samples}`; `samples_of` gives the samples that
-    the node's own data hold at a microbatch of that step."""
+    """A node's report of a step: `{microbatches, samples}`. `samples_of` gives the samples that the
+    node's own data hold for a microbatch of that step."""
     ordered = sorted(microbatches)
     return {
         "microbatches": ranges_text(ordered),

@@ -1,7 +1,7 @@
 """The two records of a run's JSON-lines files, and the rule that readers ignore unknown keys.
 
-An event says what happened on a node; a metric says what one step cost and gave. Both carry the
-version of their schema, so that a reader can refuse what it does not know instead of guessing.
+An event says what happened on a node; a metric says what one step cost and achieved. Both carry the
+version of their schema, so that a reader can refuse an unknown version instead of guessing.
 """
 
 import json
@@ -46,7 +46,7 @@ class EventRecord:
 
     @classmethod
     def from_json(cls, line: str) -> "EventRecord":
-        """Read a line. Raises InputError when it is no event of this schema."""
+        """Read a line. Raises InputError if it is not an event of this schema."""
         raw = _record(line, what="event")
         try:
             return cls(
@@ -71,13 +71,13 @@ class MetricRecord:
     step: int
     """Index of the step; the first is 0."""
     loss: float
-    """Nats per token; JSON keeps a float64 exactly, `loss_hex` says its bits in full."""
+    """Nats per token. JSON keeps a float64 exactly, and `loss_hex` gives all its bits."""
     tokens_per_s: float
     usd: float
     """Modelled dollars of the run so far."""
     tokens_per_usd: float
     at_s: float | None = None
-    """Unix time at which the step was taken; None where nobody noted it."""
+    """Unix time at which the step was taken; None if it was not recorded."""
 
     def to_json(self) -> str:
         """The line, without its newline."""
@@ -96,7 +96,7 @@ class MetricRecord:
 
     @classmethod
     def from_json(cls, line: str) -> "MetricRecord":
-        """Read a line. Raises InputError when it is no metric, or its two losses differ."""
+        """Read a line. Raises InputError if it is not a metric, or its two losses differ."""
         raw = _record(line, what="metric")
         try:
             record = cls(

@@ -1,1 +1,1 @@
-"""Pure values of who does what: slots, grid, virtual nodes, reduction tree, assignment."""
+"""Pure values of the division of work: slots, grid, virtual nodes, reduction tree, assignment."""

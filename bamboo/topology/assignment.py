@@ -11,14 +11,14 @@ from bamboo.topology.slots import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Every slot has one owner; a slot whose replica was lost, or that has none, has no shadow."""
+    """Every slot has one owner. A slot that has no replica, or has lost it, has no shadow."""
 
     grid: Grid
     owners: tuple[NodeId, ...]
     shadows: tuple[NodeId | None, ...]
     _roles: Roles | None = field(init=False, compare=False, repr=False)
     _members: frozenset[NodeId] | None = field(init=False, compare=False, repr=False)
-    """Both None until somebody asks."""
+    """Both are None until they are first needed."""
 
     def __post_init__(self) -> None:
         if not len(self.owners) == len(self.shadows) == self.grid.size:
@@ -28,7 +28,7 @@ class Assignment:
 
     @property
     def roles(self) -> Roles:
-        """Who has what, by node."""
+        """What each node owns and shadows."""
         if self._roles is None:
             found = Roles.of(self.grid, self.owners, self.shadows)
             object.__setattr__(self, "_roles", found)

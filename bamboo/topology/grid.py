@@ -1,4 +1,4 @@
-"""The grid D x P and who sits beside whom in it."""
+"""The grid D x P and the neighbours in it."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,7 +29,7 @@ class Grid:
         return _slots(self.pipelines, self.stages)
 
     def number(self, slot: Slot) -> int:
-        """Where `slot` stands in `slots()`. Raises CoreMisuse for a slot of another grid."""
+        """The index of `slot` in `slots()`. Raises CoreMisuse for a slot of another grid."""
         if not (0 <= slot.pipeline < self.pipelines and 0 <= slot.stage < self.stages):
             grid = f"{self.pipelines} x {self.stages}"
             raise CoreMisuse(f"slot {slot} is none of the grid {grid}")

@@ -1,4 +1,4 @@
-"""Keyed randomness: a seed for every random decision, from its purpose, not from who asks."""
+"""Keyed randomness: a seed for every random decision, from its purpose and not from its caller."""
 
 import hashlib
 

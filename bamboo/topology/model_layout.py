@@ -1,7 +1,7 @@
-"""How the model is laid out over a grid: which layers a stage has, which virtual nodes a pipeline.
+"""The layout of the model on a grid: the layers of each stage, the virtual nodes of each pipeline.
 
 Rule: a layout decides time and bill and no bit. Two layouts hold the same tensors under the same
-layer's name, so state can go from any to any other.
+layer's name, so state can move between any two layouts.
 """
 
 from dataclasses import dataclass
@@ -46,11 +46,11 @@ def equal_shares(virtual_nodes: int, pipelines: int) -> tuple[int, ...]:
 
 
 def minimax_shares(virtual_nodes: int, speeds: tuple[float, ...]) -> tuple[int, ...]:
-    """Whole shares, at least one each, for which the slowest pipeline ends its share soonest.
+    """Whole shares, at least one each, with which the slowest pipeline finishes earliest.
 
-    `speeds[d]`: virtual nodes a second of pipeline d, up to a common factor. Each next virtual node
-    goes where it ends soonest, which is optimal for equal pieces of work (Graham's rule with
-    uniform machines and one job size); of equals the first pipeline.
+    `speeds[d]`: virtual nodes per second of pipeline d, up to a common factor. Each next virtual
+    node goes to the pipeline that finishes it earliest, which is optimal for equal pieces of work
+    (Graham's rule with uniform machines and one job size); among equal ones, to the first.
     Raises ValueError when there are more pipelines than virtual nodes, or a speed is not positive.
     """
     if len(speeds) > virtual_nodes or min(speeds) <= 0:

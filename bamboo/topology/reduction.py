@@ -1,4 +1,4 @@
-"""The canonical binary tree in which gradients of virtual nodes are added, whoever computes them.
+"""The canonical binary tree by which gradients of virtual nodes are added, on whatever machines.
 
 Rule: n leaves split at the largest power of two below n. A sum over any mapping of leaves to
 machines that only ever adds siblings of this tree is bitwise the same; naive partial sums are not.
@@ -36,10 +36,10 @@ def subtrees(lo: int, hi: int, leaves: int) -> tuple[tuple[int, int], ...]:
 
 
 class TreeSum(Generic[T]):
-    """Adds tree nodes as they come, in any order, merging siblings at once.
+    """Adds tree nodes as they come, in any order, and merges siblings at once.
 
-    `push` takes the value of the tree node over leaves [lo, hi); whenever both children of a node
-    are there they are replaced by `add(left, right)`. What is left is the fewest partial sums.
+    `push` takes the value of the tree node over leaves [lo, hi). When both children of a node are
+    there, `add(left, right)` replaces them. What remains is the fewest partial sums.
     """
 
     def __init__(self, leaves: int, add: Callable[[T, T], T]) -> None:
@@ -59,7 +59,7 @@ class TreeSum(Generic[T]):
                 self._index(*child)
 
     def push(self, lo: int, hi: int, value: T) -> None:
-        """Give the sum over leaves [lo, hi), which must be a node of the tree."""
+        """Add the sum over leaves [lo, hi), which must be a node of the tree."""
         node = (lo, hi)
         if node != self._root and node not in self._parent:
             raise ValueError(f"[{lo}, {hi}) is no node of the tree over {self._root[1]} leaves")

@@ -1,7 +1,7 @@
-"""Who has what in an assignment, and where it is out of order: what is asked of it most.
+"""What each node of an assignment owns and shadows, and which slots are out of order.
 
-Rule: it follows from the assignment alone. It is worked out once, when it is first asked for; an
-assignment with a few slots changed has that of the one before it, corrected for those slots.
+Rule: it follows from the assignment alone. It is computed once, on first use. An assignment with a
+few changed slots takes the roles of the previous one and corrects them for those slots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,24 +18,24 @@ Shadows = Sequence[NodeId | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Roles:
-    """Slots are given by their numbers in `Grid.slots()`, ascending. Nothing in here is changed
-    once it is made."""
+    """Slots are given by their numbers in `Grid.slots()`, ascending. The value never changes after
+    it is made."""
 
     grid: Grid
     owned: dict[NodeId, tuple[int, ...]]
-    """What each owner owns."""
+    """The slots of each owner."""
     shadowed: dict[NodeId, tuple[int, ...]]
-    """What each shadow shadows."""
+    """The slots of each shadow."""
     several: frozenset[NodeId]
     """Owners of more than one slot."""
     landless: frozenset[NodeId]
     """Shadows that own nothing."""
     astray: frozenset[int]
-    """Slots that are not shadowed by the owner of their protector, or own their protector too."""
+    """Slots whose shadow is not the owner of their protector, or whose owner owns that too."""
 
     @classmethod
     def of(cls, grid: Grid, owners: Owners, shadows: Shadows) -> "Roles":
-        """Worked out from the whole assignment."""
+        """Computed from the whole assignment."""
         owned, shadowed = _numbers(owners), _numbers(shadows)
         numbers = range(grid.size)
         ahead = [owners[grid.before(number)] for number in numbers]
@@ -56,8 +56,8 @@ class Roles:
     def corrected(
         self, before: tuple[Owners, Shadows], after: tuple[Owners, Shadows], numbers: Iterable[int]
     ) -> "Roles":
-        """Of the assignment `after`, which differs from `before`, whose roles these are, in the
-        slots of these numbers at most."""
+        """The roles of the assignment `after`, given that these are the roles of `before` and that
+        the two differ at most in the slots of these numbers."""
         owned, shadowed = self.owned.copy(), self.shadowed.copy()
         touched: set[NodeId | None] = set()
         looked_at: set[int] = set()
@@ -80,7 +80,7 @@ class Roles:
         )
 
     def __len__(self) -> int:
-        """How many nodes own or shadow something."""
+        """Number of nodes that own or shadow something."""
         return len(self.owned) + len(self.landless)
 
     def has(self, node: NodeId) -> bool:
@@ -89,7 +89,7 @@ class Roles:
 
 
 def _numbers(nodes: Shadows) -> dict[NodeId, tuple[int, ...]]:
-    """Of each node, in the order in which they appear, where it stands."""
+    """The indices of each node, in the order in which the nodes appear."""
     found: dict[NodeId, tuple[int, ...]] = {
         node: (number,) for number, node in enumerate(nodes) if node is not None
     }

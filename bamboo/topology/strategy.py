@@ -13,22 +13,22 @@ from bamboo.topology.grid import Grid
 SCHEMA_VERSION = 1
 REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full", "peer")
 AUTO = "auto"
-"""What a job says in place of a mode, or of a spread, that the planner is to choose; a placement
-has one of the others."""
+"""The value by which a job leaves a mode, or a spread, to the planner; a placement has one of the
+others."""
 BARE_MODES = ("off", "peer")
-"""Modes without shadows, of a whole run alone: half a run of replicas survives no loss."""
+"""Modes without shadows. They hold for a whole run, as replicas of some stages survive no loss."""
 BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")
-"""Least first."""
+"""All modes, least redundant first."""
 REPLICA_MODES = BY_REDUNDANCY[2:]
-"""Modes with shadows, the least redundant first: each stage may have its own (`modes_of`)."""
+"""Modes with shadows, least redundant first; each stage may have its own (`modes_of`)."""
 _UNKNOWN = "is no redundancy"
 _KNOWN = (
     f"take one of {', '.join(REDUNDANCY_MODES)}; or for each stage one of "
     f"{', '.join(REPLICA_MODES)}, with a comma between and no blank"
 )
 SPREADS = ("one", "pipelines", "neighbours")
-"""How the nodes of a run lie over zones: all in one; each pipeline within one; the neighbours of
-a ring in different ones, so that a stage and its replica never lie in the same."""
+"""How the nodes of a run are spread over zones: all in one; each pipeline within one; or the
+neighbours of a ring in different ones, so that a stage and its replica are never in the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +48,15 @@ class Semantics:
     numerics: dict[str, Any]
     """torch version, device kind or CPU capability, threads, optimizer kernel."""
     segments: list[dict[str, Any]] = field(default_factory=list)
-    """The segments that are done before this one, of a run that was resumed with more steps: each
+    """The finished segments before this one, for a run that was resumed with more steps: each
     {to_step, steps, learning_rate, warmup_steps, final_learning_rate}, as `config.tree.Segment`."""
 
     init: str = ""
-    """The digest of the weights that it begins with; empty: those that the layers draw."""
+    """The digest of the initial weights; empty: the layers draw them."""
 
     def body(self) -> dict[str, Any]:
-        """As JSON. Segments and weights that a run does not have are left out, so that its hash is
-        the one that it had before there were any."""
+        """The value for JSON. Segments and weights that a run does not have are left out, so that
+        its hash equals that of releases without these fields."""
         optional = ("segments", "init")
         return {n: value for n, value in asdict(self).items() if value or n not in optional}
 
@@ -65,7 +65,8 @@ class Semantics:
         return hashlib.sha256(canonical_json(self.body()).encode()).hexdigest()[:16]
 
     def of_segment(self, number: int) -> "Semantics":
-        """Those of a run that ended with this segment, counted from 0, as it was planned then."""
+        """The semantics of the run as planned before it was extended beyond segment `number`,
+        counted from 0."""
         if number == len(self.segments):
             return self
         own = dict(self.segments[number])
@@ -79,7 +80,7 @@ class Semantics:
         )
 
     def listed(self, steps: int) -> list[dict[str, Any]]:
-        """What a run that has done so many steps has done in which segment, the first one first:
+        """The segments of a run that has finished `steps` steps, the first one first:
         {from_step, to_step, semantic_hash}."""
         ends = [*(min(steps, int(segment["to_step"])) for segment in self.segments), steps]
         return [
@@ -90,7 +91,8 @@ class Semantics:
 
     def hash_at(self, step: int) -> str:
         """The hash of the semantics that led to the state after `step` steps: those of the segment
-        that this step ends in. So a checkpoint stays good when the run goes on with another one."""
+        that this step ends in. So a checkpoint stays valid when the run continues with another
+        segment."""
         ends = [int(segment["to_step"]) for segment in self.segments]
         number = next((n for n, end in enumerate(ends) if step <= end), len(ends))
         return self.of_segment(number).hash()
@@ -126,7 +128,7 @@ class Strategy:
     @classmethod
     def from_json(cls, text: str) -> "Strategy":
         """Read what `to_json` wrote. Raises ValueError for anything else: another schema, a wrong
-        hash, something missing."""
+        hash, a missing field."""
         try:
             raw = json.loads(text)
         except RecursionError as error:
@@ -147,7 +149,7 @@ class Strategy:
 
 
 def _placement(raw: Any) -> Placement:
-    """Raises ValueError for one that no model could have, KeyError or TypeError for no such."""
+    """Raises ValueError for an impossible placement, KeyError or TypeError for anything else."""
     sizes = [raw["grid"]["pipelines"], raw["grid"]["stages"]]
     if not all(type(number) is int for number in (*sizes, *raw["cut"])):
         raise ValueError(f"grid and cut are whole numbers, not {raw['grid']} and {raw['cut']}")
@@ -166,7 +168,7 @@ def _placement(raw: Any) -> Placement:
 
 
 def modes_of(redundancy: str) -> tuple[str, ...]:
-    """The one mode of all stages, or of each stage its own, written with commas between:
+    """The one mode of all stages, or the mode of each stage, written with commas between them:
     `stash,full,full,gap`. Raises ValueError for anything else."""
     if redundancy in REDUNDANCY_MODES:
         return (redundancy,)
@@ -177,8 +179,8 @@ def modes_of(redundancy: str) -> tuple[str, ...]:
 
 
 def wrong_with(redundancy: str, stages: int) -> tuple[str, str] | None:
-    """What is wrong with what somebody wrote as the redundancy of so many stages, and the remedy;
-    None: nothing is."""
+    """What is wrong with a user's redundancy for this number of stages, and the remedy; None if it
+    is right."""
     try:
         count = len(modes_of(redundancy))
     except ValueError:
@@ -189,8 +191,8 @@ def wrong_with(redundancy: str, stages: int) -> tuple[str, str] | None:
 
 
 def on_stages(redundancy: str, stages: int) -> str:
-    """The redundancy on a grid of so many stages. Modes that are of another number of stages say
-    nothing of these: all have the least redundant of them, which takes the least memory."""
+    """The redundancy on a grid of `stages` stages. Modes by stage for another number of stages do
+    not apply, so all stages take the least redundant of them, which needs the least memory."""
     modes = modes_of(redundancy)
     if len(modes) in (1, stages):
         return redundancy
@@ -199,19 +201,19 @@ def on_stages(redundancy: str, stages: int) -> str:
 
 @functools.cache
 def stage_modes(redundancy: str, stages: int) -> tuple[str, ...]:
-    """The mode of each stage of a grid of so many."""
+    """The mode of each stage of a grid with this many stages."""
     modes = modes_of(on_stages(redundancy, stages))
     return modes * stages if len(modes) == 1 else modes
 
 
 def how_redundant(redundancy: str) -> float:
-    """By what is kept, then by what is computed: more for more; the mean of all stages."""
+    """A rank: first what is kept, then what is computed; more for more; the mean of all stages."""
     modes = modes_of(redundancy)
     return sum(map(BY_REDUNDANCY.index, modes)) / len(modes)
 
 
 def redundancy_of(modes: Sequence[str]) -> str:
-    """What `modes_of` reads, of the mode of each stage: where all have the same, its name."""
+    """The text that `modes_of` reads, from the mode of each stage; one name if all are equal."""
     return modes[0] if len(set(modes)) == 1 else ",".join(modes)
 
 

@@ -1,4 +1,4 @@
-"""Virtual nodes: fixed slices of the global batch, and which pipeline computes which."""
+"""Virtual nodes: fixed slices of the global batch, and the pipeline that computes each of them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,17 +31,17 @@ class BatchShape:
 
 @lru_cache(maxsize=256)
 def blocks(virtual_nodes: int, pipelines: int) -> tuple[range, ...]:
-    """Consecutive blocks of virtual nodes, one a pipeline, each of floor or ceil of V/D.
+    """Consecutive blocks of virtual nodes, one per pipeline, each of floor or ceil of V/D.
 
-    Among all orders of floor and ceil the one with the fewest subtrees of the canonical tree is
-    taken (ties: ceils first), since each subtree is one partial sum to hold and to send.
+    Among all orders of floor and ceil, the one with the fewest subtrees of the canonical tree is
+    taken (ties: ceils first), because each subtree is one partial sum to hold and to send.
     Raises ValueError when there are more pipelines than virtual nodes.
     """
     if pipelines < 1 or virtual_nodes < pipelines:
         raise ValueError(f"{virtual_nodes} virtual nodes cannot feed {pipelines} pipelines")
     floor, ceils = divmod(virtual_nodes, pipelines)
-    # From the last block on, so that any number of pipelines will do. By the ceils among the last
-    # `left` blocks: the fewest subtrees of these blocks, and the first one's size.
+    # From the last block on, so that any number of pipelines works. By the ceils among the last
+    # `left` blocks: the fewest subtrees of these blocks, and the size of the first one.
     fewest = {0: 0}
     sizes: list[dict[int, int]] = [{}]
     for left in range(1, pipelines + 1):
@@ -65,7 +65,7 @@ def blocks(virtual_nodes: int, pipelines: int) -> tuple[range, ...]:
 
 
 def blocks_of(shares: tuple[int, ...]) -> tuple[range, ...]:
-    """Consecutive blocks of virtual nodes of these sizes, one a pipeline."""
+    """Consecutive blocks of virtual nodes of these sizes, one per pipeline."""
     out, start = [], 0
     for size in shares:
         out.append(range(start, start + size))
