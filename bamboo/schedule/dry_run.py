@@ -1,7 +1,7 @@
 """The symbolic dry run: all nodes run their programs, with given durations and no machines.
 
-Rule: it obeys what the runtime obeys: one operation at a time on a node, the same picker, each
-stage's fixed order, messages that take time, a step that begins only when every shadow has
+Rule: it follows the rules of the runtime: one operation at a time on a node, the same picker, each
+stage's fixed order, messages that take time, and a step that begins only when every shadow has
 acknowledged the step before the last. Time is a whole number of nanoseconds, so that figures are
 exact and two operations that end together do end together.
 """
@@ -22,13 +22,13 @@ from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
 Budgets: TypeAlias = Mapping[Slot, Mapping[int, int]]
-"""Of each shadowed slot: cursor of the host's program -> redundant forwards that fit there."""
+"""For each shadowed slot: cursor of the host's program -> redundant forwards that fit there."""
 
 Ready: TypeAlias = tuple[SlotState | ShadowState, Instruction]
-"""An operation whose inputs are there, and whose it is."""
+"""An operation whose inputs are there, with its owner or shadow."""
 
 NOBODY = NodeId("")
-"""Stands for all whose pipelines are not played."""
+"""Stands for all nodes of pipelines that are not simulated."""
 
 
 def dry_run(
@@ -37,7 +37,7 @@ def dry_run(
     """Run `steps` optimizer steps of `layout`.
 
     For stages in mode `gap`, `budgets` says which redundant forwards fit (`figures.gap_budgets`);
-    without it none does. Raises Deadlock, naming what waits, when not everything can run.
+    without it none does. Raises Deadlock, with what each operation waits for, if some cannot run.
     """
     if steps < 1:
         raise ValueError(f"a dry run needs at least 1 step, not {steps}")
@@ -45,15 +45,15 @@ def dry_run(
 
 
 class DryRun(Standing):
-    """The event loop of one dry run: a heap of things that happen at a time, in order."""
+    """The event loop of one dry run: a heap of timed events, in order."""
 
     MAY_WORK_OUT = True
-    """Whether nodes of fixed order are: nothing happens that is not known from the start."""
+    """Whether nodes of fixed order are computed without events, as nothing unforeseen happens."""
 
     def __init__(self, layout: Layout, costs: Costs, steps: int, budgets: Budgets) -> None:
         super().__init__(layout, costs, steps)
         self._budgets = budgets
-        self._changed = dict.fromkeys(self._nodes.values())  # may be able to start something
+        self._changed = dict.fromkeys(self._nodes.values())  # may be able to start an operation
         self._sends_until_ns: dict[NodeId, int] = {}
         self._ran: list[Ran] = []
         self._commit_ns = [0] * steps
@@ -78,7 +78,7 @@ class DryRun(Standing):
         )
 
     def _operations(self) -> tuple[Ran, ...]:
-        """All that ran, in order."""
+        """All operations that ran, in order."""
         ran = list(self._ran)
         for state in self._slots.values():
             ran += (
@@ -91,8 +91,8 @@ class DryRun(Standing):
         return tuple(ran)
 
     def _start_what_can(self) -> None:
-        """Start an operation on every idle node; first run to the end all that take no time,
-        since what they unblock at this very moment may come before anything else."""
+        """Start an operation on every idle node. First run all that take no time to their end,
+        because what they enable at this time may have a higher rank than anything else."""
         chosen: dict[NodeState, Ran] = {}
         while self._changed:
             changed, self._changed = self._changed, {}
@@ -116,8 +116,8 @@ class DryRun(Standing):
                 self._links.at(ran.end_ns, (self._end, node, ran))
 
     def _work_out(self, state: SlotState) -> None:
-        """Run a slot of fixed order on, and what this lets go on; the last operations of programs
-        end as all others do."""
+        """Run a slot of fixed order, and other slots that this lets continue. The last operations
+        of programs end like all others."""
         for at_last in work_out(state, self._links, self._arrive):
             node = at_last.node
             node.fixed_order = False
@@ -131,7 +131,7 @@ class DryRun(Standing):
         self._finish(node, ran)
 
     def _pick(self, node: NodeState) -> Ran | None:
-        """What the node runs now; `node.actor` is whose operation that is."""
+        """The operation that the node runs now; `node.actor` is its owned or shadowed slot."""
         ready = self._ready(node)
         if not ready:
             return None
@@ -141,7 +141,7 @@ class DryRun(Standing):
         if isinstance(actor, SlotState):
             slot, duration_ns = actor.slot, actor.durations_ns[actor.at - actor.base]
             if instruction.kind == "X" and actor.sent[actor.step]:
-                duration_ns = 0  # the rest of an exchange takes what came, its work is done
+                duration_ns = 0  # the rest of an exchange uses what came; its work is done
         else:
             slot, duration_ns = actor.slot, actor.durations_ns[instruction.kind]
         end_ns, cursor = now_ns + duration_ns, host.at - host.base
@@ -163,8 +163,8 @@ class DryRun(Standing):
         return ready
 
     def _next_of_shadow(self, shadow: ShadowState) -> Instruction | None:
-        """The replica's step once the gradient came, which ends all use of running ahead in that
-        step; before that the next redundant backward or forward whose input is there."""
+        """The replica's step, once the gradient came, after which running ahead in that step is
+        useless. Before that, the next redundant backward or forward whose input is there."""
         if shadow.state.shipped[shadow.step]:
             return shadow.replica_step
         if not shadow.forwards or shadow.step == self._steps:
@@ -177,7 +177,7 @@ class DryRun(Standing):
         return None
 
     def _has_input(self, shadow: ShadowState) -> bool:
-        """Stage 0 reads the data by index; else the input is an output of the node's own."""
+        """Stage 0 reads the data by index; other inputs are outputs of the node's own stage."""
         before = shadow.state.before
         if before is None:
             return True
@@ -185,7 +185,7 @@ class DryRun(Standing):
         return before.node is shadow.host.node and before.outputs[place] > 0
 
     def _has_output_gradient(self, shadow: ShadowState) -> bool:
-        """Its redundant forward is done, and the successor sent the gradient here as well."""
+        """Its redundant forward is done, and the successor has sent the gradient here as well."""
         state, microbatch = shadow.state, shadow.backwards_done
         if shadow.forwards_done <= microbatch:
             return False
@@ -241,7 +241,7 @@ class DryRun(Standing):
             self._links.carry(state.output_lanes, state.output_ns, (self._arrive, after, place))
 
     def _send_gradient(self, state: SlotState, microbatch: int) -> None:
-        """To the stage before, and where that has mode `full` to its shadow too."""
+        """To the stage before, and if that has mode `full`, to its shadow too."""
         state.at += 1
         before = state.before
         if before is None:
@@ -255,8 +255,9 @@ class DryRun(Standing):
             self._send(state, before.shadow.id, (self._arrive_again, before, place), size)
 
     def _exchange(self, state: SlotState) -> None:
-        """First the partial sums go to the owners of shards, and results come back: two messages'
-        latency. Once all are here, or at once in a grid of one pipeline, the gradient is whole."""
+        """First the partial sums go to the owners of shards, and results come back: the latency of
+        two messages. Once all are here, or at once in a grid of one pipeline, the gradient is
+        whole."""
         slot, node, step = state.slot, state.node.id, state.step
         if not state.sent[step]:
             state.sent[step] = True
@@ -275,14 +276,14 @@ class DryRun(Standing):
         self._reduced(state)
 
     def _reduced(self, state: SlotState) -> None:
-        """The whole gradient of a slot is there: its squares go to all."""
+        """The whole gradient of a slot is there: its squares go to all owners."""
         peers = self._partial_sums(state.slot) > self._grid.pipelines
         for other in self._slots.values():
-            to = NOBODY if peers else other.node.id  # theirs are here no sooner
+            to = NOBODY if peers else other.node.id  # those of peers do not arrive sooner
             self._send(state, to, (self._add_norm, other, state.step), 0.0)
 
     def _ship(self, state: SlotState) -> None:
-        """The gradient goes to the shadow when the owner begins to step with it."""
+        """The gradient goes to the shadow when the owner begins its step with it."""
         if state.shadow is not None:
             lanes = self._links.lanes(state.node.id, state.shadow.id)
             size = at_stage(self._costs.gradient_bytes, state.slot.stage)
@@ -310,7 +311,7 @@ class DryRun(Standing):
     # -------------------------------------------------------------- what a message changes
 
     def _arrive(self, state: SlotState, at: int) -> None:
-        """An output of the stage before, or a gradient of that after, which a place waits for."""
+        """An output of the stage before, or a gradient of the stage after, has arrived."""
         state.there_ns[at] = self._links.now_ns
         if state.node.fixed_order:
             if state.at == at:
@@ -321,14 +322,14 @@ class DryRun(Standing):
             self._changed[state.shadow] = None
 
     def _arrive_again(self, state: SlotState, place: int) -> None:
-        """The gradient of an output, at the shadow."""
+        """The gradient of an output has arrived at the shadow."""
         state.regradients[place] = True
         self._changed[state.node] = None
         if state.shadow is not None:
             self._changed[state.shadow] = None
 
     def _arrive_shipped(self, state: SlotState, step: int) -> None:
-        """The reduced gradient, at the shadow."""
+        """The reduced gradient has arrived at the shadow."""
         state.shipped[step] = True
         self._changed[state.node] = None
         if state.shadow is not None:
@@ -360,7 +361,7 @@ class DryRun(Standing):
 
 
 def _first_of(ready: list[Ready]) -> Ready:
-    """By the picker."""
+    """The operation that the picker chooses."""
     operations = [
         ReadyOp(actor.slot, actor.step, instruction, actor.recovering == actor.step)
         for actor, instruction in ready

@@ -16,8 +16,8 @@ from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
 STEADY_STEPS = 5
-"""Steps of a dry run from which a step time is read: the first is left out. An even number is left:
-where shadows compute all there is, every other step is longer."""
+"""Steps of a dry run that give a step time, of which the first does not count. The remaining number
+is even, because every other step is longer if shadows compute all they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class StageFigures:
 
     stage: int
     peak_in_flight: int
-    """Microbatches with a forward and no backward yet: activations held by the owner."""
+    """Microbatches that have run forward but not backward: activations held by the owner."""
     peak_outputs: int
     """Stashed outputs, of up to two steps (0 without a replica and on the last stage)."""
     peak_gradients: int
@@ -44,7 +44,7 @@ class NodeFigures:
 
     useful_s: float
     redundant_s: float
-    """Spent on FR, BR and R."""
+    """Time spent on FR, BR and R."""
     idle_s: float
 
 
@@ -54,18 +54,18 @@ class Figures:
 
     step_s: float
     bound_s: float
-    """No schedule of these programs can be faster on one node a stage."""
+    """A lower bound for any schedule of these programs with one node per stage."""
     bubble: float
     """Share of the nodes' time in which nothing useful ran (redundant work is not useful)."""
     redundant: float
     """Share of the nodes' time spent on FR, BR and R."""
     busy: tuple[float, ...]
-    """Of each count of nodes from 0 on: the share of the time in which so many computed at once."""
+    """For each number of nodes from 0 on, the share of the time in which that many computed."""
     stages: tuple[StageFigures, ...]
 
 
 def step_time_s(timeline: Timeline) -> float:
-    """Seconds per step: of the only step, else the mean of all but the first."""
+    """Seconds per step: of the only step, or the mean of all but the first."""
     commit_ns = timeline.commit_ns
     if len(commit_ns) == 1:
         return commit_ns[0] / 1e9
@@ -73,7 +73,7 @@ def step_time_s(timeline: Timeline) -> float:
 
 
 def bound_s(layout: Layout, costs: Costs) -> float:
-    """The least time of the forwards and backwards of one step, whoever owns what: the slowest
+    """The least time of the forwards and backwards of one step, whatever the owners: the slowest
     stage runs all its microbatches, after the first has come down to it and before the last has
     gone back up. Messages are left out."""
     stages = layout.assignment.grid.stages
@@ -104,7 +104,7 @@ def figures(timeline: Timeline, costs: Costs) -> Figures:
 
 
 def node_figures(timeline: Timeline) -> dict[NodeId, NodeFigures]:
-    """Of each node; with several steps the first is left out."""
+    """The figures of each node; with several steps the first does not count."""
     _, window_ns = _window_ns(timeline)
     steps_ns = max(timeline.steps - 1, 1) * 1e9
     return {
@@ -118,7 +118,7 @@ def node_figures(timeline: Timeline) -> dict[NodeId, NodeFigures]:
 
 
 def _window_ns(timeline: Timeline) -> tuple[int, int]:
-    """Where the steady state begins, and how long it is."""
+    """The beginning and the length of the steady state."""
     start_ns = timeline.commit_ns[0] if timeline.steps > 1 else 0
     return start_ns, timeline.commit_ns[-1] - start_ns
 
@@ -139,7 +139,7 @@ def _spent_ns(timeline: Timeline) -> dict[NodeId, tuple[int, int]]:
 
 
 def busy(timeline: Timeline) -> tuple[float, ...]:
-    """`Figures.busy`, in steady state; empty where no time passes."""
+    """`Figures.busy`, in steady state; empty if no time passes."""
     nodes = len(set(timeline.layout.assignment.owners))
     start_ns, window_ns = _window_ns(timeline)
     if not window_ns:
@@ -212,8 +212,8 @@ def _peak_ahead(timeline: Timeline, slots: Iterable[list[Ran]]) -> int:
 
 
 def computed_ahead(timeline: Timeline) -> tuple[tuple[float, float], ...]:
-    """Of the forwards and the backwards of each stage in the first step, the shares that its
-    shadows had done at its end."""
+    """The shares of each stage's forwards and backwards in the first step that its shadows had done
+    at the end of the step."""
     modes = timeline.layout.modes
     if not any(ahead_of_need(mode, stage=0, microbatches=1) for mode in set(modes)):
         return ((0.0, 0.0),) * len(modes)
@@ -238,7 +238,7 @@ def _highest(changes: list[tuple[int, int]]) -> int:
 
 
 def gaps(timeline: Timeline) -> dict[NodeId, tuple[Gap, ...]]:
-    """Where each node waits in the last step, by the cursor of its first own slot."""
+    """The waits of each node in the last step, by the cursor of its first own slot."""
     last = timeline.steps - 1
     start_ns = timeline.commit_ns[last - 1] if last else 0
     by_node: dict[NodeId, list[Gap]] = {n: [] for n in timeline.layout.assignment.owners}
@@ -255,7 +255,7 @@ def gaps(timeline: Timeline) -> dict[NodeId, tuple[Gap, ...]]:
 
 def gap_budgets(layout: Layout, costs: Costs) -> Budgets:
     """How many redundant forwards of each shadowed slot in mode `gap` fit where, by the cursor of
-    the node's first own slot: predicted from a dry run of the same layout that computes nothing
+    the node's first own slot. The prediction is a dry run of the same layout that computes nothing
     ahead."""
     calm = Layout(assignment=layout.assignment, programs=layout.programs, mode="stash")
     waits = gaps(dry_run(calm, costs, steps=STEADY_STEPS))
@@ -278,6 +278,6 @@ def gap_budgets(layout: Layout, costs: Costs) -> Budgets:
 
 
 def plan_run(layout: Layout, costs: Costs, *, steps: int = STEADY_STEPS) -> Timeline:
-    """The dry run of a layout in its own modes, with the gap budgets that these ask for."""
+    """The dry run of a layout in its own modes, with the gap budgets that these need."""
     budgets = gap_budgets(layout, costs) if "gap" in layout.modes else None
     return dry_run(layout, costs, steps=steps, budgets=budgets)

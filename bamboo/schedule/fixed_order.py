@@ -1,11 +1,10 @@
-"""Nodes whose order is fixed until the end of a step's programs, worked out without an event each.
+"""Nodes whose order is fixed until the end of a step's programs, computed without single events.
 
 Rule: a node that owns one slot and shadows nothing that it could run meanwhile runs that slot's
 operations one after the other, each as soon as its input is there. So their times follow from the
-times of its inputs alone, whatever else happens when; only what it sends to nodes that have a
-choice is an event. The last operation of the program is one, too: after it comes the exchange,
-and there nodes have a choice again. No replica can step before that, since every slot sends its
-squares first.
+times of its inputs alone, and only its messages to nodes that have a choice are events. The last
+operation of the program is an event too: after it comes the exchange, where nodes have a choice
+again. No replica can step before that, because every slot sends its squares first.
 
 This is the lookahead of conservative parallel simulation (Chandy and Misra, "Distributed
 Simulation", IEEE TSE 1979).
@@ -21,10 +20,10 @@ Arrive = Callable[[SlotState, int], None]
 
 def begins_fixed_order(node: NodeState, now_ns: int) -> bool:
     """Whether the node, which is about to run an operation of a program, has no choice until the
-    end of it; then it is marked so.
+    end of the program; then it is marked so.
 
-    While something that yields is under way on a link of its, it is not: how long that is held up
-    counts by when each message is sent.
+    It does have one while a yielding message is in transit on one of its links, because the delay
+    of that message depends on when each other message is sent.
     """
     state = node.owned[0]
     if len(node.owned) > 1 or not state.takes_time or state.at >= state.last:
@@ -41,9 +40,9 @@ def begins_fixed_order(node: NodeState, now_ns: int) -> bool:
 
 
 def work_out(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
-    """Run a slot of a node of fixed order as far as it is known when its inputs come, and others
-    that this lets go on. Returns those whose last operation of the program is to be next, and
-    has its input."""
+    """Run a slot of a node of fixed order as far as the times of its inputs are known, and other
+    slots that this lets continue. Returns those whose next operation is the last one of the program
+    and has its input."""
     at_last, todo = [], [state]
     while todo:
         state = todo.pop()
@@ -54,7 +53,7 @@ def work_out(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
 
 
 def _go_on(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
-    """Run one slot on. Returns slots that waited for what it sent."""
+    """Advance one slot. Returns slots that waited for what it sent."""
     there_ns, starts_ns, durations_ns = state.there_ns, state.starts_ns, state.durations_ns
     sends_on, places = state.sends_on, state.places
     at, base, last, free_ns = state.at, state.base, state.last, state.node.free_ns

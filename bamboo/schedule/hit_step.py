@@ -1,9 +1,9 @@
-"""The dry run of a step in which a node is lost: what the hit step takes at best.
+"""The dry run of a step in which a node is lost: the least duration of the hit step.
 
 Rule: it is the dry run of every other step, with the same picker, programs and links, and one more
-thing that happens at a time: the node is gone, its shadows own its slots in the same instant and do
-again what it had done in the step, as the runtime does. What it had sent stands; to detect, decide
-and tell takes no time.
+event: the node is gone, its shadows own its slots at the same time and repeat its work of the step,
+as the runtime does. Messages that it had sent still arrive; detection, decision and report take no
+time.
 """
 
 from bamboo.errors import CoreMisuse
@@ -25,7 +25,7 @@ def hit_run(
     budgets: Budgets | None = None,
 ) -> Timeline:
     """Run `steps` optimizer steps, in which `victim` is lost at `at_ns`; merged nodes own its slots
-    from then on. Raises ValueError when a slot of it has no live copy, CoreMisuse for a grid of
+    from then on. Raises ValueError if one of its slots has no live copy, CoreMisuse for a grid of
     several pipelines."""
     if layout.assignment.grid.pipelines > 1:
         raise CoreMisuse(
@@ -52,10 +52,10 @@ class _HitRun(DryRun):
         super().__init__(layout, costs, steps, budgets)
         self._victim, self._after = victim, merged(layout, victim)
         self._bare = {*layout.assignment.owned_by(victim), *layout.assignment.shadowed_by(victim)}
-        """Slots that nobody shadows once it is lost."""
+        """Slots without a shadow after the loss."""
         self._gone = False
         self._ahead: dict[tuple[Slot, str], int] = {}
-        """Of slots of the victim, the forwards and backwards that the shadow had run ahead."""
+        """For slots of the victim, the forwards and backwards that the shadow had run ahead."""
         self._acked: set[tuple[Slot, int]] = set()
         self._said: set[tuple[Slot, int]] = set()
         """Steps whose squares a slot has sent."""
@@ -74,7 +74,7 @@ class _HitRun(DryRun):
             self._promote(self._nodes[self._after.assignment.owner(state.slot)], state)
         lost.owned, lost.shadowed = [], []
         for slot in self._bare:
-            # Nobody follows it any more, so no step waits for it.
+            # The slot has no shadow any more, so no step waits for one.
             self._shadow_count -= 1
             for step in range(self._steps):
                 self._acks[step] -= (slot, step) in self._acked
@@ -87,7 +87,7 @@ class _HitRun(DryRun):
     def _promote(self, heir: NodeState, state: SlotState) -> None:
         shadow = next(s for s in heir.shadowed if s.state is state)
         heir.shadowed.remove(shadow)
-        # A reduced gradient that is there already is taken, never computed again.
+        # A reduced gradient that is already there is used, never computed again.
         taken = state.shipped[shadow.step] > 0
         state.begin(shadow.step + taken)
         state.node, state.recovering = heir, state.step
@@ -97,7 +97,7 @@ class _HitRun(DryRun):
             self._ahead[state.slot, "B"] = shadow.backwards_done
 
     def _pick(self, node: NodeState) -> Ran | None:
-        """What was computed ahead is only sent."""
+        """An operation that was computed ahead is only sent."""
         ran, actor = super()._pick(node), node.actor
         if ran is None or actor is None or actor.recovering != ran.step:
             return ran
@@ -107,13 +107,13 @@ class _HitRun(DryRun):
         return ran
 
     def _reduced(self, state: SlotState) -> None:
-        """Squares that are said a second time are the same squares."""
+        """Squares that are sent a second time are the same squares, and are ignored."""
         if (state.slot, state.step) not in self._said:
             self._said.add((state.slot, state.step))
             super()._reduced(state)
 
     def _finish(self, node: NodeState, ran: Ran) -> None:
-        """What the victim was at is nobody's; what its heir was running ahead is of no use now."""
+        """The victim's operation is lost, and so is what its heir was running ahead for it."""
         lost = self._gone and node.id == self._victim
         actor = node.actor
         followed = isinstance(actor, ShadowState) and actor not in node.shadowed

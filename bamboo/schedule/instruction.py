@@ -2,7 +2,7 @@
 
 Rule: the text form is the identity. `2F0` is the forward of microbatch 0 on stage 2, `3FR1` the
 redundant forward of microbatch 1 of stage 3 by its shadow, `1S` the optimizer step of stage 1.
-Whoever holds the slot or the step says so beside the instruction; neither is part of it.
+The slot's owner or shadow and the step are given beside the instruction; neither is part of it.
 """
 
 import re
@@ -46,7 +46,7 @@ class Instruction:
 
     @classmethod
     def parse(cls, text: str) -> "Instruction":
-        """Read the text form. Raises ValueError when `text` is none."""
+        """Read the text form. Raises ValueError when `text` is not one."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(

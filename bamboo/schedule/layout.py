@@ -1,4 +1,4 @@
-"""What a dry run is given: who holds which slot, and what each operation and message costs.
+"""The input of a dry run: the nodes of each slot, and the costs of each operation and message.
 
 Rule: both are plain values of the caller; a dry run reads nothing else.
 """
@@ -34,9 +34,9 @@ class Costs:
     step_s: tuple[float, ...] = ()
     """Optimizer step of the owner, and of the replica."""
     latency_s: float = 0.0
-    """One way, for every message."""
+    """One-way latency of every message."""
     bytes_per_s: float = 0.0
-    """Of each directed link between two nodes; 0: a message takes its latency only."""
+    """Rate of each directed link between two nodes; 0: a message takes its latency only."""
     boundary_bytes: tuple[float, ...] = ()
     """Output of the stage for one microbatch; its gradient has the same size."""
     gradient_bytes: tuple[float, ...] = ()
@@ -44,10 +44,10 @@ class Costs:
     exchange_bytes: tuple[float, ...] = ()
     """Sent by one owner to each peer of its column; 0 in a grid of one pipeline."""
     peers_s: tuple[float, ...] = ()
-    """What the exchange with pipelines that are not played takes, of which a node does one after
-    the other; 0: all pipelines are played."""
+    """Time of the exchange with pipelines that are not simulated, which a node does one after the
+    other; 0: all pipelines are simulated."""
     far: Far | None = None
-    """Links between zones; None: they are like all others."""
+    """Links between zones; None: they are the same as all others."""
 
     @classmethod
     def of(
@@ -66,7 +66,7 @@ class Costs:
         peers_s: Sequence[float] = (),
         far: Far | None = None,
     ) -> "Costs":
-        """Costs with one figure per stage; a single figure stands for all stages.
+        """Costs with one figure per stage; a single figure applies to all stages.
 
         Raises InputError when a list has another length, or a figure is negative or not finite.
         """
@@ -86,7 +86,7 @@ class Costs:
 
 
 def per_stage(name: str, figures: Sequence[float], stages: int) -> tuple[float, ...]:
-    """One figure per stage: none means zeros, one stands for all.
+    """One figure per stage: no figure means zeros, a single one applies to all stages.
 
     Raises InputError on another count and on figures that are negative or not finite.
     """
@@ -103,22 +103,22 @@ def per_stage(name: str, figures: Sequence[float], stages: int) -> tuple[float, 
 
 
 def at_stage(figures: Sequence[float], stage: int) -> float:
-    """The figure of one stage; zero where there are none."""
+    """The figure of one stage; zero if there are none."""
     return figures[stage] if figures else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Who runs what: owners and shadows of the grid, each stage's program, redundancy mode."""
+    """Owners and shadows of the grid, each stage's program, and the redundancy mode."""
 
     assignment: Assignment
     programs: tuple[tuple[Program, ...], ...]
-    """Of each pipeline, of each stage."""
+    """For each pipeline, the program of each stage."""
     mode: str
-    """Of all stages, or of each its own (`strategy.modes_of`)."""
+    """One mode for all stages, or one for each (`strategy.modes_of`)."""
 
     def __post_init__(self) -> None:
-        stage_modes(self.mode, self.assignment.grid.stages)  # raises for no mode
+        stage_modes(self.mode, self.assignment.grid.stages)  # raises for an unknown mode
         grid = self.assignment.grid
         if len(self.programs) != grid.pipelines or any(
             [program.stage for program in row] != list(range(grid.stages)) for row in self.programs
@@ -133,7 +133,7 @@ class Layout:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Of each stage."""
+        """The mode of each stage."""
         return stage_modes(self.mode, self.assignment.grid.stages)
 
     def program(self, slot: Slot) -> Program:
@@ -141,7 +141,7 @@ class Layout:
 
 
 def layout_of(grid: Grid, *, microbatches: Sequence[int], mode: str) -> Layout:
-    """The layout at the start: one node a slot, shadowed by its predecessor.
+    """The layout at the start: one node per slot, shadowed by its predecessor.
 
     `microbatches` is per pipeline, or one figure for all. Nodes are named like their slot (`0.2`).
     Raises ValueError when the counts do not match the grid or the mode is unknown.
@@ -165,8 +165,8 @@ def layout_of(grid: Grid, *, microbatches: Sequence[int], mode: str) -> Layout:
 
 
 def merged(layout: Layout, victim: NodeId) -> Layout:
-    """The layout after `victim` was lost: its slots go to their shadows (merged nodes), and what
-    it shadowed has no shadow. Raises ValueError when a slot of it has no live copy."""
+    """The layout after `victim` was lost: its slots go to their shadows (merged nodes), and slots
+    that it shadowed have no shadow. Raises ValueError if one of its slots has no live copy."""
     before = layout.assignment
     owned = before.owned_by(victim)
     owners: dict[Slot, NodeId] = {}

@@ -1,10 +1,10 @@
-"""Time and messages of a dry run: a queue of what happens when, and links that take their time.
+"""Time and messages of a dry run: a queue of timed events, and links on which messages take time.
 
 Rule: a directed link between two nodes has two lanes, each of which carries one message at a time.
-Shipped gradients yield: they have a lane of their own, begin when all that was sent before has
-left, and while both lanes have something each has half of the link. (`bamboo.runtime.wire.link`
-does the same to real messages.) Within a node a message takes no time. Between zones a link may be
-longer and narrower.
+Shipped gradients yield: they have a lane of their own, begin when all earlier messages have left,
+and while both lanes are in use each has half of the link. (`bamboo.runtime.wire.link` does the same
+to real messages.) Within a node a message takes no time. A link between zones may have a higher
+latency and a lower rate.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from bamboo.ids import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a message takes from one node to another."""
+    """The costs of a message from one node to another."""
 
     latency_s: float
     bytes_per_s: float
@@ -30,7 +30,7 @@ class ZoneLinks:
 
     others: Link
     pairs: Mapping[frozenset[str], Link] = field(default_factory=dict)
-    """Two zones -> their link, where it is unlike the others."""
+    """Two zones -> their link, if it differs from the others."""
 
     def between(self, one: str, other: str) -> Link:
         """The link of two zones, in either direction."""
@@ -39,7 +39,7 @@ class ZoneLinks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Far:
-    """Links between zones, and where each node is."""
+    """Links between zones, and the zone of each node."""
 
     links: ZoneLinks
     zone_of: Mapping[NodeId, str]
@@ -53,8 +53,8 @@ class Far:
 
 
 class Lanes:
-    """One directed link: what it takes, until when each of its lanes is taken, and for how long
-    that of what yields was held up."""
+    """One directed link: its costs, until when each of its lanes is in use, and how long the
+    yielding lane was delayed."""
 
     __slots__ = ("bytes_per_s", "free_ns", "latency_ns", "shared_ns", "yielding_free_ns")
 
@@ -66,11 +66,11 @@ class Lanes:
         self.shared_ns = 0
 
     def carry_ns(self, size_bytes: float) -> int:
-        """How long a message of that size takes a lane of its own."""
+        """How long a message of that size uses a lane of its own."""
         return round(size_bytes / self.bytes_per_s * 1e9) if self.bytes_per_s > 0 else 0
 
     def sent_ns(self, now_ns: int, carry_ns: int) -> int:
-        """When a message that takes a lane so long, given to the link now, has left."""
+        """When a message that uses a lane for `carry_ns`, given to the link now, has left."""
         sent_ns = self.free_ns
         sent_ns = max(sent_ns, now_ns)
         if (sharing_ns := min(carry_ns, self.yielding_free_ns - sent_ns)) > 0:
@@ -82,17 +82,17 @@ class Lanes:
         return sent_ns
 
     def yielding_sent_ns(self, now_ns: int, carry_ns: int) -> int:
-        """Likewise, of what yields, if nothing else is sent meanwhile."""
+        """Likewise for a yielding message, if nothing else is sent meanwhile."""
         self.yielding_free_ns = max(now_ns, self.free_ns, self.yielding_free_ns) + carry_ns
         return self.yielding_free_ns
 
 
 Happening: TypeAlias = tuple[Callable[[Any, Any], None], Any, Any]
-"""What is called when it happens, and with what."""
+"""The function of an event, and its two arguments."""
 
 
 class Links:
-    """Things that happen at a time; equal times keep the order in which they came."""
+    """Timed events; events at equal times keep the order in which they came."""
 
     def __init__(self, *, latency_s: float, bytes_per_s: float, far: Far | None = None) -> None:
         self.now_ns = 0
@@ -103,11 +103,11 @@ class Links:
         self._sequence = 0
         self._lanes: dict[tuple[NodeId, NodeId], Lanes] = {}
         self._yielding: dict[int, tuple[Lanes, int]] = {}
-        """By sequence, what yields and is under way: its link, and for how long that had been
-        shared when its time in the queue was right."""
+        """By sequence number, the yielding messages in transit: the link, and its delay by sharing
+        when the time in the queue was correct."""
 
     def lanes(self, source: NodeId, to: NodeId) -> Lanes | None:
-        """The link from one node to another; None: both are the same."""
+        """The link from one node to another; None if both are the same."""
         if source == to:
             return None
         lanes = self._lanes.get((source, to))
@@ -117,15 +117,15 @@ class Links:
         return lanes
 
     def at(self, when_ns: int, happens: Happening) -> None:
-        """Let it happen at `when_ns`."""
+        """Queue the event for `when_ns`."""
         self._sequence += 1
         heappush(self._queue, (when_ns, self._sequence, happens))
 
     def carry(
         self, lanes: Lanes | None, carry_ns: int, happens: Happening, *, hops: int = 1
     ) -> None:
-        """Let it happen when a message that takes its lane so long, sent now, has arrived, which
-        may be at once; `hops` counts the latencies on its way."""
+        """Queue the event for the arrival of a message that uses its lane for `carry_ns` and is
+        sent now, which may be at once; `hops` counts the latencies on its way."""
         arrives_ns = self.now_ns
         if lanes is not None:
             arrives_ns = lanes.sent_ns(self.now_ns, carry_ns) + hops * lanes.latency_ns
@@ -137,7 +137,7 @@ class Links:
         heappush(self._queue, (arrives_ns, self._sequence, happens))
 
     def carry_yielding(self, lanes: Lanes | None, carry_ns: int, happens: Happening) -> None:
-        """As `carry`, of a message that yields."""
+        """Like `carry`, for a yielding message."""
         arrives_ns = self.now_ns
         if lanes is not None:
             arrives_ns = lanes.yielding_sent_ns(self.now_ns, carry_ns) + lanes.latency_ns
@@ -149,7 +149,7 @@ class Links:
         self._yielding[self._sequence] = (lanes, lanes.shared_ns)
 
     def _is_late(self, when_ns: int, sequence: int, happens: Happening) -> bool:
-        """Whether what yields is due later by now, and was put back."""
+        """Whether a yielding message is due later by now, and was queued again."""
         lanes, known_ns = self._yielding.pop(sequence)
         if lanes.shared_ns == known_ns:
             return False
@@ -158,7 +158,7 @@ class Links:
         return True
 
     def next_moment(self) -> list[Happening]:
-        """Go on to the next time at which anything happens; all of it, in order. Empty: the end."""
+        """Advance to the next time of any event; returns its events, in order; empty: the end."""
         out: list[Happening] = []
         queue, yielding = self._queue, self._yielding
         while queue and (not out or queue[0][0] == self.now_ns):

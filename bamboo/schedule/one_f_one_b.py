@@ -1,15 +1,15 @@
-"""1F1B with one microbatch more in flight: the one fixed order in which a stage computes a step.
+"""1F1B with one more microbatch in flight: the one fixed order in which a stage computes a step.
 
 Rule: stage s of P runs `forwards_first` forwards (warm-up), then one forward and one backward in
-turn (steady), then the backwards that are left (cool-down). Backwards run in microbatch order,
-which fixes the order of accumulation.
+turn (steady), then the remaining backwards (cool-down). Backwards run in microbatch order, which
+fixes the order of accumulation.
 
 Plain 1F1B has min(P - 1 - s, M) forwards first and leaves no slack between equal neighbours: each
-forward waits for the gradient that the neighbour has only just sent, so a step grows by the way
-there and back for every microbatch. Here each stage but the last runs one forward more before its
-first backward, and computes that one while the messages travel. It takes the memory of one more
-microbatch; and where stages are unequal and microbatches few, a fast stage behind a slow one may
-wait for that forward's input with a backward at hand. README.md has what that is worth.
+forward waits for the gradient that the neighbour has only just sent, so a step grows by a round
+trip for every microbatch. Here each stage but the last runs one more forward before its first
+backward, and computes it while the messages travel. That takes the memory of one more microbatch.
+If stages are unequal and microbatches few, a fast stage behind a slow one may wait for that
+forward's input although a backward is ready. README.md says what the order gains.
 (Narayanan et al., PipeDream-Flush in "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
 It is the least of the eager 1F1B of Zhuang et al., "On Optimizing the Communication of Model
 Parallelism", MLSys 2023, which has up to twice as many forwards first.)
@@ -85,14 +85,14 @@ def check_program(program: Program) -> None:
 
 
 def forwards_first(stage: int, stages: int, microbatches: int) -> int:
-    """How many forwards `stage` of `stages` runs before it takes turns: as many as there are stages
-    after it, and one more where there is any, but no more than there are microbatches."""
+    """How many forwards `stage` of `stages` runs before it alternates: as many as there are stages
+    after it, plus one if there are any, but no more than there are microbatches."""
     after = stages - 1 - stage
     return min(after + 1 if after else 0, microbatches)
 
 
 def most_in_flight(stage: int, stages: int, microbatches: int) -> int:
-    """The most microbatches that have a forward and no backward yet on `stage` of `stages`."""
+    """The most microbatches that have run forward but not backward on `stage` of `stages`."""
     return min(forwards_first(stage, stages, microbatches) + 1, microbatches)
 
 

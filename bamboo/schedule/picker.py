@@ -1,11 +1,11 @@
 """The picker: which of the ready operations a node runs next. Pure, and called in the hot loop.
 
-Rule: what unblocks others goes first. Exchange and optimizer step (X, S), then backward, then the
-first forward of a slot that is being recovered, then forward, then the other operations of such a
-slot, then redundant forwards, then redundant backwards, then the step of the replica. What a
-stage's mode does not run ahead is not offered. Ties go to the earlier step, then to the slot's
-order, then to the earlier microbatch, so that the choice does not depend on the order in which
-`ready` is given.
+Rule: what unblocks other nodes goes first. Exchange and optimizer step (X, S), then backward, then
+the first forward of a slot that is being recovered, then forward, then the other operations of such
+a slot, then redundant forwards, then redundant backwards, then the step of the replica. Operations
+that a stage's mode does not run ahead are not offered. Ties go to the earlier step, then to the
+slot's order, then to the earlier microbatch, so that the choice does not depend on the order of
+`ready`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from bamboo.topology.slots import Slot
 
 
 class ReadyOp(NamedTuple):
-    """An operation whose inputs are all there. A tuple, since many are made per step."""
+    """An operation whose inputs are all there. It is a tuple, because many are made per step."""
 
     slot: Slot
     step: int
@@ -26,13 +26,13 @@ class ReadyOp(NamedTuple):
 
 
 _RANKS = {"X": 0, "S": 0, "B": 1, "F": 3, "FR": 5, "BR": 6, "R": 7}
-"""The lowest runs first."""
+"""The lowest rank runs first."""
 _RECOVERY = 4
-"""Of the other F and B in recovery."""
+"""Rank of the other F and B in recovery."""
 _GOING_ON = 2
-"""Of the first forward in recovery: it delays the heir's own by one, and a lost stage does not
-stand still while its heir works off all it has. By dry run, four equal stages and eight
-microbatches, a loss costs 412 ms instead of 413."""
+"""Rank of the first forward in recovery. It delays the heir's own forwards by one, and the lost
+stage does not stand still while the heir finishes all its own work. By dry run, with four equal
+stages and eight microbatches, a loss costs 412 ms instead of 413."""
 
 
 def next_op(ready: Sequence[ReadyOp]) -> ReadyOp | None:

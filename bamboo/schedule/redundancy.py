@@ -1,9 +1,9 @@
 """Which operations a shadow runs ahead of need, mode by mode, and which forwards fit a gap.
 
 Rule: redundancy never changes a bit, only when a recomputation happens; so stages whose shadows
-keep a replica may each have another mode. `off`, `peer` and `stash` run nothing ahead, `gap` runs
-redundant forwards only where the dry run predicts that the host would wait anyway, `eager` runs
-them whenever nothing else is ready, `full` the backwards as well.
+keep a replica may each have another mode. `off`, `peer` and `stash` run nothing ahead. `gap` runs
+redundant forwards only where the dry run predicts that the host would wait anyway. `eager` runs
+them whenever nothing else is ready, and `full` runs the backwards as well.
 (`eager` and `full` are EFLB and EFEB of Thorpe et al., Bamboo, NSDI 2023; `stash` is LFLB.)
 """
 
@@ -26,7 +26,7 @@ _AHEAD: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A wait predicted for a node whose host stage stands at `cursor` of its own program."""
+    """A predicted wait of a node whose host stage stands at `cursor` of its own program."""
 
     cursor: int
     length_s: float
@@ -34,13 +34,13 @@ class Gap:
 
 def has_replica(redundancy: str) -> bool:
     """Whether shadows keep a replica and step it (R): in every mode but `off` and `peer`. Raises
-    ValueError for no redundancy."""
+    ValueError for an unknown redundancy."""
     return modes_of(redundancy)[0] not in BARE_MODES
 
 
 def ahead_of_need(mode: str, *, stage: int, microbatches: int) -> tuple[Instruction, ...]:
-    """The FR, then the BR, that the shadow of `stage`, which has the `mode`, may run before
-    anything has failed. Nothing else ready may run: who is offered what is decided here."""
+    """The FR, then the BR, that the shadow of `stage` with this `mode` may run before any loss.
+    Other redundant operations may not run: this function decides what the picker is offered."""
     kinds = _AHEAD[mode]
     forwards = tuple(Instruction(stage=stage, kind="FR", microbatch=m) for m in range(microbatches))
     backwards = tuple(
@@ -50,9 +50,9 @@ def ahead_of_need(mode: str, *, stage: int, microbatches: int) -> tuple[Instruct
 
 
 GAP_SLACK = 0.05
-"""Of a forward: what is left free in a wait that redundant forwards fill. They cannot be
-interrupted, and real messages come a little late: forwards that fit a wait to the last moment cost
-2.8 % of a step on equal stages (virtual device, 2026-11-24)."""
+"""Share of a forward that stays free in a wait that redundant forwards fill. They cannot be
+interrupted, and real messages come a little late: forwards that filled a wait completely cost 2.8 %
+of a step on equal stages (virtual device, 2026-11-24)."""
 
 
 def gap_budget(
@@ -65,10 +65,10 @@ def gap_budget(
 ) -> dict[int, int]:
     """How many redundant forwards fit which gap: cursor of the host's program -> count.
 
-    A node that sits waiting with its host stage at a cursor may run so many there, in microbatch
-    order. `forward_s` is the length of one, `slack_s` is left free in every gap. `host` is the
-    program whose forwards produce the inputs; None: inputs come from the data, at any time (the
-    shadow of stage 0). Cursors at which nothing fits are left out.
+    A node that waits with its host stage at a cursor may run that many there, in microbatch order.
+    `forward_s` is the duration of one, `slack_s` stays free in every gap. `host` is the program
+    whose forwards produce the inputs; None: inputs come from the data, at any time (the shadow of
+    stage 0). Cursors at which nothing fits are left out.
     """
     budget: dict[int, int] = {}
     given = 0

@@ -1,6 +1,6 @@
-"""A schedule as text: a grid with a row a node and time to the right, and its figures.
+"""A schedule as text: a grid with a row per node and time to the right, and its figures.
 
-Rule: returns plain strings; whoever shows them decides where and in which colour.
+Rule: it returns plain strings; the caller decides where and in which colour they are shown.
 """
 
 import math
@@ -15,11 +15,11 @@ IDLE, GOES_ON = ".", "-"
 
 
 def grid_text(timeline: Timeline, *, step: int = 0, max_columns: int = MAX_COLUMNS) -> str:
-    """The grid of one step: a cell holds what begins there (`F0`, `FR1`), `-` while it goes on,
-    `.` while the node waits. Operations of a stage that the node does not own from the start
-    carry their stage (`3F0`) on nodes that run two stages.
+    """The grid of one step. A cell holds the operation that begins there (`F0`, `FR1`), `-` while
+    it continues, `.` while the node waits. On nodes that run two stages, operations of a stage that
+    the node does not own from the start carry their stage (`3F0`).
 
-    A column is the longest time that all operations are multiples of; if that needs more than
+    A column is the longest time of which all durations are multiples. If that needs more than
     `max_columns`, columns are coarser, and operations shorter than one may share or miss it.
     Operations that take no time are left out.
     """
@@ -75,7 +75,7 @@ def _place(cells: list[str], ran: Ran, text: str, start_ns: int, column_ns: int)
 
 
 def figures_text(figures: Figures) -> str:
-    """The figures as lines: the step, then a table with a row a stage."""
+    """The figures as lines: the step, then a table with a row per stage."""
     over = figures.step_s / figures.bound_s - 1.0 if figures.bound_s else 0.0
     lines = [
         f"step time      {figures.step_s * 1e3:.1f} ms "

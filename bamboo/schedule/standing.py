@@ -1,7 +1,7 @@
-"""The nodes, slots and links of one dry run, made from its layout and costs, as they stand.
+"""The nodes, slots and links of one dry run, made from its layout and costs.
 
-Rule: what happens when is `dry_run`'s to say; here is who there is, who is linked to whom, and what
-somebody waits for.
+Rule: `dry_run` decides what happens when. This file holds the nodes, the links between them, and
+what operations wait for.
 """
 
 from bamboo.errors import CoreMisuse
@@ -14,7 +14,7 @@ from bamboo.topology.slots import Slot
 
 
 class Deadlock(CoreMisuse):
-    """Nothing can run and not all is done. `waiting` names each operation and what it lacks."""
+    """No operation can run and not all are done. `waiting` names each one and what it lacks."""
 
     def __init__(self, waiting: tuple[str, ...]) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class Deadlock(CoreMisuse):
 
 
 class Standing:
-    """Where all slots of `layout` stand, which is to make `steps` steps."""
+    """The state of all slots of `layout` in a dry run of `steps` steps."""
 
     def __init__(self, layout: Layout, costs: Costs, steps: int) -> None:
         self._layout = layout
@@ -78,7 +78,7 @@ class Standing:
         self._shadow_count += 1
 
     def _wire(self) -> None:
-        """Note who shadows each slot, and over which link each sends."""
+        """Note the shadow of each slot, and the link on which each slot sends."""
         links = self._links
         for state, shadow in zip(
             self._slots.values(), self._layout.assignment.shadows, strict=True
@@ -100,17 +100,17 @@ class Standing:
                 state.gradient_ns = state.gradient_lanes.carry_ns(size)
 
     def _durations_of(self, stage: int) -> dict[str, int]:
-        """Of each kind of operation."""
+        """The duration of each kind of operation."""
         costs = self._costs
         forward, backward, step = costs.forward_s, costs.backward_s, costs.step_s
         kinds = {"F": forward, "FR": forward, "B": backward, "BR": backward}
         kinds |= {"X": costs.exchange_s, "S": step, "R": step}
         return {kind: round(at_stage(figures, stage) * 1e9) for kind, figures in kinds.items()}
 
-    # -------------------------------------------------------------- what waits
+    # -------------------------------------------------------------- what operations wait for
 
     def _may_begin(self, step: int) -> bool:
-        """Whether all is there that every slot waits for at the beginning of a step."""
+        """Whether everything is there that all slots need at the beginning of a step."""
         return step < 2 or self._is_settled(step - 2)
 
     def _is_settled(self, step: int) -> bool:
@@ -120,7 +120,7 @@ class Standing:
         return self._grid.pipelines + (at_stage(self._costs.peers_s, slot.stage) > 0)
 
     def _check_all_is_done(self) -> None:
-        """Raises Deadlock."""
+        """Raises Deadlock if some operation has not run."""
         if self._stepped[-1] < self._grid.size:
             raise Deadlock(tuple(self._waiting()))
 
@@ -151,7 +151,7 @@ class Standing:
 
 
 def _places(state: SlotState) -> list[int]:
-    """Of each operation of its program, the place in the step of what waits for its message."""
+    """For each operation of its program, the place in the step of the one that needs its output."""
     forward = {} if state.after is None else state.after.forward_at
     backward = {} if state.before is None else state.before.backward_at
     return [

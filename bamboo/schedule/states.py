@@ -1,7 +1,7 @@
-"""What changes while a dry run goes on: where each node's slots and shadows stand.
+"""The changing state of a dry run: the position of each node's slots and shadows.
 
-Rule: only `dry_run` and `hit_step` change these; nothing else sees them. All that is done for each
-operation looks things up by number: millions of operations are played for one question.
+Rule: only `dry_run` and `hit_step` change these; nothing else sees them. All work per operation
+uses look-ups by number, because one question takes millions of operations.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from bamboo.schedule.timeline import Ran
 from bamboo.topology.slots import Slot
 
 UNKNOWN_NS = 1 << 62
-"""Later than anything."""
+"""Later than any time."""
 
 
 class SlotState:
-    """Where an owned slot stands, and what has arrived for it. After its program's last
+    """The position of an owned slot, and what has arrived for it. After its program's last
     instruction come the exchange and, one further, the optimizer step.
 
-    `at` is its place in the whole run: steps in a row, `width` places in each, which begins at
-    `base`. `there_ns` says of each place when that operation's inputs are there, UNKNOWN_NS while
-    that is open; the place behind the last one never has them.
+    `at` is its place in the whole run: steps in a row, with `width` places each, which begin at
+    `base`. `there_ns` says for each place when that operation's inputs are there, UNKNOWN_NS if
+    that is not known; the place after the last one never has them.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class SlotState:
         self.slot, self.node = slot, node
         self.shadow: NodeState | None = None
         self.before: SlotState | None = None
-        """The slot of the stage before; None: there is none. `after` likewise."""
+        """The slot of the stage before, or None. `after` likewise."""
         self.after: SlotState | None = None
         self.instructions = (
             *program,
@@ -93,30 +93,30 @@ class SlotState:
         self.begin(0)
         self.there_ns = [UNKNOWN_NS] * (steps * self.width + 1)
         for step in range(steps):
-            self.there_ns[(step + 1) * self.width - 2] = 0  # the exchange only follows
+            self.there_ns[(step + 1) * self.width - 2] = 0  # the exchange waits for no message
         self.starts_ns = [UNKNOWN_NS] * (steps * self.width)
-        """When those of its operations began that were worked out (`fixed_order`)."""
+        """Start times of those operations that were computed without events (`fixed_order`)."""
         self.takes_time = all(self.durations_ns[: len(program)])
         self.sends_on = [one.kind == "F" for one in program]
-        """Of each operation of the program, whether what it makes goes to the stage after."""
+        """For each operation of the program, whether its output goes to the stage after."""
         self.sends_twice = False
-        """Whether the shadow of the slot before is sent gradients as well."""
+        """Whether the shadow of the slot before also receives gradients."""
         self.places: list[int] = []
-        """Of each, the place of the one that waits for that, in its step."""
+        """For each operation, the place of the one that needs its output, in its step."""
         self.outputs = bytearray(steps * self.microbatches)
-        """Of each microbatch of each step, whether its forward is done."""
+        """For each microbatch of each step, whether its forward is done."""
         self.regradients = bytearray(steps * self.microbatches)
         """Likewise, whether its shadow has the gradient of its output."""
         self.sent = bytearray(steps)
-        """Of each step, whether its partial sums are sent."""
+        """For each step, whether its partial sums are sent."""
         self.shipped = bytearray(steps + 1)
-        """Of each step, whether its shadow has the gradient."""
+        """For each step, whether its shadow has the gradient."""
         self.parts, self.norms = [0] * steps, [0] * steps
         self.recovering = -1
-        """The step in which it is caught up, or is to be, after its owner was lost; -1: none."""
+        """The step that is recomputed after its owner was lost, or was last; -1: none."""
         self.output_lanes: Lanes | None = None
-        """The link to the owner of the stage after, None if that is the same node; how long an
-        output takes it. For gradients to the stage before likewise."""
+        """The link to the owner of the stage after, or None if that is the same node; `output_ns`
+        is the time of an output on it. Likewise for gradients to the stage before."""
         self.output_ns = 0
         self.gradient_lanes: Lanes | None = None
         self.gradient_ns = 0
@@ -127,7 +127,7 @@ class SlotState:
         return self.at - self.base
 
     def begin(self, step: int) -> None:
-        """Stand at the beginning of `step`; `last` is where its program has its last operation."""
+        """Stand at the beginning of `step`; `last` is the place of its program's last operation."""
         self.step = step
         self.base = self.at = step * self.width
         self.last = self.base + self.width - 3
@@ -146,17 +146,17 @@ class SlotState:
         )
 
     def free_inputs(self, places: Mapping[int | None, int]) -> None:
-        """Operations of these places of each step wait for nobody's message."""
+        """Operations at these places of each step wait for no message."""
         for step in range(len(self.sent)):
             for place in places.values():
                 self.there_ns[step * self.width + place] = 0
 
 
 class ShadowState:
-    """Where a shadow stands: the step of its replica, and what it has run ahead in it.
+    """The position of a shadow: the step of its replica, and what it has run ahead in it.
 
     `host` is the first own slot of its node; `used` counts redundant operations at its cursors.
-    `forwards_done` and `backwards_done` are how many of all that its mode runs ahead have begun.
+    `forwards_done` and `backwards_done` count the operations run ahead that have begun.
     """
 
     __slots__ = (
@@ -181,7 +181,7 @@ class ShadowState:
         ahead: Sequence[Instruction],
         durations_ns: Mapping[str, int],
     ) -> None:
-        """`ahead`: all that its mode runs ahead in a step."""
+        """`ahead`: all operations that its mode runs ahead in a step."""
         self.state, self.slot = state, state.slot
         self.host = host
         self.durations_ns = durations_ns
@@ -193,15 +193,15 @@ class ShadowState:
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Stand at `step`, with all that its mode runs ahead still to do."""
+        """Stand at `step`, with no operation run ahead yet."""
         self.step = step
         self.forwards_done = self.backwards_done = 0
 
 
 class NodeState:
-    """One machine: the slots it owns, those it shadows, and whether it is running something.
-    `actor` is whose operation it runs, or was last found ready to run. While its order is fixed
-    (`fixed_order`) it is busy, with operations that are known until `free_ns`."""
+    """One machine: the slots it owns, those it shadows, and whether it is running an operation.
+    `actor` is the slot of the operation that it runs, or last found ready to run. While its order
+    is fixed (`fixed_order`) it is busy, with operations that are known until `free_ns`."""
 
     __slots__ = ("actor", "busy", "fixed_order", "free_ns", "id", "owned", "shadowed")
 

@@ -1,6 +1,6 @@
-"""What a dry run leaves behind: every operation that ran, with its times.
+"""The result of a dry run: every operation that ran, with its times.
 
-Rule: everything that is said about a schedule (figures, gaps, the grid) is read from this value.
+Rule: every statement about a schedule (figures, gaps, the grid) is read from this value.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from bamboo.topology.slots import Slot
 
 
 class Ran(NamedTuple):
-    """One operation that ran, on `node`, from `start_ns` to `end_ns`. A tuple, since many are made.
+    """One operation that ran, on `node`, from `start_ns` to `end_ns`. It is a tuple, as many exist.
 
-    `host_cursor` is where the node's first own slot stood in its program when it started.
+    `host_cursor` is the cursor of the node's first own slot in its program when it started.
     """
 
     node: NodeId
@@ -30,21 +30,21 @@ class Ran(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Everything a dry run did, and when each step was settled everywhere."""
+    """All operations of a dry run, and when each step was settled everywhere."""
 
     layout: Layout
     steps: int
     commit_ns: tuple[int, ...]
     """When the last owner had stepped, by step."""
     settled_ns: tuple[int, ...]
-    """When the last shadow's acknowledgement was everywhere: its stash is free again."""
+    """When the last shadow's acknowledgement had reached all nodes, so that the stash is free."""
     operations: Callable[[], tuple[Ran, ...]] = field(compare=False, repr=False)
-    """Makes `ran`, which many never ask for."""
+    """Makes `ran`, which many callers never need."""
     _ran: tuple[Ran, ...] | None = field(init=False, default=None, compare=False, repr=False)
 
     @property
     def ran(self) -> tuple[Ran, ...]:
-        """All that ran, in order of start."""
+        """All operations that ran, in order of start."""
         if self._ran is None:
             found = self.operations()
             object.__setattr__(self, "_ran", found)
