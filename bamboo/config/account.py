@@ -1,10 +1,10 @@
-"""The user's account as `bamboo init` wrote it down: what `[cloud]` is of a job on EC2 that does
-not say it itself.
+"""The user's account as `bamboo init` wrote it: the values of `[cloud]` that a job on EC2 does not
+give itself.
 
     $BAMBOO_CONFIG, or $XDG_CONFIG_HOME/bamboo/cloud.toml, or ~/.config/bamboo/cloud.toml
 
-Rule: it has the section `[cloud]` with keys of the job file and nothing else; it names secrets, and
-holds none. A local job does not look at it.
+Rule: it has the section `[cloud]` with keys of the job file and nothing else; it names secrets and
+contains none. A local job does not read it.
 """
 
 import os
@@ -23,20 +23,20 @@ SECRET_ARN = re.compile(r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret
 
 
 def account_file() -> Path:
-    """Where the account stands, whether there is such a file or not."""
+    """The path of the account file, whether it exists or not."""
     named = os.environ.get(VARIABLE, "")
     if named:
         return Path(named).absolute()
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    # By its specification a relative one is to be taken as none.
+    # By its specification, a relative path in this variable is to be ignored.
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".config"
     return root / "bamboo" / "cloud.toml"
 
 
 def account_defaults() -> dict[str, Any]:
-    """The keys of `[cloud]` that the account file gives; none where there is no such file.
+    """The keys of `[cloud]` that the account file gives; none if it does not exist.
 
-    Raises InputError: it cannot be read, is no TOML, or names what a job file does not know.
+    Raises InputError if it cannot be read, is not TOML, or has keys that a job file does not know.
     """
     path = account_file()
     if not path.exists():
@@ -52,13 +52,13 @@ def account_defaults() -> dict[str, Any]:
 
 
 def read_toml(path: Path, *, remedy: str) -> dict[str, Any]:
-    """The tables of a TOML file. Raises InputError, with `remedy` where it cannot be read."""
+    """The tables of a TOML file. Raises InputError, with `remedy` if it cannot be read."""
     try:
-        # Editors on Windows begin a file with a mark, which TOML has no place for.
+        # Editors on Windows begin a file with a byte order mark, which TOML does not allow.
         return tomllib.loads(read_bounded(path, encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; {remedy}") from error
     except (ValueError, RecursionError) as error:
-        # Also text that is not UTF-8, an integer of thousands of digits, a list as deep.
+        # Also text that is not UTF-8, an integer of thousands of digits, or a list nested as deep.
         line = " ".join(str(error).split())
         raise InputError(f"{path}: is not valid TOML: {line}; correct that place") from error

@@ -1,10 +1,9 @@
-"""Reads dated tables: those that are part of the installation (GPU instance types, GPUs, how
-often types are interrupted), and the
-catalogue that `bamboo prices --refresh` leaves beside the runs.
+"""Reads dated tables: those of the installation (GPU instance types, GPUs, how often types are
+interrupted), and the catalogue that `bamboo prices --refresh` writes beside the runs.
 
-Rule: whoever needs prices asks `load_catalogue`, and gets of each the one seen later. A user's
-catalogue that is damaged is refused by name and never passed over, because a plan that silently
-went back to older prices would show dollars that nobody can explain.
+Rule: all prices come from `load_catalogue`, which takes of each the one seen later. A damaged
+catalogue of the user is refused by name and never skipped, because a plan that silently fell back
+to older prices would show dollars that nobody can explain.
 """
 
 import json
@@ -25,15 +24,15 @@ from bamboo.planner.refreshed import newest
 from bamboo.price_check import check_seen
 
 FOLDER = "prices"
-"""In `$BAMBOO_HOME`, beside the runs; a file for each region."""
+"""In `$BAMBOO_HOME`, beside the runs; one file per region."""
 REMEDY = "delete it, or write it anew with `bamboo prices --refresh`"
 
 
 def load_catalogue(region: str | None = None) -> Catalogue:
-    """The prices of a region, by default that of the installed catalogue: of each the newest of
-    the installed catalogue and the user's. Without a user's catalogue of the region the installed
-    prices stand for it; on-demand prices are the installed ones either way, as no refresh asks for
-    them. The catalogue knows both, and `Catalogue.sources` says so.
+    """The prices of a region, by default that of the installed catalogue: of each the newest of the
+    installed catalogue and the user's. Without a user's catalogue of the region the installed
+    prices are used for it. On-demand prices are the installed ones either way, because no refresh
+    asks for them. The catalogue knows both, and `Catalogue.sources` says so.
 
     Raises InputError when the user's catalogue is damaged, ValueError when the installed one is.
     """
@@ -51,13 +50,13 @@ def load_catalogue(region: str | None = None) -> Catalogue:
 
 
 def user_catalogue(region: str) -> Path:
-    """Where a refreshed catalogue of a region lies."""
+    """The path of a region's refreshed catalogue."""
     return home() / FOLDER / f"{region}.json"
 
 
 def read_catalogue(path: Path, *, remedy: str = REMEDY) -> Catalogue | None:
-    """The catalogue in a JSON file; None where there is no such file. Raises InputError when it
-    cannot be read, with the remedy."""
+    """The catalogue in a JSON file; None if the file does not exist. Raises InputError, with the
+    remedy, if it cannot be read."""
     try:
         text = read_bounded(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -94,12 +93,12 @@ def load_bands() -> Bands:
 
 
 def present_day() -> date:
-    """In UTC, by the clock of this machine."""
+    """Today in UTC, by the clock of this machine."""
     return datetime.now(UTC).date()
 
 
 def _refuse_the_future(catalogue: Catalogue) -> None:
-    """Raises ValueError for a price of a day that is still to come."""
+    """Raises ValueError for a price with a date in the future."""
     seen = [catalogue.taken, catalogue.on_demand_seen, catalogue.spot_seen]
     for kind in catalogue.types.values():
         seen += [one.seen for one in (kind.on_demand_from, kind.spot_from) if one is not None]

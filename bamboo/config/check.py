@@ -1,6 +1,6 @@
 """Which values of the tree are possible, alone and together. One error at a time, one line each.
 
-Rule: everything that can be known without torch and without machines is refused here.
+Rule: everything that can be checked without torch and without machines is refused here.
 """
 
 import itertools
@@ -62,11 +62,11 @@ _SCHEME = re.compile(r"[A-Za-z0-9+.-]+:")
 _TYPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/\s]+)*/?")
 MOST_FORWARDS = 100_000
-"""Of a step over all stages: the plan plays each of them through, some thousands a second."""
-# Upper bounds are far beyond use: they keep a slip of the finger from costs without end.
+"""Forwards of a step over all stages: the plan simulates each one, some thousands a second."""
+# Upper bounds are far beyond use: they keep a typing error from endless costs.
 _COUNT = Range(least=1, most=1_000_000)
 _STEPS_FROM_0 = Range(least=0, most=1e9)
-_SEED = Range(least=0, most=2**53)  # every reader of JSON keeps a whole number up to this one
+_SEED = Range(least=0, most=2**53)  # every JSON reader keeps whole numbers up to this one
 _HOURS = Range(least=0, most=10 * 365 * 24)
 _NODES = Range(least=0, most=1_000_000)
 _FROM_0 = Range(least=0)
@@ -137,7 +137,7 @@ RANGES: dict[str, Range] = {
 
 
 def check_values(job: JobConfig) -> None:
-    """Check each value by itself; before the job is resolved from them.
+    """Check each value by itself, before the job is resolved.
 
     Raises InputError with the first impossible value.
     """
@@ -158,7 +158,7 @@ def check_values(job: JobConfig) -> None:
 
 
 def check_job(job: JobConfig) -> None:
-    """Check the values of a resolved job together. Raises InputError with the first impossible."""
+    """Check the values of a resolved job together. Raises InputError with the first bad one."""
     for check in (
         _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread,
         _chaos, check_autoscale, check_cloud,
@@ -167,8 +167,8 @@ def check_job(job: JobConfig) -> None:
 
 
 def check_inputs(job: JobConfig) -> None:
-    """Check that what a job names is there: needed to train it, never to read of a run or to stop
-    one. Raises InputError with the first that is not."""
+    """Check that the files that a job names exist. Training needs them; reading or stopping a run
+    does not. Raises InputError with the first one that is missing."""
     model = job.model
     if model.is_own and (wrong := what_is_wrong(job.named(model.own_file))):
         raise _at(job, "model.model", wrong, "correct the path")
@@ -178,7 +178,7 @@ def check_inputs(job: JobConfig) -> None:
 
 
 def layer_count(job: JobConfig) -> int | None:
-    """Layers of the model, or None for a user's own, whose count only its file knows."""
+    """Layers of the model; None for a user's own model, whose number only its file knows."""
     return None if job.model.is_own else job.model.layers + 2
 
 
@@ -298,7 +298,7 @@ def _leases(job: JobConfig) -> None:
 
 
 def _checkpoint(job: JobConfig) -> None:
-    """The form alone: whether a directory can be written is seen where a run is launched."""
+    """Checks the form alone; a launch finds out whether a directory can be written."""
     url = job.checkpoint.url
     if url != url.strip() or not url.isprintable():
         raise _at(job, "checkpoint.url", "has blanks around it or odd characters", "remove them")
@@ -356,7 +356,7 @@ def _chaos(job: JobConfig) -> None:
     )
     share = blocks(job.train.virtual_nodes, job.cluster.pipelines)
     for i, kill in enumerate(job.chaos.kill):
-        # In this order: the last bound needs a pipeline that exists.
+        # In this order, because the last bound needs an existing pipeline.
         bounds: tuple[tuple[str, int, Callable[[Kill], int]], ...] = (
             ("step", kill.step, lambda _: job.train.steps),
             ("stage", kill.stage, lambda _: job.cluster.stages),

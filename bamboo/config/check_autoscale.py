@@ -1,6 +1,6 @@
-"""Whether a job that chooses its own size has sizes to choose from, and something to go by.
+"""Checks that a job that chooses its own size has sizes to choose from, and a criterion.
 
-Rule: as in `check`; only what concerns [autoscale].
+Rule: as in `check`, for [autoscale] only.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which values of `[cloud]` about the instances themselves are possible together."""
+"""Checks which values of `[cloud]` about the instances themselves are possible together."""
 
 from bamboo.config.account import SECRET_ARN
 from bamboo.config.tree import JobConfig
@@ -30,7 +30,7 @@ def check_cloud(job: JobConfig) -> None:
     _subnets(job)
     secret = cloud.store_secret
     if secret and not SECRET_ARN.fullmatch(secret):
-        # What is no reference may be the secret itself: it is not shown.
+        # A value that is not a reference may be the secret itself, so it is not shown.
         raise InputError(
             f"{job.file}: cloud.store_secret: is no reference of a secret; give its ARN, "
             "arn:aws:secretsmanager:..., and never what is in it"
@@ -49,7 +49,7 @@ def check_cloud(job: JobConfig) -> None:
             "is no name of a bucket",
             "give 3 to 63 lower-case letters, digits, dots and hyphens, without s3:// before them",
         )
-    # Of a name that no file can have, pathlib raises.
+    # pathlib raises for a name that no file can have.
     script = job.named(cloud.boot_script)
     if cloud.boot_script and (wrong := what_is_wrong(script)):
         raise _at(job, "cloud.boot_script", wrong, "correct the path")

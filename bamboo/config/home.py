@@ -1,4 +1,4 @@
-"""Where a user's runs, profiles and prices lie."""
+"""The folder of a user's runs, profiles and prices."""
 
 import os
 from pathlib import Path

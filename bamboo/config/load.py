@@ -1,6 +1,6 @@
-"""Reading a job: TOML file and `--set` into one checked, resolved tree; and the tree as JSON.
+"""Reads a job: TOML file and `--set` into one checked, resolved tree; and the tree as JSON.
 
-Rule: nothing half-checked leaves this file, and an error is one line with file, key, value, remedy.
+Rule: this file returns checked values only; an error is one line with file, key, value, remedy.
 """
 
 import json
@@ -24,30 +24,30 @@ SCHEMA_VERSION = 1
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     """Read, check and resolve a job file; `overrides` are `section.key=value`, later ones win.
 
-    A value of an override is read as TOML, or as plain text where it is no TOML.
-    Raises InputError: no such file, no TOML, unknown key, wrong type, impossible value.
+    A value of an override is read as TOML, or as plain text if it is not TOML. Raises InputError:
+    no such file, not TOML, unknown key, wrong type, impossible value.
     """
-    path = Path(os.path.realpath(path))  # of a link to itself, pathlib raises
+    path = Path(os.path.realpath(path))  # pathlib raises for a link to itself
     tables = read_toml(path, remedy="name a job file that can be read")
     job = _with_overrides(parse_job(tables, file=str(path)), overrides)
     if job.cloud.provider == "ec2":
         account = account_defaults()
         tables["cloud"] = {**account, **tables.get("cloud", {})}
         there = _with_overrides(parse_job(tables, file=str(path)), overrides)
-        # What stands in one region is of no use in another.
+        # Account values of one region are useless in another.
         if there.cloud.region == account.get("region", there.cloud.region):
             job = there
     return _finish(job, overrides, inputs=True)
 
 
 def job_with(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
-    """A resolved job with other values, as `load_job` takes them. A figure for each stage must be
-    given anew for another number of stages. Raises InputError."""
+    """A resolved job with other values, given as for `load_job`. Figures by stage must be given
+    again for another number of stages. Raises InputError."""
     return _finish(_with_overrides(job, overrides), overrides)
 
 
 def checked(job: JobConfig) -> JobConfig:
-    """A job with values that came from elsewhere, checked and resolved anew. Raises InputError."""
+    """A job with values from elsewhere, checked and resolved again. Raises InputError."""
     return _finish(job)
 
 
@@ -57,8 +57,8 @@ def job_to_json(job: JobConfig) -> str:
 
 
 def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
-    """Read and check what `job_to_json` wrote. Raises InputError when it is something else, with
-    `name` for what was read."""
+    """Read and check what `job_to_json` wrote. Raises InputError for anything else, with `name` for
+    what was read."""
     try:
         raw: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -72,7 +72,7 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
         raise InputError(f"{name}: holds no job; write it anew with launch")
     file, code = tables.pop("file"), str(tables.pop("code", ""))
     if isinstance(budget := tables.setdefault("budget", {}), dict):
-        budget.setdefault("free_first_hour", True)  # so releases without the key billed a run
+        budget.setdefault("free_first_hour", True)  # releases without the key billed a run this way
     segments = parse_segments(tables.pop("segments", ()), file=name)
     weights = str(tables.pop("weights", ""))
     job = parse_job(tables, file=name)
@@ -98,14 +98,14 @@ def _override(job: JobConfig, override: str) -> JobConfig:
         raise InputError(f"--set {key}: cannot be read: {error}; give another value") from error
     if others:
         raise InputError(f"--set {override!r}: is more than one value; write a --set for each")
-    # Parsed alone first, so that a message names `--set` and not the file.
+    # Parsed alone first, so that an error names `--set` and not the file.
     parsed = getattr(parse_job({section: {name: value}}, file="--set"), section)
     changed = replace(getattr(job, section), **{name: getattr(parsed, name)})
     return replace(job, **{section: changed})
 
 
 def _finish(job: JobConfig, overrides: Sequence[str] = (), *, inputs: bool = False) -> JobConfig:
-    """`inputs`: what the job names must be there, too. Of a run that exists it need not be."""
+    """`inputs`: the files that the job names must exist too. For an existing run they need not."""
     try:
         check_values(job)
         resolved = resolve(job)
@@ -114,6 +114,6 @@ def _finish(job: JobConfig, overrides: Sequence[str] = (), *, inputs: bool = Fal
             check_inputs(resolved)
     except InputError as error:
         if error.key in {override.partition("=")[0].strip() for override in overrides}:
-            raise InputError(f"--set: {error.of_key}") from None  # the file has another, or none
+            raise InputError(f"--set: {error.of_key}") from None  # not from the job file
         raise
     return resolved

@@ -1,17 +1,17 @@
-"""How long before a loss its notice comes, and how much of that is left when the members know."""
+"""The time between a notice and the loss, and how much of it is left when the members know."""
 
 from bamboo.config.tree import JobConfig
 
 EC2_NOTICE_S = 120.0
 """AWS, Spot Instance interruption notices: two minutes before the instance is interrupted."""
 EC2_KNOWN_S = 3.0
-"""An instance looks for its notice every 2 s, and says it to the store."""
+"""An instance checks for its notice every 2 s, and reports it to the store."""
 LOCAL_KNOWN_S = 0.5
-"""The local cloud shows it at once, and a node looks for it every 0.2 s."""
+"""The local cloud shows a notice at once, and a node checks for it every 0.2 s."""
 
 
 def notice_s(job: JobConfig) -> float:
-    """The shortest that a job is to have: the cloud's, or what its simulated preemptions have."""
+    """The shortest notice of a job: the cloud's, or that of its simulated preemptions."""
     if job.cloud.provider != "local":
         return EC2_NOTICE_S
     chaos = job.chaos
@@ -22,6 +22,6 @@ def notice_s(job: JobConfig) -> float:
 
 
 def known_notice_s(job: JobConfig) -> float:
-    """What is left of it when the members know of it."""
+    """The part of it that is left when the members know of it."""
     late_s = EC2_KNOWN_S if job.cloud.provider != "local" else LOCAL_KNOWN_S
     return max(0.0, notice_s(job) - late_s)

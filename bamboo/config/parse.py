@@ -1,6 +1,6 @@
-"""From plain tables (TOML or JSON) to the configuration tree, by the tree's own types.
+"""Turns plain tables (TOML or JSON) into the configuration tree, by the tree's own types.
 
-Rule: what the tree does not name is refused, with the nearest name; a value has the field's type.
+Rule: an unknown key is refused, with the nearest known name; a value has the field's type.
 """
 
 import difflib
@@ -35,7 +35,7 @@ def sections() -> dict[str, type[Any]]:
 
 
 def parse_job(tables: Mapping[str, Any], *, file: str) -> JobConfig:
-    """Build the tree from a job file's tables; `file` is what messages call it.
+    """Build the tree from a job file's tables; `file` is its name in errors.
 
     Raises InputError for an unknown section or key and for a value of a wrong type.
     """
@@ -57,7 +57,7 @@ def parse_job(tables: Mapping[str, Any], *, file: str) -> JobConfig:
 
 
 def parse_segments(value: Any, *, file: str) -> tuple[Segment, ...]:
-    """The segments that a resolved job has. Raises InputError."""
+    """The segments of a resolved job. Raises InputError."""
     found: tuple[Segment, ...] = _convert(tuple[Segment, ...], value, file=file, key="segments")
     begin = 0
     for number, one in enumerate(found):
@@ -114,9 +114,9 @@ def _convert(hint: Any, value: Any, *, file: str, key: str) -> Any:
         try:
             value = float(value)
         except OverflowError as error:
-            shown = f"a whole number of {value.bit_length()} bits"  # it may have no text at all
+            shown = f"a whole number of {value.bit_length()} bits"  # Python may refuse its text
             raise _wrong(file, key, shown, "a finite number", REMEDIES[float]) from error
-    # `type is`, since a bool is an int to isinstance.
+    # `type is`, because isinstance takes a bool for an int.
     if type(value) is not hint:
         raise _wrong(file, key, value, WORDS[hint], REMEDIES[hint])
     if hint is float and not math.isfinite(value):
@@ -134,6 +134,6 @@ def _unknown(file: str, key: str, value: object, known: list[str], what: str) ->
     name = key.rpartition(".")[2]
     near = difflib.get_close_matches(name, known, n=1)
     remedy = f"did you mean {near[0]!r}?" if near else f"the {what} are {', '.join(known)}"
-    if isinstance(value, Mapping):  # a section: its keys are not what is wrong
+    if isinstance(value, Mapping):  # a section, whose keys are not the mistake
         return InputError(f"{file}: [{key}]: is unknown; {remedy}")
     return InputError.at(file=file, key=key, value=value, problem="is unknown", remedy=remedy)

@@ -16,12 +16,12 @@ def policy_of(
     layer_bytes: Iterable[int] = (),
     store_bytes_per_s: float = 0.0,
 ) -> Policy:
-    """The policy of a resolved job. `cuts`: for each number of stages that a pipeline may have
-    while there are too few nodes, and for the job's own, the first layer of each stage and the
-    layer count; `grids`: those that it may have, where it is known what their steps take. `spread`:
-    what the plan has chosen where the job leaves it open; `layer_bytes`: of parameters and moments,
-    by layer, and `store_bytes_per_s`: between one node and the checkpoints (0: at once); without
-    them no state is kept that notices leave without a home."""
+    """The policy of a resolved job. `cuts`: the first layer of each stage and the layer count, for
+    the job's number of stages and each number that a pipeline may have while there are too few
+    nodes. `grids`: grids that it may have, with known step times. `spread`: the plan's choice if
+    the job leaves it open. `layer_bytes`: parameters and moments by layer. `store_bytes_per_s`:
+    rate between one node and the checkpoints (0: at once). Without these two there are no emergency
+    checkpoints."""
     cluster = job.cluster
     return Policy(
         suspect_s=cluster.suspect_s,

@@ -1,4 +1,4 @@
-"""What a job means once defaults that depend on other keys are filled in, and its semantics."""
+"""A job with the defaults that depend on other keys filled in, and its semantics."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -14,7 +14,7 @@ def resolve(job: JobConfig) -> JobConfig:
     """Fill in the most pipelines (at least those of the start) and virtual nodes (0: the smallest
     power of two >= the most pipelines). Resolving twice changes nothing.
 
-    What is one figure for all stages stays one: a resumed run may have another number of stages.
+    A single figure for all stages stays single: a resumed run may have another number of stages.
     """
     train, cluster = job.train, job.cluster
     if cluster.max_pipelines < cluster.pipelines:
@@ -25,13 +25,13 @@ def resolve(job: JobConfig) -> JobConfig:
 
 
 def nodes_at_begin(job: JobConfig) -> int:
-    """What an autoscaled run begins with: its first grid, and standbys."""
+    """The nodes with which an autoscaled run begins: its first grid, and standbys."""
     cluster = job.cluster
     return cluster.pipelines * cluster.stages + cluster.standbys
 
 
 def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
-    """The layers of the built-in GPT by its shape, before any of it is built; none of a user's."""
+    """The layers of the built-in GPT by its shape, before it is built; none for a user's model."""
     if job.model.is_own:
         return ()
     return gpt_facts(
@@ -60,9 +60,9 @@ def semantics(
     numerics: Mapping[str, Any],
     code: Mapping[str, Any] | None = None,
 ) -> Semantics:
-    """All that the losses and weights of a resolved job depend on. `code`: what identifies a user's
-    own model (`Manifest.identity`): it counts by its content, not by where it lies. Raises
-    ValueError for such a model without it."""
+    """Everything that the losses and weights of a resolved job depend on. `code` identifies a
+    user's own model (`Manifest.identity`) by its content, not by its path. Raises ValueError for
+    such a model without it."""
     train = job.train
     model = asdict(job.model)
     if job.model.is_own:

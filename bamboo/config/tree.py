@@ -1,8 +1,8 @@
 """The configuration tree: one frozen value for a whole job, as read from a TOML job file.
 
-Each field is a key of `[section]` in the file, with the same name and the default given here. The
-file `examples/reference.toml` lists every key with its default and is held against this tree by a
-test. Units are in the names. Values are checked by `bamboo.config.load`, not here.
+Each field is a key of `[section]` in the file, with the same name and the default given here. A
+test compares `examples/reference.toml`, which lists every key with its default, with this tree.
+Units are in the names. Values are checked by `bamboo.config.load`, not here.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from bamboo.topology.strategy import AUTO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """`model = "gpt"`, or `"file.py:build"`: a function of the user's (path relative to the job
-    file) that returns a list of layers."""
+    """`model = "gpt"`, or `"file.py:build"`: a function in the user's file (path relative to the
+    job file) that returns a list of layers."""
 
     model: str = "gpt"
     layers: int = 8
@@ -31,17 +31,17 @@ class ModelConfig:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a user's own, and not the built-in GPT."""
+        """Whether it is a user's own model, and not the built-in GPT."""
         return self.model != "gpt"
 
     @property
     def own_file(self) -> str:
-        """The file of a user's own, as the job names it."""
+        """The file of a user's own model, as the job names it."""
         return self.model.partition(":")[0]
 
     @property
     def own_function(self) -> str:
-        """The function in it that makes the layers."""
+        """The function in that file that makes the layers."""
         return self.model.partition(":")[2]
 
 
@@ -53,12 +53,12 @@ class DataConfig:
     source: str = "python-stdlib"
     path: str = ""
     max_bytes: int = 0
-    """Of the text, from its begin; 0: all of it."""
+    """Bytes of the text, from its beginning; 0: all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """How long, from which seed, in which slices, with which optimizer: all of it decides bits."""
+    """Steps, seed, slices of the batch and optimizer: all of these decide bits."""
 
     steps: int = 100
     batch: int = 16
@@ -71,7 +71,7 @@ class TrainConfig:
     learning_rate: float = 1e-3
     warmup_steps: int = 10
     final_learning_rate: float = 1e-4
-    """Reached at the last step along a cosine."""
+    """Learning rate at the last step, reached along a cosine."""
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.95
@@ -81,18 +81,18 @@ class TrainConfig:
     precision: str = "fp32"
     init: str = ""
     """`run:ID` or `run:ID@step`: begin with the weights of another run, after its last step or
-    after this one; empty: with those that the layers draw."""
+    after this one; empty: with weights that the layers draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Steps that are done, of a run that goes on with more (`bamboo resume RUN --steps N`). It had
-    a learning rate of its own, whose schedule counts from its first step."""
+    """Finished steps of a run that continues with more (`bamboo resume RUN --steps N`). It had a
+    learning rate of its own, whose schedule counts from its first step."""
 
     to_step: int
-    """So many steps were done when it ended."""
+    """Number of finished steps at its end."""
     steps: int
-    """So many were planned then: its schedule reaches its end with them."""
+    """Number of steps planned then, at which its schedule ends."""
     learning_rate: float
     warmup_steps: int
     final_learning_rate: float
@@ -104,19 +104,19 @@ class ClusterConfig:
 
     pipelines: int = 1
     max_pipelines: int = 0
-    """The run grows to so many while there are nodes; 0: as many as `pipelines`."""
+    """Most pipelines to which the run grows while there are nodes; 0: as many as `pipelines`."""
     stages: int = 4
     cut: tuple[int, ...] = ()
     """First layer of each stage, starting with 0; empty: balanced by the planner."""
     redundancy: str = "auto"
-    """A mode, one for each stage with commas between, or `auto`: that of the most samples per
-    dollar that fits, losses counted. The planner puts it here before anything is started."""
+    """A mode, one for each stage with commas between them, or `auto`: the one that fits with the
+    most samples per dollar, losses counted. The planner sets it before anything is started."""
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     spread: str = "auto"
-    """How the nodes lie over `cloud.zones`: `one` (all in the cheapest), `pipelines` (each
-    pipeline within one), `neighbours` (those of a ring in different ones), or `auto`: whichever
-    the planner finds cheapest, bytes between zones and fatal losses counted."""
+    """How the nodes are spread over `cloud.zones`: `one` (all in the cheapest), `pipelines` (each
+    pipeline within one), `neighbours` (those of a ring in different ones), or `auto`: the cheapest
+    by the planner, bytes between zones and fatal losses counted."""
     device: str = "cpu"
     """`cpu`, or `virtual`: computes, then sleeps to the figures below."""
     threads: int = 1
@@ -124,15 +124,15 @@ class ClusterConfig:
     transport: str = "ipc"
     """`ipc` on one host, `tcp` between hosts (always with keys)."""
     encrypt: bool = True
-    """CURVE encryption on tcp; without it the run's key is a password sent in the clear."""
+    """CURVE encryption on tcp; without it the run's key is a password sent in plain text."""
     check_replicas: bool = False
     """Hash owner and shadow after every step and stop when they differ."""
     virtual_forward_ms: tuple[float, ...] = (20.0,)
     """Per stage, or one figure for all."""
     virtual_backward_ms: tuple[float, ...] = (40.0,)
     virtual_speeds: tuple[float, ...] = ()
-    """How fast the virtual devices of each zone of `cloud.zones` are, 1: as the figures above say;
-    empty: all are alike."""
+    """Relative speed of the virtual devices of each zone of `cloud.zones`; 1 is the speed of the
+    figures above. Empty: all are equal."""
     virtual_link_gbps: float = 0.0
     """0: the link is not slowed."""
     virtual_link_latency_ms: float = 0.0
@@ -141,16 +141,16 @@ class ClusterConfig:
     gone_s: float = 3.0
     forming_timeout_s: float = 120.0
     step_timeout_s: float = 120.0
-    """A step that makes no progress for so long ends the run with a fault, never a hang."""
+    """A step that makes no progress for this long ends the run with a fault, never a hang."""
     patience_s: float = 30.0
-    """So long lost nodes are waited for before the run is laid out anew for those that are left."""
+    """Time to wait for lost nodes before a reconfiguration to the remaining ones."""
     park_s: float = 3600.0
-    """So long a run without enough nodes waits for capacity before it ends."""
+    """Time that a run without enough nodes waits for capacity before it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subnet:
-    """Where instances of one zone lie in the account's network."""
+    """The subnet of the account's network for the instances of one zone."""
 
     zone: str
     id: str
@@ -158,8 +158,8 @@ class Subnet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudConfig:
-    """Where instances come from. Of a job on EC2, what it does not say comes from the user's
-    account file (`bamboo.config.account`), if that is of the same region."""
+    """Where instances come from. A job on EC2 takes missing values from the user's account file
+    (`bamboo.config.account`), if that is for the same region."""
 
     provider: str = "local"
     """`local` (the EC2 code against a mock on this machine) or `ec2`."""
@@ -172,43 +172,43 @@ class CloudConfig:
     """Which types come first: `price`, the cheapest; `value`, those whose hour costs least for the
     speed of their GPUs, by published figures."""
     anchors: int = 0
-    """So many of the nodes of a spot run are on demand instead: the cloud takes none of them."""
+    """Number of nodes of a spot run that are on demand instead, so the cloud takes none of them."""
     pool_out_s: float = 180.0
-    """So long a type and zone without capacity is not asked again."""
+    """Time for which a type and zone without capacity is not asked again."""
     gang_s: float = 60.0
-    """When fewer nodes than the run needs to form have come for so long, they are ended."""
+    """Time after which nodes are ended if fewer than the run needs to form have come."""
     boot_s: float = 0.0
     """Local cloud only: the modelled time from an instance's start to its agent's."""
     stack: str = "bamboo"
-    """EC2 only: the name of the stack in `terraform/`, in front of what a launch makes for its run
-    beside instances."""
+    """EC2 only: the name of the stack in `terraform/`, as a prefix for what a launch creates for
+    its run beside instances."""
     launch_template: str = ""
-    """EC2 only, as the keys below: name or id (`lt-...`); empty: the name that
-    `terraform/` gives by default."""
+    """EC2 only, like the keys below: name or id (`lt-...`); empty: the default name of
+    `terraform/`."""
     image: str = ""
     """Empty: the launch template's."""
     subnets: tuple[Subnet, ...] = ()
-    """One a zone; empty: the default subnet of each zone."""
+    """One per zone; empty: the default subnet of each zone."""
     security_group: str = ""
-    """Empty: that of the launch template. Named, each pool is asked by itself: a call over several
-    takes the template's."""
+    """Empty: that of the launch template. If it is given, each pool is asked separately, because a
+    call over several pools takes the template's."""
     instance_profile: str = ""
-    """Empty: that of a role which the launch makes for the run, and which reaches this run alone.
-    Named, its rights are the user's to choose; and each pool is asked by itself."""
+    """Empty: that of a role which the launch creates for the run and which reaches this run alone.
+    If it is given, the user chooses its rights, and each pool is asked separately."""
     bucket: str = ""
-    """Of wheels and runs; what an instance fetches at its boot."""
+    """Holds wheels and runs, which an instance fetches at its boot."""
     boot_script: str = ""
     """A file that each instance runs at its first boot, in place of the template's; relative to the
-    job file. The bucket stands in front of it. Empty: the launch template's."""
+    job file. A line that sets the bucket precedes it. Empty: the launch template's."""
     store_secret: str = ""
-    """Which secret says how the store is reached; never what it says."""
+    """The reference of the secret with the store's address; never its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
     """One listed preemption: when `stage` of `pipeline` reaches `phase` of `step` (and local
-    microbatch, for forward and backward) its instance goes; `notice_s` > 0: a notice comes at
-    that step instead and the instance goes so many seconds later."""
+    microbatch, for forward and backward) its instance goes. With `notice_s` > 0 a notice comes at
+    that step instead, and the instance goes `notice_s` later."""
 
     step: int
     stage: int
@@ -221,7 +221,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosConfig:
-    """Preemptions ordered beforehand: listed ones, and random ones drawn from a seed."""
+    """Planned preemptions: listed ones, and random ones drawn from a seed."""
 
     kill: tuple[Kill, ...] = ()
     seed: int = 0
@@ -234,20 +234,20 @@ class ChaosConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """What is kept beyond the nodes, for the day that too many of them go at once."""
+    """State that is stored outside the nodes, in case too many of them are lost at once."""
 
     every_steps: int | str = AUTO
-    """`auto`: the planner puts a number here before anything is started, the best one for losses
-    that no live copy survives; none (0) where all steps take no longer than five minutes. 0: none
-    but what notices leave without a home; what no live node holds after a loss without a notice is
-    lost then, and the run with it."""
+    """`auto`: the planner sets a number before anything is started, the best one for losses that no
+    live copy survives, or none (0) if all steps take no longer than five minutes. 0: only emergency
+    checkpoints. State that no live node holds after a loss without a notice is then lost, and the
+    run with it."""
     url: str = ""
     """A directory, or `s3://bucket/prefix`; empty: `checkpoints` in the run's folder, which in an
-    account is one of `cloud.bucket`."""
+    account is in `cloud.bucket`."""
     keep: int = 2
-    """So many of the newest are kept."""
+    """Number of newest checkpoints that are kept."""
     keep_hours: float = 0.0
-    """Younger ones than this are kept too."""
+    """Checkpoints younger than this are kept too."""
 
     @property
     def interval(self) -> int:
@@ -259,7 +259,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscaleConfig:
-    """Whether the run chooses its own number of nodes, and what for."""
+    """Whether the run chooses its own number of nodes, and by which criterion."""
 
     enabled: bool = False
     """Grow from `pipelines` towards `max_pipelines` while the next nodes are worth it."""
@@ -268,31 +268,31 @@ class AutoscaleConfig:
     max_nodes: int = 0
     """0: those of `cluster.max_pipelines`, and standbys."""
     marginal: float = 0.1
-    """The next nodes are worth it while they bring so much of what those of now bring each."""
+    """The next nodes are worth it while each brings this share of what a present node brings."""
     utility: str = "none"
-    """What finishing sooner is worth: `none`; `step`, utility_usd by the deadline; `linear`, less
-    and less until then."""
+    """What finishing sooner is worth: `none`; `step`, utility_usd until the deadline; `linear`,
+    falling to nothing at the deadline."""
     utility_usd: float = 0.0
     deadline_hours: float = 0.0
     """After the start of the run."""
     again_s: float = 60.0
-    """A wish for nodes that was in vain is not repeated for so long, or for `cloud.pool_out_s`
-    where that is longer."""
+    """A request for nodes without success is not repeated for this long, or for `cloud.pool_out_s`
+    if that is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetConfig:
-    """What ends a run before its last step. Of each limit, 0: there is none."""
+    """Limits that end a run before its last step; 0: there is no such limit."""
 
     max_usd: float = 0.0
     max_hours: float = 0.0
     max_instances: int = 0
-    """Never are more of them there at once."""
+    """The most instances at any time."""
     partial: bool = False
-    """Launch also what the plan cannot finish within these limits: it is stopped at them."""
+    """Launch even if the plan cannot finish within these limits; the run stops at them."""
     free_first_hour: bool = False
     """Bills of this run count a spot instance that the cloud takes within its first hour as free,
-    as EC2's terms have it. Plans never do."""
+    by EC2's terms. Plans never do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,14 +311,14 @@ class JobConfig:
     file: str = ""
     """The job file's path, for messages and for paths relative to it."""
     segments: tuple[Segment, ...] = ()
-    """The segments of a run that are done, the first one first; [train] is of the one after them.
-    No job file has any."""
+    """The finished segments of a run, the first one first; [train] belongs to the segment after
+    them. No job file has any."""
     weights: str = ""
-    """The digest of the weights that `train.init` names, once they were looked at."""
+    """The digest of the weights that `train.init` names, once they were read."""
     code: str = ""
-    """Folder with the code that a run took along at launch (`bamboo/user_code`); empty: the model
-    is loaded from the file that the job names."""
+    """Folder with the code that a run copied at launch (`bamboo/user_code`); empty: the model is
+    loaded from the file that the job names."""
 
     def named(self, path: str) -> Path:
-        """Where a file lies that the job names: relative to the job file."""
+        """The path of a file that the job names: relative to the job file."""
         return Path(self.file).parent / path
