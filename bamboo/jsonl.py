@@ -52,7 +52,7 @@ class LineWriter:
 
     def _take_back(self, written: int) -> None:
         end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        if os.fstat(self._descriptor).st_size == end:  # nobody has written after it
+        if os.fstat(self._descriptor).st_size == end:  # no other writer has appended since
             os.ftruncate(self._descriptor, end - written)
         else:
             self._torn = True

@@ -1,4 +1,4 @@
-"""Sockets between processes of one user on one machine, and who may use them.
+"""Sockets between processes of one user on one machine, and the users that may use them.
 
 Rule: such a socket lies in a folder that only its owner can enter; otherwise it is not made. The
 kernel also names the user of each connection, and only the same user and root are accepted.

@@ -15,7 +15,7 @@ from types import ModuleType
 
 NAMES = ("cli", "cloud")
 BELOW = "bamboo/own/"
-"""The folder in a wheel, as paths of its files begin."""
+"""The prefix of their paths in a wheel."""
 _HERE = Path(__file__).resolve().parent
 FOLDER = _HERE / "own" if (_HERE / "own").is_dir() else _HERE.parent
 

@@ -134,7 +134,8 @@ class ObjectStore(Protocol):
         """Store a small object unless there is one of that name: then False, and no change."""
 
     def get(self, name: str) -> bytes | None:
-        """A small object, or None. Of a larger one, which Bamboo never wrote, the first bytes."""
+        """A small object, or None. Of one beyond SMALL_BYTES, which Bamboo never wrote, only its
+        first SMALL_BYTES."""
 
     def fetch(self, name: str, path: Path) -> bool:
         """Write an object's content to a file; False when there is none of that name."""

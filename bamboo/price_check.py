@@ -6,26 +6,26 @@ Rule: pure, and the same words everywhere. The consequence depends on the source
 - a spot price above the on-demand price of its own region is never used for a plan or a purchase:
   EC2 charges no more than on demand, so one of the two prices is wrong. The pool is left out with a
   note. An instance that was bought at such a price is billed by it, and the receipt says so;
-- a price of a day that is still to come is refused, as it would pass for the newest until then;
-- an old price is taken, and said to be old, with what to do.
+- a price with a date in the future is refused, because until then it would count as the newest;
+- an old price is used, with a note on its age and the remedy.
 """
 
 from datetime import date, datetime, timedelta
 from math import isfinite
 
 MOST_USD = 10_000.0
-"""No instance, GB or month of anything here has ever cost so much: a figure beyond it is a slip."""
+"""No instance, GB or month of anything here has ever cost this much; a higher price is an error."""
 CLOCKS = timedelta(days=1)
-"""Left for the clocks of two machines."""
+"""Tolerated difference between the clocks of two machines."""
 QUOTE_DAYS = 7
-"""A spot price of a zone that is older stands for the present one no more: it moves daily."""
+"""An older spot price of a zone does not count as the present one, because it changes daily."""
 LIST_DAYS = 730
-"""Likewise of list prices, and of the ranges of spot prices that are kept with them."""
+"""The same for list prices, and for the ranges of spot prices that are kept with them."""
 _SHOWN = 80
 
 
 class BadPrice(ValueError):
-    """What is no price, in words that go on from its name or place."""
+    """A value is not a valid price; the text continues a sentence with its name or place."""
 
 
 def checked_usd(
@@ -36,9 +36,9 @@ def checked_usd(
     seen: datetime | None = None,
     today: date | None = None,
 ) -> float:
-    """The price in USD. `written`: as text, as a table or a cloud has it, else text is no number;
-    `on_demand_usd`: what it must not be above; `seen`: when it held, which must not be after
-    `today`. Raises BadPrice."""
+    """The price in USD. `written`: text is allowed, as in a table or a cloud's answer;
+    `on_demand_usd`: its upper limit; `seen`: when it held, which must not be after `today`. Raises
+    BadPrice."""
     usd = _number(value, written=written)
     if not isfinite(usd):
         raise BadPrice(f"{usd} is not finite, and no price")
@@ -54,7 +54,7 @@ def checked_usd(
 
 
 def check_seen(seen: datetime, *, today: date, said: str = "") -> None:
-    """Raises BadPrice for a time that is still to come; `said`: as it was written."""
+    """Raises BadPrice for a time in the future; `said`: the time as it was written."""
     if seen.date() > today + CLOCKS:
         when = said or seen.date().isoformat()
         raise BadPrice(f"{when!a:.80} is still to come, as the clock here says {today}")
@@ -62,7 +62,7 @@ def check_seen(seen: datetime, *, today: date, said: str = "") -> None:
 
 def _number(value: object, *, written: bool) -> float:
     if written and isinstance(value, str):
-        # Python also reads 1_0 and digits of other scripts, which no table means.
+        # Python also reads 1_0 and digits of other scripts, which no table uses.
         readable = value.isascii() and "_" not in value
         try:
             return float(value) if readable else _none(value)

@@ -181,7 +181,7 @@ class CloudConfig:
     """Local cloud only: the modelled time from an instance's start to its agent's."""
     stack: str = "bamboo"
     """EC2 only: the name of the stack in `terraform/`, as a prefix for what a launch creates for
-    its run beside instances."""
+    its run in addition to instances."""
     launch_template: str = ""
     """EC2 only, like the keys below: name or id (`lt-...`); empty: the default name of
     `terraform/`."""

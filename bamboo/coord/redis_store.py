@@ -232,7 +232,7 @@ class RedisStore:
         key keeps its expiry."""
         for name in names:
             key = self._key(name)
-            # An older user of a run has no right to do so: then the keys stay, which is harmless.
+            # A user made by an older release may not do so: then the keys stay, which is harmless.
             with contextlib.suppress(StoreRefuses):
                 self._call(partial(self._commands.expire, key, _TRIED_OUT_S))
 

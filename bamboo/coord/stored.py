@@ -1,4 +1,4 @@
-"""Parses the contents of a run's keys, whatever has been written there, and by whom.
+"""Parses the contents of a run's keys, whatever any client has written there.
 
 Rule: no content of a store raises anything but a named error. Damaged informative content counts as
 empty, so that its reader skips it; damaged content that decides is refused.

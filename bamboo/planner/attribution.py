@@ -190,8 +190,8 @@ def _us(at_s: float) -> int:
 def _turns(
     changes: Iterable[DutyChange], ends_us: Mapping[InstanceId, int]
 ) -> dict[InstanceId, list[tuple[int, Duty]]]:
-    """When each instance took which duty. An instance that a loss holds up stands from the loss on,
-    not only from the time at which the loss was seen."""
+    """When each instance took which duty. An instance that a loss delays is in recovery from the
+    loss on, not only from the time at which the loss was seen."""
     found: dict[InstanceId, list[tuple[int, Duty]]] = {}
     for change in changes:
         at_us = _us(change.at_s)

@@ -1,7 +1,7 @@
-"""What a plan costs beside its instances: disks, addresses, object store, coordinator, transfer.
+"""A plan's costs besides its instances: disks, addresses, object store, coordinator, transfer.
 
-Rule: pure, and the one place where these dollars are counted; each part has a name and a sentence,
-so that whoever prints a total can say what is in it. All of it is modelled from list prices.
+Rule: pure, and the one place where these dollars are counted. Each part has a name and a sentence,
+so that every printed total can be explained. All of it is modelled from list prices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class AuxiliaryPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """The quantities that a plan uses beside its instances."""
+    """The quantities that a plan uses in addition to its instances."""
 
     instances: int
     disk_gib: float = DISK_GIB
@@ -64,12 +64,12 @@ class Extras:
     crossing_bytes_per_hour: float = 0.0
     """Bytes between zones."""
     coordinator: bool = True
-    """Whether a small on-demand instance stands beside them."""
+    """Whether there is a small on-demand instance as coordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the dollars beside the instances."""
+    """One part of the additional costs."""
 
     name: str
     usd_per_hour: float
@@ -137,8 +137,8 @@ def auxiliary_usd_per_hour(parts: Sequence[Part]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """The cost of what stands beside the instances of a run, in whole micro-dollars. The object
-    store is not included, because the sizes of a live run's checkpoints are not known here."""
+    """The costs of a run in addition to its instances, in whole micro-dollars. The object store is
+    not included, because the sizes of a live run's checkpoints are not known here."""
 
     disks_micro_usd: int = 0
     addresses_micro_usd: int = 0

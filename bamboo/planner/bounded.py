@@ -47,7 +47,7 @@ class FitsNowhere(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """All that a node's bytes depend on beside the cut, and the limit."""
+    """All that a node's bytes depend on apart from the cut, and the limit."""
 
     grid: Grid
     shape: BatchShape

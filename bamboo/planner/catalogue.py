@@ -62,7 +62,7 @@ class InstanceType:
 
     @property
     def gpu_memory_text(self) -> str:
-        """Such as `21.2 GiB for tensors (of 22.4)`."""
+        """Text such as `21.2 GiB for tensors (of 22.4)`."""
         return f"{self.gpu_memory_bytes / _GIB:.1f} GiB for tensors (of {self.gpu_memory_gib:.3g})"
 
     @property

@@ -21,9 +21,9 @@ LONGEST_S = 3600.0
 model, and a copy an hour costs next to nothing."""
 PAUSE_S = 0.005
 COPY_BYTES_PER_S = 1e9
-"""The rate of the copy in memory, by which a checkpoint pauses the training for the state of the
-largest stage. The pause took 9 ms for a stage of 2.6 MB: `benchmarks.elastic`, one checkpoint every
-five steps of 345 ms on the virtual device, at +0.5 %. A thread copied 400 MB into new memory at
+"""A checkpoint stops the training for PAUSE_S and a copy of the largest stage's state in memory.
+Together they took 9 ms for a stage of 2.6 MB: `benchmarks.elastic`, one checkpoint every five steps
+of 345 ms on the virtual device, at +0.5 %. A thread copied 400 MB into new memory at
 0.6 GB/s and 64 MB at 2 GB/s on a busy machine of two cores; the memory of a GPU copies faster."""
 REQUESTS = 1000
 """The price of a request is quoted for this number of requests."""

@@ -39,7 +39,7 @@ class Outcome:
     unfinished: int
     """Runs that ended early, or were not finished by the end of the simulated time."""
     beside_usd_per_hour: float = 0.0
-    """Price of what stands beside the instances; no figure above includes it."""
+    """Costs in addition to the instances; no figure above includes them."""
 
     @property
     def samples(self) -> float:
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def whole_usd_p50(self) -> float:
-        """Instances and what stands beside them: the figure that is compared with a budget."""
+        """Instances and additional costs: the figure that is compared with a budget."""
         return self.usd_p50 + self._beside_usd(self.hours_p50)
 
     @property

@@ -43,7 +43,7 @@ SAMPLED = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stakes:
-    """What the price of a spread depends on beside the layout."""
+    """What the price of a spread depends on apart from the layout."""
 
     zone_usd_per_hour: Mapping[str, float]
     """Price of one instance, on the market of the job."""

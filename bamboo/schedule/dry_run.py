@@ -131,7 +131,7 @@ class DryRun(Standing):
         self._finish(node, ran)
 
     def _pick(self, node: NodeState) -> Ran | None:
-        """The operation that the node runs now; `node.actor` is its owned or shadowed slot."""
+        """The operation that the node runs now; `node.actor` is set to its slot's state."""
         ready = self._ready(node)
         if not ready:
             return None
@@ -147,7 +147,7 @@ class DryRun(Standing):
         end_ns, cursor = now_ns + duration_ns, host.at - host.base
         return Ran(node.id, slot, actor.step, instruction, now_ns, end_ns, cursor)
 
-    # -------------------------------------------------------------- what is ready
+    # -------------------------------------------------------------- ready operations
 
     def _ready(self, node: NodeState) -> list[Ready]:
         ready: list[Ready] = []

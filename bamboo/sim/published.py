@@ -10,7 +10,7 @@ renting of nodes and their prices, so that the same rules also run on other step
     training      every node also shadows its successor's stage
     failover      without any pause: the predecessor of a lost node does both stages. The rest of
                   the present step grows by half, and all steps take x1.5 until places are assigned
-                  again, even if the lost node only waited. The factor does not add up
+                  again, even if the lost node only waited. The factor does not accumulate
     fatal loss    the loss of a node with two stages, or of one whose predecessor has two. All
                   nodes gather; no finished step is lost
     step's end    reconfigure if as many nodes wait as have two stages, or if more than 5 % of all

@@ -163,7 +163,7 @@ class Oracle(Spot):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartTerms:
-    """The cost of a restart, beside the boot of a new instance, which is in the market's terms."""
+    """The cost of a restart, without the boot of a new instance, which is in the market's terms."""
 
     restart_s: float = 42.0
     """Time until all processes train again, without the load: torchrun elastic with a killed node,

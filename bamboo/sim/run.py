@@ -87,7 +87,7 @@ class Figures:
     transfer_usd: float
     """The part of the bytes between zones."""
     store_usd: float
-    """Price of checkpoints in the object store. It is not in `usd`, but beside the instances."""
+    """Price of checkpoints in the object store. `usd` does not include it."""
     minimum_usd: float
     """The part of `usd` for seconds that no instance ran, because a least time is billed."""
     instance_usd_per_hour: float

@@ -41,7 +41,7 @@ RESTART_S = {
     REROUTING: RerouteTerms().pause_s,
     PAPER: PaperTerms().start_s,
 }
-"""Seconds that a way loses when it has to start again, beside boot and load: a restart of all
+"""Seconds that a way loses when it has to start again, without boot and load: a restart of all
 processes; a change (a node without a peer restarts as in the first way); a start of the paper's."""
 SHORT = {"checkpoint-restart": CHECKPOINT_RESTART, "rerouting": REROUTING, "paper": PAPER}
 """The names of the same ways on the command line."""

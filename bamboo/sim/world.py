@@ -198,7 +198,7 @@ class World:
             self.crossed_by.append((self.kernel.now_s, self.crossed_bytes))
 
     def sends(self, size_bytes: float) -> None:
-        """Bytes that are sent between zones now, beside those of steps."""
+        """Bytes that are sent between zones now, in addition to those of steps."""
         self.crosses(self._crossing)
         self.crossed_bytes += size_bytes
 

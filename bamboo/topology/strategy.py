@@ -16,7 +16,7 @@ AUTO = "auto"
 """The value by which a job leaves a mode, or a spread, to the planner; a placement has one of the
 others."""
 BARE_MODES = ("off", "peer")
-"""Modes without shadows. They hold for a whole run, as replicas of some stages survive no loss."""
+"""Modes without shadows. A run has one for all stages: replicas of only some help nothing."""
 BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")
 """All modes, least redundant first."""
 REPLICA_MODES = BY_REDUNDANCY[2:]

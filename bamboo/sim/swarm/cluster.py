@@ -335,7 +335,7 @@ class Cluster:
         self.log.refill(best.version, best.name, self.now_s)
         self.log.comes_back()
 
-    # ---------------------------------------------------------------- time goes on
+    # ---------------------------------------------------------------- the passage of time
 
     def _tick(self) -> None:
         slowest = 1.0

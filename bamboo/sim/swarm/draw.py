@@ -12,11 +12,11 @@ BURST = 0.6
 """Share of the faults that come soon after another one, while its consequences are in progress."""
 
 RELEASED = 0.3
-"""Share of the worlds in which nodes are given back, beside all other faults."""
+"""Share of the worlds in which nodes are given back, in addition to other faults."""
 
 REFUSING = 0.5
 """Share of the worlds in which the store refuses writes once or several times, or those of one
-node, beside all other faults."""
+node, in addition to other faults."""
 
 FAILED = 0.3
 """Share of the worlds in which nodes meet faults of their own, and for a while new nodes do too."""

@@ -1,4 +1,4 @@
-"""A node as its runtime behaves: it performs what is addressed to it and tells the truth.
+"""A node as its runtime behaves: it performs the effects addressed to it and reports truthfully.
 
 Rule: it decides nothing about membership. Its account of what it holds is its own. What it owns and
 shadows follows only from the decisions that it has read. It models `trainer` and `boundary` of

@@ -137,7 +137,7 @@ class Plane:
             self._rows.append(row)
         self._whole = len(claims) == len(self.posted)
 
-    # ---------------------------------------------------------------- what is safe
+    # ---------------------------------------------------------------- safe steps
 
     def _counting(self, row: Row) -> list[Copy]:
         """The copies of a slot that a loss may find as its shadow."""
@@ -161,7 +161,7 @@ class Plane:
             return None
         return state.assignment.shadow(slot)
 
-    # ---------------------------------------------------------------- time goes on
+    # ---------------------------------------------------------------- the passage of time
 
     def tick(self) -> float:
         """Advance by one part of a step; returns its duration as a share of a step."""
