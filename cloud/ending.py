@@ -1,7 +1,7 @@
-"""The end of a run's fleet: all of it is ended, and seen to have ended.
+"""The end of a run's fleet: everything is ended, and seen to have ended.
 
-Rule: the cloud's list is the witness, not its answer to an end. What was started and is not shown
-yet counts as there, for as long as it may still show up; so does a launch that was not answered.
+Rule: the cloud's list proves an end, not its answer to the call. What was started and is not shown
+yet counts as there for as long as it may still show up, and so does a launch without an answer.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _MOST_LOOK_S = 2.0
 
 
 class StillLive(BambooError):
-    """Instances that were to end may not have; `names` says which, as far as the cloud told."""
+    """Instances that were to end may still live; `names` lists them, as far as the cloud showed."""
 
     def __init__(self, run: RunId, names: str) -> None:
         super().__init__(
@@ -41,11 +41,11 @@ def end_all(
     sleep: Callable[[float], None],
 ) -> None:
     """End all instances of the run, its requests and the volumes that it leaves behind, and see
-    that none is left; `to_the_last`: wait also for volumes that go with their instance. `waiting`
-    is told once when that takes more than a first answer. A call under way at the deadline is the
-    last: credentials that have expired may be renewed until then. Raises StillLive, which names
-    those still live then; call it again, it does no harm. Raises CloudRefused at once where nobody
-    could look at the run's instances before either, and none is known to have been started."""
+    that none is left. `to_the_last`: wait also for volumes that go with their instance. `waiting`
+    is called once when that takes more than a first answer. A call under way at the deadline is the
+    last, since expired credentials may be renewed until then. Raises StillLive, which names those
+    that still live; calling again does no harm. Raises CloudRefused at once where the run's
+    instances could never be listed, and none is known to have been started."""
     start_s = now()
     names, told, pause_s = sight.names() or "unknown", False, _LOOK_S
     error: BambooError | None = None
@@ -53,12 +53,12 @@ def end_all(
     while True:
         try:
             left = sight.left()
-            # Instances first: they cost most, and another permission may be missing.
+            # Instances first: they cost most, and for the others a permission may be missing.
             rest = () if left else sight.rest(to_the_last=to_the_last)
             names, error = ", ".join([*left, *(one.id for one in rest)]) or "none is shown", None
             if look_for_s is None:
-                # A launch that was not answered, and is not shown, may still show up: look for
-                # longer then.
+                # A launch without an answer that is not shown may still show up: look for longer
+                # then.
                 look_for_s = SHOWN_WITHIN_S if sight.open else 0.0
             passed_s = now() - start_s
             if left and passed_s < deadline_s:

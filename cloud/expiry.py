@@ -1,8 +1,8 @@
-"""Until when an instance of a run may be there: what its tag says, and when that is prolonged.
+"""Until when an instance of a run may exist: what its tag says, and when that is prolonged.
 
-Rule: a launcher that lives moves the tag on long before it is due; without one the instance ends
-itself by it. It never says more than the budget of the run lasts, as far as that is known: what a
-launcher would end for its price is not to go on without one.
+Rule: a live launcher moves the tag long before it is due; without a launcher the instance ends
+itself by it. The tag is never later than the run's budget lasts, as far as that is known. So what a
+launcher would end for its cost does not go on without one.
 """
 
 import math
@@ -12,33 +12,34 @@ from bamboo.ids import InstanceId
 from cloud.provider import CloudRefused, Observed, Provider
 
 EXPIRY_S = 24 * 3600
-"""An instance of a run is stale so long after its start, or after its launcher said so last."""
+"""An instance of a run is stale so long after its start, or after a launcher last prolonged it."""
 PROLONGED_BEFORE_S = EXPIRY_S - 6 * 3600
-"""It is prolonged as soon as no more than this is left."""
+"""A tag is prolonged once no more than this is left."""
 AGAIN_S = 600.0
-"""What was refused, or is not shown yet, is not asked for again for so long; a tag that is later
-than it should be by no more is left alone."""
+"""A change that was refused, or is not shown yet, is not repeated for so long. A tag that is too
+late by no more than this is left alone."""
 TO_STOP_S = 3600.0
-"""So long after the end of its budget a run in an account may still be stopping."""
+"""A run in an account may still be stopping so long after the end of its budget."""
 
 
 class Expiry:
-    """The tags of one run's instances, of which none is to be there after `until_s` (Unix)."""
+    """The tags of one run's instances, none of which may exist after `until_s` (Unix)."""
 
     def __init__(self, provider: Provider, *, until_s: float = math.inf) -> None:
         self._provider = provider
         self._until_s = until_s
         self._ask_at_s = -math.inf
         self.lasts_until_s = math.inf
-        """When the money of the run is spent (Unix), as things stand."""
+        """When the money of the run will be spent (Unix), as things stand."""
 
     def at_s(self, now_s: float) -> int:
-        """What the tag of an instance says that is started or prolonged now."""
+        """The tag of an instance that is started or prolonged now."""
         return int(min(now_s + EXPIRY_S, self._until_s, self.lasts_until_s + TO_STOP_S))
 
     def move(self, observed: Iterable[Observed], *, now_s: float) -> tuple[str, ...]:
-        """Prolong what is due at `now_s` (Unix), and shorten what would outlast the money; what the
-        cloud refuses of it, as a sentence. Raises CloudThrottled and CloudUnavailable."""
+        """Prolong tags that are due at `now_s` (Unix), and shorten those that would outlast the
+        money. Returns refusals of the cloud, as a sentence each. Raises CloudThrottled and
+        CloudUnavailable."""
         if now_s < self._ask_at_s:
             return ()
         at_s = self.at_s(now_s)
@@ -54,8 +55,8 @@ class Expiry:
 
 
 def to_move(observed: Iterable[Observed], *, at_s: float, now_s: float) -> tuple[InstanceId, ...]:
-    """Those that live and are to have the tag `at_s` (Unix): they have had a part of their time, or
-    have too much of it. What shows no tag has none to move."""
+    """The live instances that should get the tag `at_s` (Unix): they have used a part of their
+    time, or have too much of it. An instance without a tag is left alone."""
     return tuple(
         one.instance
         for one in observed

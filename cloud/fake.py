@@ -1,4 +1,4 @@
-"""A Provider and a PriceSource of values for tests: what they say is scripted."""
+"""A scripted Provider and PriceSource for tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ class ScriptedRefusal:
     code: str
     zone: str = ""
     grant: int = 0
-    """So many of the wished instances are given all the same."""
+    """How many of the requested instances are started all the same."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,9 +42,9 @@ class FakeProvider:
     leaves_volumes: bool = False
     """An instance that ends leaves its volume behind."""
     loses_answers: int = 0
-    """Of so many launches the answer is lost after they were carried out."""
+    """The answers of so many launches are lost after they were carried out."""
     others: list[Held] = field(default_factory=list)
-    """What is held beside the instances, until it is given back."""
+    """What is held besides the instances, until it is released."""
     script: list[ScriptedRefusal] = field(default_factory=list)
     calls: list[tuple[str, object]] = field(default_factory=list)
     now_s: float = 0.0
@@ -75,7 +75,7 @@ class FakeProvider:
         return tuple(one for one in instances if one not in self._instances)
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
-        """Move the tags of those that are there."""
+        """Move the tags of the instances that exist."""
         self.calls.append(("prolong", (tuple(instances), expires_at_s)))
         for instance in instances:
             if instance in self._instances:
@@ -108,7 +108,7 @@ class FakeProvider:
         return tuple(sorted(found, key=lambda one: (order.index(one.kind), one.id)))
 
     def release(self, held: Sequence[Held]) -> None:
-        """End the instances; forget the others but for attached volumes."""
+        """End the instances; forget the others except attached volumes."""
         self.calls.append(("release", tuple(one.id for one in held)))
         for one in held:
             self._end(InstanceId(one.id), interrupted=False)

@@ -1,9 +1,9 @@
 """The fleet of one run: carries out what `reconcile` says, and writes down its intent first.
 
-Every intent stands in `intents.jsonl` before the call that it announces, so a launcher that dies in
-between leaves a trace. A wish whose answer nobody read is made again before any other, in the same
-words and with the same token: the cloud then tells what came of it. What the cloud shows by tag is
-the truth; the file explains it.
+Every intent is in `intents.jsonl` before the call that it announces, so a launcher that dies in
+between leaves a trace. A wish whose answer was not read is repeated before any other, unchanged and
+with the same token. The cloud then shows what came of it. What the cloud shows by tag is the truth,
+and the file explains it.
 """
 
 import hashlib
@@ -54,14 +54,14 @@ OFFERS_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one `ensure` came to. `live` counts those running or starting after it."""
+    """The result of one `ensure`. `live` counts instances running or starting after it."""
 
     live: int
     launched: tuple[Launched, ...]
     terminated: tuple[InstanceId, ...]
     refusals: tuple[Refusal, ...]
     reasons: tuple[str, ...]
-    """One sentence per decision, in order, for a person."""
+    """A sentence for each decision, in order, for a person."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,8 +74,8 @@ class _Round:
 
 
 class Fleet:
-    """All instances of a run. Belongs to one thread; `now` is Unix time. By their tags none is
-    there after `until_s`, whoever leads the run then."""
+    """All instances of a run. Belongs to one thread; `now` is Unix time. By their tags no instance
+    exists after `until_s`, whatever process leads the run then."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Fleet:
         self._expiry = Expiry(provider, until_s=until_s)
         self._offered: tuple[Offer, ...] = ()
         self._offered_at_s = -math.inf
-        # A later launcher of the same run goes on where the earlier one stopped.
+        # A later launcher of the same run continues where the earlier one stopped.
         self._intents = Intents(intents, run=run, now=now)
         earlier = self._intents.earlier()
         self._launches = earlier.launches
@@ -118,18 +118,19 @@ class Fleet:
         new: int | None = None,
         lasts_until_s: float = math.inf,
     ) -> Report:
-        """Bring the fleet to `count` wanted instances as far as the cloud gives them now, `anchors`
-        of them on demand, and so many in each zone as `zones` says where it has them. Those
-        `leaving` do not count and are left to the cloud, which may take them free of charge; with
-        them there are never more than `most` at once (0: no limit), and at most `new` are started
-        now (None: no limit). A `gang` that does not come together is given up. `lasts_until_s`
-        (Unix) is how long the money lasts: without a launcher no instance is to go on much longer.
+        """Bring the fleet to `count` wanted instances as far as the cloud gives them now, with
+        `anchors` of them on demand, and in each zone the number in `zones` where the zone has them.
+        Those `leaving` do not count and are left to the cloud, which may take them free of charge.
+        Including them there are never more than `most` at once (0: no limit), and at most `new` are
+        started now (None: no limit). A `gang` that does not come together is given up.
+        `lasts_until_s` (Unix) is how long the money lasts: without a launcher no instance goes on
+        much longer.
 
-        Goes through the offers until satisfied or until none is left; it never waits, neither for
-        capacity nor when the cloud asks for fewer calls: call it again. Raises CloudRefused when
-        the cloud refuses the request itself, CloudThrottled, CloudUnavailable when it does not
-        answer (the same token is then used again), BooksUnwritable when a launch cannot be
-        announced, and then starts nothing.
+        It goes through the offers until it has enough or none is left. It never waits, neither for
+        capacity nor when the cloud throttles; call it again. Raises CloudRefused when the cloud
+        refuses the request itself, CloudThrottled, CloudUnavailable when it does not answer (the
+        same token is then used again), BooksUnwritable when a launch cannot be announced, and then
+        starts nothing.
         """
         done = _Round(launched=[], terminated=[], refusals=[], reasons=[])
         self._expiry.lasts_until_s = lasts_until_s
@@ -156,8 +157,8 @@ class Fleet:
         return report
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
-        """End one instance, now and for ever: it is not wanted any more. One that the cloud does
-        not know yet is ended by the next `ensure` that finds it there."""
+        """End one instance for good: it is no longer wanted. If the cloud does not know it yet, the
+        next `ensure` that sees it ends it."""
         if instance not in self._sight.unwanted:
             self._sight.unwanted.add(instance)
             self._intents.end("terminate", instance=instance, reason=reason)
@@ -173,7 +174,7 @@ class Fleet:
         to_the_last: bool = False,
     ) -> None:
         """End all instances of the run, its requests and the volumes that it leaves behind, and see
-        that none is left: see `cloud.ending.end_all`, which says what it raises."""
+        that none is left. `cloud.ending.end_all` says what it raises."""
         self._intents.end("terminate-all", reason="the run is over")
         end_all(
             self._provider,
@@ -186,7 +187,7 @@ class Fleet:
             now=self._now,
             sleep=self._sleep,
         )
-        if not self._sight.open:  # what may yet come of those is for a later launcher to know
+        if not self._sight.open:  # open wishes are left to a later launcher
             self._intents.all_gone("seen to have ended")
 
     def _bring(
@@ -201,7 +202,7 @@ class Fleet:
             self._ask_again(budget.allows(desired.count), done, leaving)
             observed, paid = self._sight.observe(leaving)
         offers = self._offers()
-        # Each turn takes a pool out of the list, ends something, or is the last.
+        # Each turn removes a pool from the list, ends something, or is the last.
         for _ in range(len(offers) + 2):
             if done.throttled:
                 break
@@ -222,15 +223,16 @@ class Fleet:
         self._timed(desired.gang)
 
     def _ask_again(self, count: int, done: _Round, leaving: Collection[InstanceId]) -> None:
-        """Make the wishes again that may have been heard, unless that might be too many by now;
-        whatever may be new: they were counted as new when they were made."""
+        """Repeat the wishes that may have been heard, unless that might be too many by now. The
+        limit of new instances does not apply: they were counted as new when they were first
+        made."""
         for spec, unshown in self._sight.still_open():
             if self._sight.live + unshown <= count and not done.throttled:
                 self._call(spec, done)
                 self._sight.observe(leaving)
 
     def _timed(self, gang: Gang | None) -> Gang | None:
-        """The gang, with how long it has been short; from the first instance of it on."""
+        """The gang, with how long it has been short, counted from its first instance on."""
         if gang is None or not 0 < self._sight.live < gang.nodes:
             self._short_since_s = None
             return gang
@@ -251,7 +253,7 @@ class Fleet:
         )
 
     def _offers(self) -> tuple[Offer, ...]:
-        """The provider's offers, asked for again after a minute: prices move slowly."""
+        """The provider's offers, read again after a minute: prices move slowly."""
         if self._now() - self._offered_at_s >= OFFERS_S:
             self._offered = self._provider.offers()
             self._offered_at_s = self._now()
@@ -278,7 +280,7 @@ class Fleet:
         done.reasons.append(action.reason)
 
     def _wish(self, action: Start) -> LaunchSpec:
-        """Write down what is about to be asked for."""
+        """Write the wish that is about to be made."""
         self._launches += 1
         spec = LaunchSpec(
             run=self._run,
@@ -292,8 +294,8 @@ class Fleet:
         return spec
 
     def _call(self, spec: LaunchSpec, done: _Round) -> None:
-        """Ask for what was written down. Where no answer comes it stays open; and one that may have
-        been heard before does so too when the cloud only asks for fewer calls."""
+        """Send the wish that was written. It stays open where no answer comes. A wish that may have
+        been heard before also stays open when the cloud throttles."""
         again = spec.token in self._sight.open
         if again:
             self._intents.again(spec)
@@ -320,8 +322,8 @@ class Fleet:
             done.refusals.append(refusal)
             done.reasons.append(f"{refusal.pool}: {refusal.code}: {refusal.message}")
             if refusal.kind is not RefusalKind.THROTTLED:
-                # A pool that refuses for good (a type that does not exist there) is as useless
-                # as an empty one; the next offer may do.
+                # A pool that refuses for good (a type that does not exist there) is as useless as
+                # an empty one, but the next offer may work.
                 self._leave_alone(refusal.pool)
         if throttled:
             done.throttled = True
@@ -350,7 +352,7 @@ class Fleet:
         )
 
     def _raise_if_hopeless(self, report: Report) -> None:
-        """A request that every pool refuses for good never succeeds: say so at once."""
+        """A request that every pool refuses for good never succeeds, so it is an error at once."""
         for_good = [r for r in report.refusals if r.kind is RefusalKind.REFUSED]
         if report.live == 0 and for_good and len(for_good) == len(report.refusals):
             first = for_good[0]
@@ -361,5 +363,5 @@ class Fleet:
 
 
 def _still(new: int | None, done: _Round) -> int | None:
-    """How many of `new` may be started after what was."""
+    """How many of `new` may still be started."""
     return None if new is None else max(0, new - len(done.launched))

@@ -1,8 +1,8 @@
 """What the fleet of a run was about to do, and what came of its launches: `intents.jsonl`.
 
-Rule: an intent stands in the file before the call that it announces; one that cannot be written is
-not performed, unless it ends something. What the cloud shows by tag is the truth; this explains it,
-and knows for a moment what the cloud does not show yet.
+Rule: an intent is in the file before the call that it announces. One that cannot be written is not
+performed, unless it ends something. What the cloud shows by tag is the truth. The file explains it,
+and for a moment knows what the cloud does not show yet.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ class Earlier:
     """What earlier launchers of a run left behind."""
 
     launches: int
-    """So many wishes were made; the next token counts on from them."""
+    """Number of wishes that were made; the next token continues the count."""
     ended: frozenset[InstanceId]
-    """Nobody wants these any more."""
+    """Instances that are no longer wanted."""
     unanswered: tuple[tuple[LaunchSpec, float], ...]
-    """Wishes that may have been heard although nobody read the answer, with their Unix times."""
+    """Wishes that may have been heard although the answer was not read, with their Unix times."""
     launched: tuple[Observed, ...]
-    """What the answers said, as it was then; of both only what was asked for since everything of
-    the run was last seen to have ended."""
+    """What the answers listed, as it was then. This and `unanswered` begin after the last time that
+    everything of the run was seen to have ended."""
 
 
 class Intents:
@@ -43,7 +43,7 @@ class Intents:
         self._path = path
         self._run = run
         self._now = now
-        with contextlib.suppress(OSError):  # whoever only ends things needs no file
+        with contextlib.suppress(OSError):  # a process that only ends things needs no file
             drop_torn_line(path)
 
     def earlier(self) -> Earlier:
@@ -51,7 +51,7 @@ class Intents:
         return read_earlier(self._path, self._run)
 
     def wish(self, spec: LaunchSpec, *, reason: str) -> None:
-        """A launch is about to be asked for. Raises BooksUnwritable: then it must not be."""
+        """A launch is about to be requested. Raises BooksUnwritable; then it must not be."""
         self._write(
             "launch",
             token=spec.token,
@@ -62,20 +62,21 @@ class Intents:
         )
 
     def again(self, spec: LaunchSpec) -> None:
-        """A wish is about to be made again, in the same words. Raises BooksUnwritable."""
+        """A wish is about to be repeated, unchanged. Raises BooksUnwritable."""
         self._write("launch-again", token=spec.token)
 
     def answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
-        """What came of it. A full disk loses no instance: then the wish counts as unanswered."""
+        """The result of a wish. A full disk loses no instance: the wish then counts as
+        unanswered."""
         instances = [{"instance": one.instance, **_pool_body(one.pool)} for one in launched]
         self._write_anyhow("launched", token=spec.token, instances=instances)
 
     def end(self, intent: str, **fields: object) -> None:
-        """What ends something is done even where it cannot be announced."""
+        """Note an end. It is performed even where it cannot be announced."""
         self._write_anyhow(intent, **fields)
 
     def all_gone(self, reason: str) -> None:
-        """Everything that was asked for so far was seen to have ended, or cannot be there."""
+        """Everything that was requested so far was seen to have ended, or cannot exist."""
         self._write_anyhow(ALL_GONE, reason=reason)
 
     def _write_anyhow(self, intent: str, **fields: object) -> None:
@@ -89,7 +90,7 @@ class Intents:
 
 
 def read_earlier(path: Path, run: RunId) -> Earlier:
-    """What the file of a run says, which whoever leads it may be writing."""
+    """The content of a run's file, which its launcher may be writing at the time."""
     records = read_intents(path)
     wishes = [r for r in records if r["intent"] == "launch"]
     gone = max((n for n, r in enumerate(records, start=1) if r["intent"] == ALL_GONE), default=0)
@@ -124,7 +125,7 @@ def _pool(body: Mapping[str, Any]) -> Pool:
 
 
 def _wish(run: RunId, record: Mapping[str, Any]) -> LaunchSpec:
-    """The launch that an intent announced, with its token, in the same words."""
+    """The launch that an intent announced, unchanged and with its token."""
     first, *others = (_pool(body) for body in record["pools"])
     return LaunchSpec(
         run=run,
@@ -148,8 +149,8 @@ def _observed(record: Mapping[str, Any], one: Mapping[str, Any]) -> Observed:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off what the writer of this file, who is dead, did not finish: it announced nothing that
-    was then done."""
+    """Cut off an unfinished last line, whose writer is dead. The call that it would have announced
+    was never made."""
     if path.exists():
         text = path.read_bytes()
         whole = text.rfind(b"\n") + 1
@@ -158,9 +159,9 @@ def drop_torn_line(path: Path) -> None:
 
 
 def read_intents(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The records of an intents file, in order; none when there is no file. A last line that was
-    cut short by a crash is left out, and so is what a damaged disk made of a line: the tags of the
-    cloud say the same."""
+    """The records of an intents file, in order; none when there is no file. A last line that a
+    crash cut short is left out, and so is a line that a damaged disk made unreadable: the tags of
+    the cloud have the same."""
     if not path.exists():
         return ()
     lines = path.read_text(errors="replace").splitlines(keepends=True)

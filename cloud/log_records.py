@@ -1,8 +1,8 @@
-"""The lines of `cloud.jsonl`: what a cloud bills, by whomever it is written. Pure.
+"""The lines of `cloud.jsonl`: what a cloud bills, whichever process writes it. Pure.
 
 start  {t, instance, zone, instance_type, market, usd_per_hour}
 end    {t, instance, cause}      interrupted by the cloud, terminated by us, or the cloud's `end`
-seen   {t, instance}             it was there then; for the day that its end is not shown, and
+seen   {t, instance}             it existed then; for when its end is never shown, and
                                  against an end that was written down before it
 """
 
@@ -30,10 +30,10 @@ def start_record(
 
 
 def end_record(instance: InstanceId, *, at_s: float, cause: str) -> dict[str, Any]:
-    """An instance was gone from then on (Unix)."""
+    """An instance is gone from then on (Unix)."""
     return {"kind": "end", "t": at_s, "instance": instance, "cause": cause}
 
 
 def seen_record(instance: InstanceId, *, at_s: float) -> dict[str, Any]:
-    """An instance was there at that time (Unix)."""
+    """An instance existed at that time (Unix)."""
     return {"kind": "seen", "t": at_s, "instance": instance}

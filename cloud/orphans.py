@@ -1,8 +1,8 @@
 """What costs money in an account without being a member of a live run. Pure.
 
-Rule: tags say whose a thing is and until when it is meant to be there; who is alive is told by the
-caller. A run that nobody here knows may live on another machine: it is named all the same, with
-that reason, and nothing is ended from here.
+Rule: tags say which run a thing belongs to and until when it is meant to exist; the caller says
+which nodes are alive. A run that is unknown here may live on another machine. It is named all the
+same, with that reason, and nothing is ended from here.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,13 +17,13 @@ class Known:
     """What is known here of the runs."""
 
     live: Mapping[RunId, Collection[InstanceId] | None]
-    """A run that lives -> its members; None: they cannot be asked for, so all of it may be."""
+    """Live run -> its members; None: they cannot be listed, so all of it may be alive."""
     ended: Collection[RunId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """Something held, and why nobody wants it."""
+    """Something held, and why it is not wanted."""
 
     held: Held
     why: str
@@ -32,8 +32,8 @@ class Orphan:
 def orphans(
     held: Sequence[Held], known: Known, *, now_s: float, join_s: float
 ) -> tuple[Orphan, ...]:
-    """Those of `held` that cost money, or may start what does, and belong to no live run, in the
-    given order. An instance of a live run has `join_s` from its start on to become a member."""
+    """The entries of `held` that cost money, or may start what does, and belong to no live run, in
+    the given order. An instance of a live run has `join_s` from its start on to become a member."""
     found = []
     for one in held:
         costs = one.kind in (HeldKind.INSTANCE, HeldKind.VOLUME) or one.standing
@@ -44,7 +44,7 @@ def orphans(
 
 
 def _why(one: Held, known: Known, *, now_s: float, join_s: float) -> str:
-    # A volume goes with its instance, whose tag alone is prolonged.
+    # A volume goes with its instance, and only the instance's tag is prolonged.
     if not one.attached_to and one.expires_at_s is not None and one.expires_at_s < now_s:
         return f"expired {(now_s - one.expires_at_s) / 3600:.1f} h ago"
     if one.run in known.ended:

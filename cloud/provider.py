@@ -1,7 +1,7 @@
-"""The contract between the fleet and whoever sells instances: values, typed errors, one Protocol.
+"""The contract between the fleet and the seller of instances: values, typed errors, one Protocol.
 
-What is expected to fail is a value: a launch answers with what started and with what was refused,
-and why, per request, because a real cloud does both at once. Errors are raised only when a call
+An expected failure is a value: a launch answers with what started and with what was refused, and
+why, for each request, because a real cloud does both at once. Errors are raised only when a call
 gave no usable answer at all.
 """
 
@@ -22,7 +22,7 @@ class Market(StrEnum):
 
 
 class InstanceState(StrEnum):
-    """Life of an instance, in its order. `stopped` does not occur: nothing here stops one."""
+    """Life of an instance, in order. `stopped` does not occur, because nothing here stops one."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -36,7 +36,7 @@ class InstanceState(StrEnum):
 
 class RefusalKind(StrEnum):
     """pool-out: this pool gives nothing now, another may · throttled: ask later · refused: the
-    request itself is wrong or not allowed, asking again changes nothing."""
+    request itself is wrong or not allowed, repeating it changes nothing."""
 
     POOL_OUT = "pool-out"
     THROTTLED = "throttled"
@@ -44,7 +44,7 @@ class RefusalKind(StrEnum):
 
 
 class CloudThrottled(BambooError):
-    """The cloud asks for fewer calls; the caller waits and tries again."""
+    """The cloud throttles; the caller waits and tries again."""
 
 
 class CloudUnavailable(BambooError):
@@ -52,12 +52,12 @@ class CloudUnavailable(BambooError):
 
 
 class WishHeard(CloudUnavailable):
-    """The cloud had heard the token of a wish, in other words: what came of it is shown by tag, and
-    asking again tells nothing."""
+    """The cloud has seen the token of this wish with other arguments. Only the tags show what came
+    of the wish; repeating it has no use."""
 
 
 class CloudRefused(InputError):
-    """The cloud refuses the call as such: credentials, permissions, a parameter."""
+    """The cloud refuses the call itself: credentials, permissions, a parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -79,21 +79,21 @@ class Offer:
     pool: Pool
     usd_per_hour: float
     speed: float = 1.0
-    """Of a node of this type, against one of speed 1; where nobody said, all are alike."""
+    """Speed of a node of this type, relative to a node of speed 1; 1 where it is unknown."""
 
     @property
     def usd_per_speed(self) -> float:
-        """What work costs there: offers are ranked by it, cheapest first."""
+        """The price of work: offers are ranked by it, cheapest first."""
         return self.usd_per_hour / self.speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """A wish for up to `count` instances of one pool, or, where there are `alternatives`, of any
-    of these pools together; all are of one market. The order is the caller's preference.
+    """A wish for up to `count` instances of one pool, or, where there are `alternatives`, of any of
+    these pools together; all are of one market. The order is the caller's preference.
 
-    The same `token` never starts a second set: a call whose answer was lost is simply repeated.
-    `expires_at_s` (Unix) goes into a tag: whoever finds the instance later knows that it is stale.
+    The same `token` never starts a second set, so a call whose answer was lost is simply repeated.
+    `expires_at_s` (Unix) goes into a tag, which shows later that the instance is stale.
     """
 
     run: RunId
@@ -119,7 +119,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A wish that was not granted in `pool`; `missing` instances of it came from nowhere."""
+    """A wish that was not granted in `pool`: `missing` instances of it were not started."""
 
     spec: LaunchSpec
     pool: Pool
@@ -131,7 +131,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAnswer:
-    """What came of a launch: both may be non-empty."""
+    """The result of a launch; both may be non-empty."""
 
     launched: tuple[Launched, ...]
     refusals: tuple[Refusal, ...]
@@ -148,14 +148,14 @@ class Observed:
     token: str
     interrupted: bool
     expires_at_s: float | None = None
-    """From its tag; None: it shows none."""
+    """From its tag; None: it has none."""
     ended_at_s: float | None = None
     """Unix time; None: it has not ended, or the cloud does not say when."""
 
 
 class HeldKind(StrEnum):
-    """What may go on costing money, in the order in which it is given back: first what starts
-    instances by itself, last what outlives them."""
+    """What may go on costing money, in the order of release: first what starts instances by itself,
+    last what outlives them."""
 
     FLEET = "fleet"
     SPOT_REQUEST = "spot-request"
@@ -171,17 +171,17 @@ class Held:
     id: str
     run: RunId
     state: str
-    """As the cloud calls it."""
+    """In the cloud's words."""
     since_s: float | None
     """Unix time; None: the cloud does not say."""
     expires_at_s: float | None = None
     """From its tag; None: it has none."""
     pool: Pool | None = None
-    """Of an instance."""
+    """Set for an instance."""
     gib: int = 0
-    """Of a volume."""
+    """Set for a volume."""
     attached_to: str = ""
-    """The instance that a volume goes with; empty: none, it is left behind."""
+    """The instance that a volume is deleted with; empty: none, it is left behind."""
     stack: str = ""
     """From its tag; empty: it has none."""
     standing: bool = False
@@ -200,26 +200,27 @@ class Provider(Protocol):
         """Whether a wish may have alternatives."""
 
     def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
-        """Ask for instances, in the given order. A wish whose instances have ended since comes
-        to nothing. Raises WishHeard as well."""
+        """Request instances, in the given order. A wish whose instances have ended since gives
+        none. Raises WishHeard as well."""
 
     def describe(self, run: RunId) -> tuple[Observed, ...]:
         """Every instance of the run that the cloud still knows, ended ones included, by id."""
 
     def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
-        """End instances; one that has ended already is fine. Those that the cloud does not know
-        come back: it has forgotten them, or is to show them yet, and then did not end them."""
+        """End instances; one that has ended already is no error. Returns those that the cloud does
+        not know: it has forgotten them, or does not show them yet, and then did not end them."""
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
-        """Let these be there until then (Unix); one that has ended is fine."""
+        """Let these exist until then (Unix); one that has ended is no error."""
 
     def offers(self) -> tuple[Offer, ...]:
         """The pools that may be used, with their prices, the cheapest per speed first."""
 
     def held(self, run: RunId | None) -> tuple[Held, ...]:
-        """Whatever of a run, or of any (None), has not ended, in the order of HeldKind, by id."""
+        """Everything of a run, or of any run (None), that has not ended, in the order of HeldKind,
+        by id."""
 
     def release(self, held: Sequence[Held]) -> None:
-        """Give these back: requests are cancelled, fleets deleted, instances ended, volumes that
-        are attached to nothing deleted (the others go with their instance). What has ended already
-        is fine."""
+        """Release these: requests are cancelled, fleets deleted, instances ended, volumes that are
+        attached to nothing deleted (the others are deleted with their instance). What has ended
+        already is no error."""

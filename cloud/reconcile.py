@@ -1,11 +1,11 @@
 """Desired against observed, as a pure function: what to start, what to end, and why.
 
-Rule: no clock, no network, no memory. `reconcile` is called again after every answer of the cloud;
-what was refused comes back to it as a `PoolMemory`, so failing over to the next pool is just the
-next call. Zones that are to have more nodes than they have are asked first; for the rest the
-cheapest usable pool takes all that is missing: nodes of a run in one zone pay nothing for the bytes
-between them. Anchors, the nodes on demand beside those on spot, are reconciled the same way, by
-themselves: neither market stands in for the other, as the price would not be the promised one.
+Rule: no clock, no network, no memory. `reconcile` is called again after every answer of the cloud.
+What was refused comes back as a `PoolMemory`, so the next call simply takes the next pool. Zones
+that lack nodes come first. All other missing nodes come from the cheapest usable pool, because
+bytes between nodes of one zone cost nothing. Anchors, the nodes on demand beside those on spot, are
+reconciled in the same way, separately. Neither market replaces the other, since the price would not
+be the promised one.
 """
 
 import math
@@ -18,15 +18,16 @@ from bamboo.ids import InstanceId, ZoneId
 from cloud.provider import Market, Observed, Offer, Pool
 
 POOL_OUT_S = 180.0
-"""For so long a pool that had no capacity is not asked again."""
+"""How long a pool without capacity is not asked again."""
 ALIKE = 1.2
-"""Offers up to so many times as dear as the cheapest are as good: of these the cloud may choose."""
+"""Offers up to so many times as dear as the cheapest count as equally good, and the cloud may
+choose among them."""
 MOST_ALTERNATIVES = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Ask `pool` for `count` instances, or the cloud for as many of it and `alternatives`."""
+    """Ask `pool` for `count` instances, or let the cloud take as many of it and `alternatives`."""
 
     pool: Pool
     count: int
@@ -52,7 +53,7 @@ class LeaveAlone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """`missing` instances cannot be had now; the earliest hope is at `until_s`."""
+    """`missing` instances are not available now; the next attempt makes sense at `until_s`."""
 
     missing: int
     until_s: float | None
@@ -64,7 +65,7 @@ Action: TypeAlias = Start | Terminate | LeaveAlone | Wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
-    """Pools that had nothing, each with the time until which it is left alone."""
+    """Pools that had no capacity, each with the time until which it is left alone."""
 
     out_until_s: tuple[tuple[Pool, float], ...] = ()
 
@@ -80,8 +81,8 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """Nodes that are of use together only: fewer than `nodes` are given up once that has been so
-    for more than `within_s`. `short_s`: it has been so for so long."""
+    """Nodes that are useful only together. Fewer than `nodes` are given up once that has lasted for
+    more than `within_s`; it has lasted for `short_s`."""
 
     nodes: int
     within_s: float
@@ -90,23 +91,23 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """How many instances the run should have, and which of them it does not want any more."""
+    """How many instances the run should have, and which of them it no longer wants."""
 
     count: int
     unwanted: Collection[InstanceId] = field(default_factory=frozenset)
     zones: Mapping[ZoneId, int] = field(default_factory=dict)
-    """How many of them each zone should have, as far as it can; empty: it does not matter."""
+    """How many of them each zone should have, as far as it can; empty: any zones."""
     anchors: int = 0
-    """How many of them are on demand beside the others, which are on spot; 0: all are of whichever
-    market the offers have."""
+    """How many of them are on demand while the others are on spot; 0: all are on the market of the
+    offers."""
     gang: Gang | None = None
-    """While the run forms; None: each node is of use by itself."""
+    """Set while the run forms; None: each node is useful by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """At most so many instances at once; 0: no limit. Those that are `leaving` are paid too. And at
-    most `new` are started now; None: no limit."""
+    """The most instances at once; 0: no limit. Instances that are `leaving` are paid too, and
+    count. At most `new` are started now; None: no limit."""
 
     instances: int = 0
     leaving: int = 0
@@ -133,10 +134,10 @@ def reconcile(
     """The actions that bring `observed` towards `desired`, within the budget.
 
     Unwanted instances end first and do not count. A gang that did not come together ends as a
-    whole. Surplus ends youngest first, in zones that have too many before others. What is missing
-    is asked of the first offer (they come cheapest first) that is not remembered as out, of one in
-    each zone that lacks nodes before any other; with `several`, of those as good as it as well. Of
-    what the budget lets nobody start now, nothing is said.
+    whole. Surplus ends youngest first, in zones that have too many before others. Missing instances
+    are requested from the first offer (they come cheapest first) that is not remembered as out,
+    first in each zone that lacks nodes; with `several`, from equally good offers as well. Instances
+    that the budget does not allow now are left out.
     """
     live = [o for o in observed if o.state.live]
     wanted = sorted(
@@ -174,14 +175,14 @@ def reconcile(
         if missing > 0:
             known = [o for o in offers if market in (None, o.pool.market)]
             actions.append(_start_or_wait(missing, share, known, memory, now_s, several=several))
-        # Only what is asked for counts: a market that has nothing leaves the other its share.
+        # Only what is requested counts: a market without capacity leaves the other its share.
         started = sum(one.count for one in actions if isinstance(one, Start))
         may_start = math.inf if budget.new is None else budget.new - started
     return tuple(actions)
 
 
 def _shares(count: int, anchors: int) -> tuple[tuple[Market | None, int], ...]:
-    """Which market is to have how many; None: all together."""
+    """How many instances each market is to have; None: all together."""
     if not anchors:
         return ((None, count),)
     fixed = min(anchors, count)
@@ -206,8 +207,8 @@ def _given_up(gang: Gang | None, wanted: Sequence[Observed], count: int) -> tupl
 def _by_zone(
     missing: int, lacking: Mapping[ZoneId, int], usable: Sequence[Offer], *, several: bool
 ) -> list[Start]:
-    """What each zone that lacks nodes is asked for, of its first usable offer. Where fewer are
-    missing than the zones lack, those go where the most lack."""
+    """The request to each zone that lacks nodes, at its first usable offer. Where fewer are missing
+    than the zones lack, they go where the most are lacking."""
     first: dict[ZoneId, Offer] = {}
     for offer in usable:
         if lacking.get(offer.pool.zone, 0) > 0:
@@ -254,7 +255,8 @@ def _price(offer: Offer, others: Sequence[Pool]) -> str:
 def _surplus(
     wanted: Sequence[Observed], count: int, zones: Mapping[ZoneId, int], have: Counter[ZoneId]
 ) -> list[Observed]:
-    """Whom to end of too many, who come oldest first; `have` counts those of all markets."""
+    """Which instances to end where there are too many. `wanted` is oldest first; `have` counts the
+    instances of all markets."""
     have, left, out = Counter(have), list(wanted), []
     for _ in range(len(wanted) - count):
         beyond = [o for o in left if have[o.pool.zone] > zones.get(o.pool.zone, 0)]

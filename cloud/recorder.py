@@ -1,12 +1,12 @@
 """The log of starts and ends of a run in an account, from what the account shows.
 
-A local cloud writes `cloud.jsonl` as it starts and ends its processes. An account tells the same of
-its instances for about an hour after their end: each look of the fleet is written down here, in the
-same records, so that bill and receipt read one file wherever a run was.
+A local cloud writes `cloud.jsonl` as it starts and ends its processes. An account shows the same of
+its instances until about an hour after their end. Each look of the fleet is recorded here in the
+same form, so that bill and receipt read one file wherever a run was.
 
-Rule: what stands there already is never written again, by whichever launcher; an instance that the
-account has forgotten ended, for all that is known, when it was seen last. A list may leave one out
-that is there: to be seen again takes such an end back.
+Rule: no launcher writes again what is there already. An instance that the account has forgotten is
+taken to have ended when it was last seen. A list may leave out an instance that exists; when it is
+seen again, such an end is revoked.
 """
 
 import json
@@ -35,22 +35,22 @@ from cloud.provider import (
 )
 
 SEEN_EVERY_S = 300.0
-"""How often it is written down that an instance is there: so far off may an end be that was never
-shown."""
+"""Seconds between two records that an instance exists. An end that was never shown may be off by as
+much."""
 FORGOTTEN_S = 60.0
-"""A list may leave out a fresh instance for a moment; one that is missing for so long is gone."""
+"""A list may leave out a new instance for a moment; one that is missing for so long is gone."""
 
 
 class CloudLog:
-    """One run's log, of which the caller is the only writer. `note` is told of a disk that does not
-    take a line, which then waits."""
+    """One run's log, which only the caller writes. `note` is called when the disk does not take a
+    line, which then waits."""
 
     def __init__(self, path: Path, *, note: Callable[[str], None]) -> None:
-        """Raises BooksUnwritable for a log that cannot be read or gone on with."""
+        """Raises BooksUnwritable for a log that cannot be read or continued."""
         self._live: dict[InstanceId, float] = {}
-        """Those without an end, with the time at which each was seen last."""
+        """Instances without an end -> when each was last seen."""
         self._told_s: dict[InstanceId, float] = {}
-        """When that was written down last."""
+        """Instances without an end -> when that was last written."""
         self._known: set[InstanceId] = set()
         if path.exists():
             try:
@@ -71,7 +71,7 @@ class CloudLog:
         now_s: float,
         price: Callable[[Pool], float | None],
     ) -> None:
-        """Write down what is new in a whole list of a run's instances, as it was at `now_s`."""
+        """Record what is new in a whole list of a run's instances, as it was at `now_s`."""
         for one in shown:
             if one.instance not in self._known:
                 usd = price(one.pool)
@@ -86,7 +86,7 @@ class CloudLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Raises BooksUnwritable where something still waits: it is lost with this writer."""
+        """Raises BooksUnwritable where a line still waits: it is lost with this writer."""
         self._file.close()
 
     def _seen(self, one: Observed, now_s: float) -> None:
@@ -115,9 +115,9 @@ class CloudLog:
 
 
 class Recorded:
-    """A Provider each of whose looks goes into the log at `path`. `asks_prices`: whether its offers
-    are asked for when an instance is shown from a pool that none was heard of, as one that an
-    earlier launcher started just before its end."""
+    """A Provider that records each of its looks in the log at `path`. `asks_prices`: it asks for
+    offers when an instance is shown from a pool without a known price, such as one that an earlier
+    launcher started just before its end."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Recorded:
         return self._provider.launch(specs)
 
     def describe(self, run: RunId) -> tuple[Observed, ...]:
-        """As the account shows them; written down by the prices that were offered last."""
+        """As the account shows them; recorded with the prices that were offered last."""
         shown = self._provider.describe(run)
         if self._log is None:
             try:
@@ -154,14 +154,14 @@ class Recorded:
                 if str(error) != self._noted:
                     self._noted = str(error)
                     self._note(self._noted)
-                return shown  # the account tells it again at the next look
+                return shown  # the account shows it again at the next look
             self._noted = ""
         self._log.look(shown, now_s=self._now(), price=self._price)
         return shown
 
     def close(self) -> None:
-        """Raises BooksUnwritable where the log lacks anything that was shown: no bill is made of it
-        then. Whoever looks next writes it, while the account shows it."""
+        """Raises BooksUnwritable where the log lacks anything that was shown: then no bill is made
+        from it. The next look writes it, while the account still shows it."""
         log, self._log = self._log, None
         if log is not None:
             log.close()

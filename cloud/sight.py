@@ -1,9 +1,9 @@
 """What the fleet of a run sees of its cloud, corrected by what the cloud has answered.
 
-Rule: a list may lag behind, so a fresh instance must not be started twice, nor an ended one
-counted; a wish whose answer nobody read stays open until what came of it is shown. That an instance
-has ended is believed when it is shown: a cloud that does not know one may only not know it yet, and
-an end that it took may come to nothing.
+Rule: a list may lag behind, so a new instance must not be started twice, nor an ended one counted.
+A wish whose answer was not read stays open until its result is shown. An instance has ended only
+when that is shown: a cloud that does not know it may not know it yet, and an accepted end may have
+no effect.
 """
 
 import math
@@ -16,13 +16,15 @@ from cloud.intents import Earlier
 from cloud.provider import Held, InstanceState, Launched, LaunchSpec, Observed, Provider
 
 SHOWN_WITHIN_S = 30.0
-"""So long may a fresh instance be missing from what the cloud shows."""
+"""A new instance may be missing from what the cloud shows for so long."""
 OPEN_S = 2 * SHOWN_WITHIN_S
-"""After so long what came of a wish is shown, also where the call itself took its whole time."""
+"""After so long the result of a wish is shown, even if the call itself took its whole time."""
 END_AGAIN_S = 60.0
-"""An instance that is shown as live so long after the cloud took its end is ended again."""
+"""An instance that is still shown as live so long after the cloud accepted its end is ended
+again."""
 UNKNOWN_AGAIN_S = 2.0
-"""One that the cloud did not know is ended again after so long, while it may still show up."""
+"""An instance that the cloud did not know is ended again after so long, while it may still show
+up."""
 
 
 class Sight:
@@ -35,14 +37,14 @@ class Sight:
         self._run = run
         self._now = now
         self.live = 0
-        """Of the wanted instances, at the last look."""
+        """How many of the wanted instances were live at the last look."""
         self.wanted: list[Observed] = []
-        """Those themselves."""
+        """These instances."""
         self.unwanted = set(earlier.ended)
         self._ended_s: dict[InstanceId, float] = {}
-        """When the cloud took the end of an instance."""
+        """When the cloud accepted the end of an instance."""
         self._unknown_s: dict[InstanceId, float] = {}
-        """When it did not know one that was to end."""
+        """When it did not know an instance that was to end."""
         self._shown: Counter[str] = Counter()
         self._heard: set[str] = set()
         self._there: set[InstanceId] = set()
@@ -53,17 +55,17 @@ class Sight:
             for spec, asked_s in earlier.unanswered
             if now_s - asked_s < OPEN_S
         }
-        """Wishes by token, with the Unix time of the last call."""
+        """Token -> wish without a known result, and the Unix time of its last call."""
         self._seen = {
             one.instance: (one, one.launched_at_s)
             for one in earlier.launched
             if now_s - one.launched_at_s < SHOWN_WITHIN_S
         }
-        """What was started or shown as live, with the time of the last sign of it."""
+        """What was started or shown as live, with the time of its last sign of life."""
 
     def observe(self, leaving: Collection[InstanceId] = ()) -> tuple[list[Observed], int]:
-        """What is there but for those `leaving`; and how many are paid beside the wanted ones:
-        those that leave, and those that are to end and cannot be ended yet."""
+        """What exists without those `leaving`; and how many are paid besides the wanted ones: those
+        that leave, and those that are to end and cannot be ended yet."""
         known = [self._as_ended(o) for o in (*self._describe(), *self._missing())]
         apart = [o for o in known if o.instance in leaving and o.instance not in self.unwanted]
         observed = [o for o in known if o not in apart]
@@ -73,28 +75,29 @@ class Sight:
         return observed, sum(o.state.live for o in paid)
 
     def left(self) -> list[InstanceId]:
-        """What the cloud shows as live, believe it or not, and what it does not show yet."""
+        """What the cloud shows as live, even if its end was accepted, and what it does not show
+        yet."""
         shown = self._describe()
         missing = sorted(o.instance for o in self._missing())
         return [*(o.instance for o in shown if o.state.live), *missing]
 
     def names(self) -> str:
-        """Those that may live, as far as anybody was told."""
+        """The instances that may live, as far as is known."""
         return ", ".join(sorted(self._seen))
 
     @property
     def knows_any(self) -> bool:
-        """Whether there was a look at the run's instances, or there may be any without one."""
+        """Whether the run's instances were listed, or some may exist although they were not."""
         return self._looked or bool(self._seen or self.open)
 
     def may_be_ended(self, instance: InstanceId) -> bool:
-        """Whether the cloud may be asked to end it: not again at once where it did not know it."""
+        """Whether to ask the cloud to end it: not again at once where it did not know it."""
         return self._now() - self._unknown_s.get(instance, -math.inf) >= UNKNOWN_AGAIN_S
 
     def asked_to_end(
         self, instances: Collection[InstanceId], *, unknown: Collection[InstanceId]
     ) -> None:
-        """The cloud took the end of these, but for the `unknown` ones."""
+        """The cloud accepted the end of these, except the `unknown` ones."""
         for instance in instances:
             if instance in unknown:
                 self._unknown_s[instance] = self._now()
@@ -103,16 +106,16 @@ class Sight:
                 self._ended_s[instance] = self._now()
 
     def rest(self, *, to_the_last: bool) -> tuple[Held, ...]:
-        """What else the run holds; `to_the_last`: also what goes with its instance."""
+        """What else the run holds; `to_the_last`: including what is deleted with its instance."""
         held = self._provider.held(self._run)
         return tuple(one for one in held if to_the_last or not one.attached_to)
 
     def asked(self, spec: LaunchSpec) -> None:
-        """A wish is made just now, or its call was over just now without an answer."""
+        """A wish is being made, or its call has just ended without an answer."""
         self.open[spec.token] = (spec, self._now())
 
     def still_open(self) -> list[tuple[LaunchSpec, int]]:
-        """The wishes to be made again, as nobody knows what came of them, each with how many of its
+        """The wishes to repeat, because their result is unknown, each with how many of its
         instances are not shown so far."""
         now_s = self._now()
         self.open = {t: (s, at_s) for t, (s, at_s) in self.open.items() if now_s - at_s < OPEN_S}
@@ -123,11 +126,11 @@ class Sight:
         ]
 
     def heard(self, spec: LaunchSpec) -> None:
-        """A wish is known to have been heard; what came of it is to be shown by its tag alone."""
+        """A wish is known to have arrived; only the tags will show its result."""
         self._heard.add(spec.token)
 
     def answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
-        """What came of a wish is known."""
+        """The result of a wish is known."""
         del self.open[spec.token]
         now_s = self._now()
         for one in launched:
@@ -147,7 +150,7 @@ class Sight:
         self._shown = Counter(o.token for o in shown)
         for spec, _ in list(self.open.values()):
             if self._shown[spec.token] >= spec.count:
-                del self.open[spec.token]  # it was heard: another wish needs another token
+                del self.open[spec.token]  # it arrived: another wish needs another token
         self._there, self._looked = {o.instance for o in shown}, True
         self._seen = {
             i: (o, at_s)
@@ -157,11 +160,12 @@ class Sight:
         return shown
 
     def _missing(self) -> list[Observed]:
-        """What the last look did not show and may be there all the same."""
+        """What the last look did not show and may exist all the same."""
         return [o for i, (o, _) in self._seen.items() if i not in self._there]
 
     def _as_ended(self, one: Observed) -> Observed:
-        """What shows an instance of which the cloud took the end a moment ago is an old list."""
+        """If it still shows an instance whose end the cloud accepted a moment ago, the list is
+        old."""
         took_s = self._ended_s.get(one.instance, -math.inf)
         if one.state.live and self._now() - took_s < END_AGAIN_S:
             return replace(one, state=InstanceState.SHUTTING_DOWN)

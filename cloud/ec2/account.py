@@ -1,6 +1,7 @@
-"""What an account says of itself before anything is started: who asks, image, network, roles.
+"""What an account says of itself before anything is started: caller, image, network, roles.
 
-Rule: it reads and changes nothing; what is not there is a value, what could not be asked an error.
+Rule: it reads and changes nothing. A missing thing is a value, a question without an answer an
+error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,23 +23,23 @@ READ_TIMEOUT_S = 10
 ATTEMPTS = 3
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 WOULD_HAVE = "DryRunOperation"
-"""What EC2 says where it would have done what it was not to do."""
+"""What EC2 answers to a dry run that would have succeeded."""
 NO_ANSWER = (Meaning.UNAVAILABLE, Meaning.THROTTLED)
 PARAMETER = "resolve:ssm:"
-"""In front of the name of a parameter that holds the id of an image."""
+"""Prefix of the name of a parameter that holds the id of an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose credentials these are, and what time it is there (Unix; None: it was not said)."""
+    """The owner of the credentials, and the service's time (Unix; None: it sent none)."""
 
     arn: str
     now_s: float | None
 
 
 class Ec2Account:
-    """One region of the account whose credentials this process has. `client` makes that of a
-    service, when it is asked for the first time: a client of EC2 alone costs more than a question.
+    """One region of the account that this process has credentials of. `client` makes the client of
+    a service at its first use, because a client of EC2 alone costs more than a question.
     """
 
     def __init__(self, client: Callable[[str], Any]) -> None:
@@ -60,7 +61,7 @@ class Ec2Account:
         return cls(client)
 
     def caller(self) -> Caller:
-        """Who asks. Raises the errors of a Provider, as all that follow."""
+        """The caller. Raises the errors of a Provider, as all methods below do."""
         with translated("GetCallerIdentity", service="AWS"):
             answer = self._of("sts").get_caller_identity()
         date = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
@@ -71,13 +72,13 @@ class Ec2Account:
         return Caller(arn=str(answer["Arn"]), now_s=now_s)
 
     def zones(self, region: str) -> tuple[str, ...]:
-        """Those of the region, by name; none where it is no region of this account."""
+        """The zones of the region, by name; none where it is not a region of this account."""
         with translated("DescribeAvailabilityZones"):
             answer = self._of("ec2").describe_availability_zones(**requests.zones(region))
         return tuple(sorted(str(zone["ZoneName"]) for zone in answer["AvailabilityZones"]))
 
     def has_spot_role(self) -> bool:
-        """Whether the role is there in whose name EC2 starts and ends spot instances."""
+        """Whether the role exists in whose name EC2 starts and ends spot instances."""
         return (
             _unless_missing("GetRole", "IAM", lambda: self._of("iam").get_role(RoleName=SPOT_ROLE))
             is not None
@@ -97,7 +98,8 @@ class Ec2Account:
         return str(versions[0]["LaunchTemplateData"].get("ImageId", "")) if versions else None
 
     def image_state(self, image: str) -> str | None:
-        """Of an image by id, or by the parameter that names it; None: there is none."""
+        """The state of an image, given by id or by the parameter that names it; None: there is
+        none."""
         if image.startswith(PARAMETER):
             name = image.removeprefix(PARAMETER)
             found = _unless_missing(
@@ -111,7 +113,7 @@ class Ec2Account:
         return str(images[0]["State"]) if images else None
 
     def subnet_zones(self, subnets: Sequence[str]) -> Mapping[str, str]:
-        """Subnet -> zone, of those that are there."""
+        """Subnet -> zone, for the subnets that exist."""
         with translated("DescribeSubnets"):
             found = self._of("ec2").describe_subnets(**requests.subnets(subnets))["Subnets"]
         return {str(one["SubnetId"]): str(one["AvailabilityZone"]) for one in found}
@@ -123,8 +125,8 @@ class Ec2Account:
         return tuple(sorted(str(one["AvailabilityZone"]) for one in found))
 
     def refusal_of(self, spec: LaunchSpec, settings: Ec2Settings) -> str:
-        """Why EC2 would refuse these credentials this launch, or "": it is asked by the call of the
-        launch itself, as one that is not carried out."""
+        """Why EC2 would refuse this launch to these credentials, or "". It makes the call of the
+        launch itself, as a dry run."""
         call, arguments = requests.launch_call(spec, settings)
         ec2 = self._of("ec2")
         ask = {"CreateFleet": ec2.create_fleet, "RunInstances": ec2.run_instances}[call]
@@ -152,7 +154,7 @@ class Ec2Account:
 
 
 def _unless_missing(action: str, service: str, ask: Callable[[], Any]) -> Any:
-    """The answer, or None where the service knows nothing of that name."""
+    """The answer, or None where the service does not know the name."""
     with translated(action, service=service):
         try:
             return ask()

@@ -1,4 +1,4 @@
-"""What every call to AWS through boto3 has in common: its exceptions become ours, with a remedy."""
+"""What all calls to AWS through boto3 share: its exceptions become ours, with a remedy."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class Unknown(CloudRefused):
-    """The cloud does not know, any more or yet, what was named."""
+    """The cloud does not know what was named, any more or yet."""
 
 
 def of_the_known(names: Sequence[str], ask: Callable[[list[str]], list[T]]) -> list[T]:
-    """What comes of all that are known: of a list that holds an unknown one EC2 does nothing, so
-    they are then named one by one. `ask` raises Unknown."""
+    """The results for all names that are known. EC2 does nothing for a list with an unknown name,
+    so after one the names are sent one by one. `ask` raises Unknown."""
     try:
         return ask(list(names))
     except Unknown:
@@ -57,7 +57,7 @@ def translated(
 
 
 def code_and_message(error: ClientError) -> tuple[str, str]:
-    """Of what the service answered."""
+    """Code and message of the service's answer."""
     body = error.response.get("Error", {})
     return str(body.get("Code", "unknown")), str(body.get("Message", ""))
 

@@ -1,8 +1,8 @@
 """Clients of AWS services, each with its own deadlines and number of attempts.
 
-Rules: what boto3 knows of the services is read once in a process, however many sessions there are:
-the model of EC2 alone takes longer to read than most questions to answer. What a user has set for
-AWS (proxies, profiles, endpoints, files) counts for AWS, and never for a mock of it.
+Rules: boto3's models of the services are read once in a process, however many sessions there are,
+because EC2's alone takes longer to read than most calls take. The user's settings for AWS (proxies,
+profiles, endpoints, files) apply to AWS, and never to a mock of it.
 """
 
 import os
@@ -26,7 +26,7 @@ from cloud.provider import CloudUnavailable
 
 CONNECT_TIMEOUT_S = 5
 _MOCK_KEY = "local"
-"""Id and secret alike: a mock takes any, and knows its callers by their session token."""
+"""Id and secret alike. A mock accepts any, and knows its callers by their session token."""
 
 
 def session_of(region: str | None) -> boto3.session.Session:
@@ -39,8 +39,8 @@ def session_of(region: str | None) -> boto3.session.Session:
 
 
 def mock_session(region: str, *, token: str) -> boto3.session.Session:
-    """A session for a mock on this machine, with its session token: each setting is the library's
-    default, whatever the user's variables and files say, and no proxy stands in between."""
+    """A session for a mock on this machine, with its session token. Every setting is the library's
+    default, whatever the user's variables and files say, and no proxy is used."""
     core = botocore.session.Session()
     settings: dict[str, object] = {
         name: default for name, (_, _, default, _) in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()
@@ -72,7 +72,7 @@ def client_of(
     endpoint_url: str | None = None,
 ) -> Any:
     """A client that gives up after so many attempts, each within its time. Makes no call yet.
-    Raises CloudUnavailable for settings that cannot be."""
+    Raises CloudUnavailable for invalid settings."""
     config = Config(
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
@@ -91,8 +91,8 @@ def clients_of(
     attempts: int,
     endpoint_url: str | None = None,
 ) -> Iterator[Any]:
-    """A client of each service in turn, all of one session. Raises CloudUnavailable as `client_of`
-    does."""
+    """A client of each service in turn, all from one session. Raises CloudUnavailable as
+    `client_of` does."""
     session = session_of(region)
     for service in services:
         yield client_of(
@@ -106,8 +106,8 @@ def clients_of(
 
 @contextmanager
 def _reading_settings() -> Iterator[None]:
-    """The library reads the user's variables and files as it goes, and says what is wrong in them
-    in exceptions of many kinds."""
+    """The library reads the user's variables and files as it goes, and raises many kinds of
+    exceptions for what is wrong in them."""
     try:
         yield
     except (BotoCoreError, ValueError) as error:
@@ -119,5 +119,5 @@ def _reading_settings() -> Iterator[None]:
 
 @cache
 def _loader(data_path: str | None) -> Loader:
-    """Where a user has models of their own, these go before those of the library."""
+    """A user's own models come before those of the library."""
     return create_loader(data_path)

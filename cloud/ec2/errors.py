@@ -1,9 +1,8 @@
-"""What an EC2 error means for whoever asked: by its code, else by its HTTP status. Pure.
+"""What an EC2 error means for the caller: by its code, or else by its HTTP status. Pure.
 
-An answer without a code of EC2's comes from what stands in front of it, a load balancer or a proxy:
-5xx says nothing of what was asked, which may have been heard.
-Sources: the EC2 API reference, "Error codes for the Amazon EC2 API", and what karpenter and
-sky treat as "this pool is out".
+An answer without a code of EC2 comes from a load balancer or a proxy in front of it. A 5xx says
+nothing about the request, which may have arrived. Sources: the EC2 API reference, "Error codes for
+the Amazon EC2 API", and what karpenter and sky treat as "this pool is out".
 """
 
 from enum import StrEnum
@@ -12,10 +11,10 @@ from cloud.provider import RefusalKind
 
 
 class Meaning(StrEnum):
-    """pool-out: another pool may do · throttled: ask later · unavailable: whether it acted is not
-    known · heard: the token has another request · over: what the token had started has ended ·
-    credentials: these may not · gone: no such thing, any more or yet · refused: the request
-    is wrong, asking again changes nothing."""
+    """pool-out: another pool may work · throttled: ask later · unavailable: whether it acted is not
+    known · heard: the token belongs to another request · over: what the token had started has ended
+    · credentials: these may not · gone: no such thing, any more or yet · refused: the request is
+    wrong, repeating it changes nothing."""
 
     POOL_OUT = "pool-out"
     THROTTLED = "throttled"
@@ -81,7 +80,7 @@ _SERVERS_FAULT = 500
 
 
 def meaning(code: str, *, status: int = 0) -> Meaning:
-    """What an answer means; `status` of the HTTP, 0: there is none of its own."""
+    """What an answer means. `status` is its HTTP status; 0: it has none."""
     if code in _BY_CODE:
         return _BY_CODE[code]
     if status == _TOO_MANY_REQUESTS:
@@ -93,7 +92,7 @@ def meaning(code: str, *, status: int = 0) -> Meaning:
 
 def refusal_kind(code: str, *, status: int = 0) -> RefusalKind:
     """What a refused launch means: another pool, later, or never. A pool for which the service
-    failed is like one that is out: others may do, and it may in a while."""
+    failed is treated as out: other pools may work, and this one may in a while."""
     match meaning(code, status=status):
         case Meaning.POOL_OUT | Meaning.UNAVAILABLE:
             return RefusalKind.POOL_OUT
@@ -113,9 +112,9 @@ NEW_TEMPLATE_CODES = frozenset(
 
 
 def names_what_is_new(code: str, message: str) -> bool:
-    """Whether a launch was refused for its instance profile, which EC2 may not know for seconds
-    after IAM has made it, nor that it has a role (as Terraform's provider for AWS knows them), or
-    for its launch template, which not all of EC2 knows as soon as it is made."""
+    """Whether a launch was refused because of something new: its instance profile, which EC2 may
+    not know for seconds after IAM has made it or given it a role (Terraform's provider for AWS
+    handles the same), or its launch template, which not all of EC2 knows as soon as it is made."""
     return code in NEW_TEMPLATE_CODES or (
         code == "InvalidParameterValue"
         and any(words in message for words in ("IAM Instance Profile", "no associated IAM Roles"))

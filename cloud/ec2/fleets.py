@@ -1,7 +1,7 @@
-"""What CreateFleet answered, as launched and refused: a real cloud does both at once. Pure.
+"""The answer of CreateFleet as launched and refused: a real cloud does both at once. Pure.
 
-The same token never makes a second fleet; that the answer to a repeated call names again what the
-first one started is promised nowhere. The fleet itself shows it.
+The same token never makes a second fleet. But AWS does not promise that the answer to a repeated
+call names the instances of the first one, so the fleet itself is read.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def names(answer: Mapping[str, Any]) -> list[str]:
 
 
 def with_fleet(answer: Mapping[str, Any], fleet: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer, with what the fleet shows beyond it."""
+    """The answer, completed by what the fleet shows beyond it."""
     known = set(names(answer))
     more = [
         {**one, "InstanceIds": beyond}
@@ -41,7 +41,7 @@ def fleet_answer(
     answer: Mapping[str, Any], spec: LaunchSpec, settings: Ec2Settings
 ) -> LaunchAnswer:
     """The instances by pool, and a refusal for each pool that was named with an error. Where fewer
-    came than were wished and no error says why, each pool counts as out."""
+    came than were requested and no error says why, each pool counts as out."""
     launched = tuple(
         Launched(instance=InstanceId(name), pool=_pool(one, spec, settings), token=spec.token)
         for one in answer.get("Instances", ())
@@ -71,15 +71,15 @@ def fleet_answer(
             )
             for pool in spec.pools
         ]
-    # One pool may be named by several errors, one for each attempt; and one that gave all that was
-    # wanted in the end is not to be left alone.
+    # Several errors may name one pool, one for each attempt. A pool that gave all that was wanted
+    # in the end must not be left alone.
     by_pool = {refusal.pool: refusal for refusal in refusals} if missing > 0 else {}
     return LaunchAnswer(launched=launched, refusals=tuple(by_pool.values()))
 
 
 def _pool(one: Mapping[str, Any], spec: LaunchSpec, settings: Ec2Settings) -> Pool:
-    """Of an entry of the answer, which names type and zone, or type and subnet; as far as it names
-    none, the first of the wish."""
+    """The pool of an entry of the answer, which names type and zone, or type and subnet. What it
+    does not name is taken from the wish's first pool."""
     override = one.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     zones = {subnet: zone for zone, subnet in settings.subnets.items()}
     zone = override.get("AvailabilityZone") or zones.get(override.get("SubnetId", ""))

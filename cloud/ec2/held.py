@@ -1,7 +1,7 @@
-"""What the account holds for a run, or for any: fleets, spot requests, instances, volumes; and how
-each is given back.
+"""What the account holds for a run, or for any run: fleets, spot requests, instances, volumes; and
+how each is released.
 
-Rule: found by tag, never by a list of ours; giving back what has ended is fine.
+Rule: everything is found by tag, never by a list of ours. Releasing what has ended is no error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ REQUESTS_UNDER_WAY = ("open", "active")
 FLEETS_UNDER_WAY = ("submitted", "active", "modifying")
 ENDED_VOLUMES = ("deleting", "deleted")
 FLEETS_A_CALL = 25
-"""DeleteFleets deletes none of more instant fleets than these."""
+"""DeleteFleets takes at most so many instant fleets."""
 DELETED_ALREADY = ("fleetIdDoesNotExist", "fleetNotInDeletableState")
 
 
 def held(reader: Any, run: RunId | None, *, stack: str = "") -> tuple[Held, ...]:
-    """See `Provider.held`; of this stack, or of any (empty)."""
+    """See `Provider.held`; of this stack, or of any if it is empty."""
     asked = requests.tagged(run, stack=stack)
     fleet_ids = [
         tag["ResourceId"]
@@ -57,8 +57,8 @@ def held(reader: Any, run: RunId | None, *, stack: str = "") -> tuple[Held, ...]
 
 
 def fleets_of(reader: Any, ids: Sequence[str]) -> list[Mapping[str, Any]]:
-    """All that are named, as EC2 shows them; none named would be all but the instant ones. Raises
-    Unknown where it does not know one."""
+    """The named fleets as EC2 shows them. An empty list would mean all but the instant ones. Raises
+    Unknown where EC2 does not know one of them."""
     return _all(reader, "describe_fleets", "DescribeFleets", "Fleets", {"FleetIds": list(ids)})
 
 
@@ -119,7 +119,7 @@ def _tags(raw: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _facts(raw: Mapping[str, Any], since: object) -> dict[str, Any]:
-    """What all kinds have: whose it is, since when, and until when."""
+    """What all kinds have in common: the run, since when, and until when."""
     tags = _tags(raw)
     expires = tags.get(EXPIRY_TAG, "")
     return {
@@ -135,7 +135,7 @@ def _fleet(raw: Mapping[str, Any]) -> Held:
         kind=HeldKind.FLEET,
         id=str(raw["FleetId"]),
         state=str(raw["FleetState"]),
-        # An instant fleet asks once, when it is made.
+        # An instant fleet requests instances once, when it is made.
         standing=raw.get("Type") != "instant",
         **_facts(raw, raw.get("CreateTime")),
     )

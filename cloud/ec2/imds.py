@@ -1,10 +1,10 @@
-"""The metadata service as an instance sees it: who am I, and is my time up?
+"""The metadata service as an instance sees it: its identity, and whether it will be taken.
 
-Speaks the token form (IMDSv2) only. The endpoint is the real one, or whatever
-AWS_EC2_METADATA_SERVICE_ENDPOINT names: the same variable that AWS's own libraries follow.
+It uses the token form (IMDSv2) only. The endpoint is the real one, or the one in
+AWS_EC2_METADATA_SERVICE_ENDPOINT, which AWS's own libraries follow too.
 
-Rule: one exchange lasts DEADLINE_S at most, however slowly the answer drips, and no answer is read
-beyond LONGEST_ANSWER_BYTES; whatever is no answer of such a service is as good as none.
+Rule: one exchange lasts DEADLINE_S at most, however slowly the answer comes, and no answer is read
+beyond LONGEST_ANSWER_BYTES. An answer that such a service would not give counts as none.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ REAL_ENDPOINT = "http://169.254.169.254"
 DEADLINE_S = 2.0
 TOKEN_TTL_S = 21600
 LONGEST_ANSWER_BYTES = 64 << 10
-"""With its head: the longest that we ask for is an address of some words."""
+"""With its headers. The longest answer that we ask for is a short address."""
 _TOKEN_PATH = "/latest/api/token"
 _ACTION_PATH = "/latest/meta-data/spot/instance-action"
 _ADVICE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 """Instance and zone become names of files and sockets."""
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
-"""What may stand in a header."""
+"""What a header may contain."""
 _ACTIONS = ("terminate", "stop", "hibernate")
 
 
@@ -52,7 +52,7 @@ class Imds:
                 f"{ENDPOINT_VARIABLE} = {endpoint!r} is no http address; unset it or correct it"
             )
         port = _port(parts, endpoint)
-        # Its path may hold the key of this instance, which is nothing to show.
+        # Its path may hold the key of this instance, which must not be shown.
         self._shown = f"http://{parts.hostname}:{port}"
         self._base = parts.path.rstrip("/")
         self._connection = _Connection(parts.hostname, port)
@@ -61,7 +61,7 @@ class Imds:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Imds":
-        """The service that this machine should ask."""
+        """The service that this machine should use."""
         return cls(environment.get(ENDPOINT_VARIABLE) or REAL_ENDPOINT)
 
     def identity(self) -> Identity:
@@ -93,11 +93,12 @@ class Imds:
         return None if text is None else read_notice(text, now_s=time.time())
 
     def advised(self) -> bool:
-        """Whether there is a rebalance recommendation; not without an answer within 2 s."""
+        """Whether there is rebalance advice; False without an answer within 2 s."""
         return self.get(_ADVICE_PATH) is not None
 
     def get(self, path: str) -> str | None:
-        """The text at a path, or None: not there (404), refused, or no answer in time."""
+        """The text at a path, or None: it does not exist (404), was refused, or did not come in
+        time."""
         with self._lock:
             for _ in range(2):
                 if not self._token:
@@ -112,7 +113,7 @@ class Imds:
                     return text
                 if status != 401:
                     return None
-                self._token = ""  # it ran out: fetch another, once
+                self._token = ""  # it has expired: fetch another, once
             return None
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class Imds:
         return answer[1]
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """One request; a kept connection that the other side has closed is opened once again."""
+        """One request. A kept connection that the other side has closed is reopened once."""
         for fresh in (False, True):
             if fresh:
                 self._connection.close()
@@ -140,15 +141,16 @@ class Imds:
             except (TimeoutError, _TooLong):
                 break
             except (OSError, http.client.HTTPException, ValueError):
-                continue  # a ValueError: a length that is no number, says the library
+                continue  # the library raises ValueError for a length that is not a number
         self._connection.close()
         return None
 
 
 def read_notice(text: str, *, now_s: float) -> Notice | None:
-    """The notice in an answer of the service; None where it is none. The same notice, however it
-    is written, has the same id. One whose time cannot be read, which the cloud never sent yet,
-    is taken to be due now (Unix time): to be early costs a hand-over, to be late a stage."""
+    """The notice in an answer of the service; None where it is not one. The same notice has the
+    same id, however it is written. A notice with an unreadable time, which the cloud has never sent
+    so far, is taken to be due now (Unix time): being early costs a hand-over, being late a
+    stage."""
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError):
@@ -180,14 +182,14 @@ def _port(parts: SplitResult, endpoint: str) -> int:
 
 
 class _TooLong(Exception):
-    """An answer that nobody reads to its end."""
+    """An answer beyond the limit, which is not read to its end."""
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose every exchange has one deadline and one bound."""
+    """A connection on which every exchange has one deadline and one limit of bytes."""
 
     def limit(self, within_s: float, most_bytes: int) -> None:
-        """Let the exchange that begins now last and bring so much at most."""
+        """Set the time and the bytes of the exchange that begins now."""
         self.timeout = within_s
         self.end_s = time.monotonic() + within_s
         self.left_bytes = most_bytes
@@ -207,7 +209,7 @@ class _Limited:
         self._limits = limits
 
     def makefile(self, mode: str, *_: object, **__: object) -> io.BufferedReader:
-        """What the library reads an answer from."""
+        """The stream from which the library reads an answer."""
         assert mode == "rb"
         return io.BufferedReader(_Answer(self._inner, self._limits))
 

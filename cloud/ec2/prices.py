@@ -1,8 +1,8 @@
-"""Prices, types, zones and quotas of a region, asked of AWS through boto3: `ports.PriceSource`.
+"""Prices, types, zones and quotas of a region, read from AWS through boto3: `ports.PriceSource`.
 
 Rule: it reads and changes nothing. A call is tried three times at most (the library waits longer
-each time it is told that there are too many), and all of them together have one deadline. Quotas
-are another service with another permission: without them the rest is still an answer, and says so.
+after each throttled try), and all calls together have one deadline. Quotas belong to another
+service with another permission. Without them the rest is still an answer, with a note.
 """
 
 import time
@@ -20,14 +20,14 @@ from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 READ_TIMEOUT_S = 20
 ATTEMPTS = 3
 DEADLINE_S = 90.0
-"""For all pages of all calls: none is begun after it."""
+"""For all pages of all calls; no call begins after it."""
 PAGE = {"describe_instance_types": 100, "describe_spot_price_history": 1000}
-"""The most that each gives at once."""
+"""The largest page of each call."""
 WITHOUT_ACCOUNT = "go on with the prices there are"
 
 
 class Ec2Prices:
-    """What one region asks for its instances, and what this account may have of them."""
+    """What one region charges for its instances, and how many of them this account may have."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class Ec2Prices:
                 self._check_time(action)
 
     def _quotas_of(self, codes: Sequence[str]) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Quotas of the account; those that it may not read, and all after them, are left out with
-        a note. One that was never raised is that of every account."""
+        """Quotas of the account. One that it may not read, and all after that, are left out with a
+        note. A quota that was never raised has the default of every account."""
         known: dict[str, float] = {}
         for code in codes:
             try:
@@ -145,7 +145,7 @@ class Ec2Prices:
 
 
 def type_facts(raw: Mapping[str, Any]) -> TypeFacts | None:
-    """What a record of DescribeInstanceTypes says; None for a type without a whole GPU."""
+    """The facts in a record of DescribeInstanceTypes; None for a type without a whole GPU."""
     gpus = raw.get("GpuInfo", {}).get("Gpus", ())
     if not gpus or not gpus[0].get("Count"):
         return None

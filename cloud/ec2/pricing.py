@@ -1,6 +1,6 @@
 """Offers from prices: the spot market's present ones, and a catalogue's for on-demand. Pure.
 
-Rule: a pool whose price is none, by `bamboo.price_check`, is no offer, and the reason is said.
+Rule: a pool whose price `bamboo.price_check` rejects is not an offer, and the reason is given.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from cloud.provider import Market, Offer, Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """Pools with a price, the cheapest per speed first, and those without one that can be used."""
+    """Pools with a price, the cheapest per speed first, and pools without a usable one."""
 
     offers: tuple[Offer, ...]
     left_out: tuple[str, ...]
@@ -30,9 +30,10 @@ def spot_offers(
     ceilings: Mapping[str, float] | None = None,
     today: date | None = None,
 ) -> Priced:
-    """Offers from the records of DescribeSpotPriceHistory: per pool its newest price, in `zones`
-    only; of equal prices the zone listed first. `ceilings`: type -> the on-demand price of this
-    region, for types whose spot price is held against it; `today`: which no price is after."""
+    """Offers from the records of DescribeSpotPriceHistory: the newest price of each pool, in
+    `zones` only. At equal prices the zone that is listed first comes first. `ceilings`: type -> the
+    on-demand price in this region, for types whose spot price is checked against it. No price is
+    later than `today`."""
     newest: dict[Pool, Mapping[str, Any]] = {}
     for record in history:
         pool = Pool(
@@ -68,8 +69,8 @@ def on_demand_offers(
     zones: Sequence[str],
     speeds: Mapping[str, float] | None = None,
 ) -> Priced:
-    """On-demand offers in every zone, at the catalogue's prices; a type that the catalogue does
-    not know is not offered, because nobody could say what it costs."""
+    """On-demand offers in every zone, at the catalogue's prices. A type that the catalogue does not
+    know is not offered, because its cost would be unknown."""
     offers, left_out = [], []
     for kind in instance_types:
         if kind not in usd_per_hour:

@@ -23,7 +23,7 @@ class StartedWorker:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """None while it runs, else its exit status (negative: the signal)."""
+        """None while it runs, otherwise its exit status (negative: the signal)."""
         return self._process.poll()
 
     def kill(self) -> None:
@@ -32,20 +32,20 @@ class StartedWorker:
 
 
 class ProcessStarter:
-    """Starts `python -m bamboo.loading MODULE`, which no variable leads to other code; the
-    configuration goes to its standard input as JSON, so that keys stand in no process list. Its
-    output goes where the agent's goes."""
+    """Starts `python -m bamboo.loading MODULE`, which no environment variable can redirect to other
+    code. The configuration goes to its standard input as JSON, so that no process list shows keys.
+    Its output goes where the agent's goes."""
 
     def __init__(self, *, module: str = MODULE) -> None:
         self._module = module
 
     def start(self, *, config: Mapping[str, str]) -> StartedWorker:
-        """Raises BambooError when it cannot be started at all."""
+        """Raises BambooError when it cannot be started."""
         try:
             process = subprocess.Popen(
                 interpreter(self._module, flags=("-P", "-s")),
                 stdin=subprocess.PIPE,
-                # As `-E` would have it, but for the one variable that is ours.
+                # Like `-E`, but it keeps the one variable that is ours.
                 env=steady_environment(
                     {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
                 ),
@@ -57,5 +57,5 @@ class ProcessStarter:
             with process.stdin as pipe:
                 pipe.write(json.dumps(dict(config)).encode())
         except BrokenPipeError:
-            pass  # it ended before it read: `poll` says so
+            pass  # it ended before it read: `poll` reports that
         return StartedWorker(process)

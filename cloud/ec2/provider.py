@@ -1,7 +1,7 @@
 """The Provider over EC2, through boto3. The same code serves an account and the local mock.
 
-No call is repeated by the library: it would take lack of capacity for a hiccup and ask five times,
-and a cloud that is silent would hold its caller for as many timeouts. Who calls asks again in a
+The library repeats no call. It would treat lack of capacity as a transient error and ask five
+times, and a silent cloud would block the caller for as many timeouts. The caller asks again in a
 later turn. Every call has a deadline.
 """
 
@@ -43,19 +43,21 @@ from cloud.provider import (
 )
 
 READ_TIMEOUT_S = 5
-"""A list, a price, an end: so long at most is whoever asks held up, whatever else it has to do."""
+"""For a list, a price or an end: the longest time that the caller is blocked."""
 KNOWN_WITHIN_S = 120.0
-"""So long after a first refusal may profile and template be new to EC2; then there are none."""
+"""Profile and template may be new to EC2 for so long after a first refusal; then they do not
+exist."""
 LAUNCH_TIMEOUT_S = 30
-"""A launch whose answer is missed may have started something; it gets more time."""
+"""A launch whose answer is missed may have started something, so it gets more time."""
 _INTERRUPTED_CODE = "Server.SpotInstanceTermination"
 _TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Ec2Provider:
-    """Instances of one region. `launcher` must not retry; `reader` does all but the launches.
-    `speeds`: of a node by type, where the caller knows; the others have 1. `ceilings`: what a spot
-    price of a type is not above, to be bought; `note`: is told, once each, of pools left out."""
+    """Instances of one region. `launcher` must not retry; `reader` does all calls but the launches.
+    `speeds` are those of a node by type, where the caller knows them; the others have 1.
+    `ceilings`: by type, the spot price above which it is not bought. `note` is called once for each
+    pool that is left out."""
 
     def __init__(
         self,
@@ -101,9 +103,9 @@ class Ec2Provider:
         token: str = "",
         launch_timeout_s: float = LAUNCH_TIMEOUT_S,
     ) -> "Ec2Provider":
-        """A provider with clients of its own. `endpoint_url`: the local mock, which needs no
-        account but its session `token`; without it the user's usual AWS settings are used. Makes
-        no call yet."""
+        """A provider with clients of its own. `endpoint_url` is the local mock, which needs no
+        account but its session `token`; without it the user's usual AWS settings are used. Makes no
+        call yet."""
         session = (
             session_of(settings.region)
             if endpoint_url is None
@@ -138,9 +140,9 @@ class Ec2Provider:
         return requests.asks_several(self._settings)
 
     def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
-        """One RunInstances per wish, or CreateFleet for one with alternatives. Fewer instances than
-        wished count as a refusal for lack of capacity. Raises when the first wish got no usable
-        answer; see Provider."""
+        """One RunInstances for each wish, or CreateFleet for a wish with alternatives. Fewer
+        instances than requested count as a refusal for lack of capacity. Raises when the first wish
+        got no usable answer; see Provider."""
         launched: list[Launched] = []
         refusals: list[Refusal] = []
         for spec in specs:
@@ -155,8 +157,8 @@ class Ec2Provider:
         return LaunchAnswer(launched=tuple(launched), refusals=tuple(refusals))
 
     def describe(self, run: RunId) -> tuple[Observed, ...]:
-        """All instances with the tags of run and stack, by id. One that moved between two pages
-        while they were read is there once, as it was shown last."""
+        """All instances with the tags of run and stack, by id. An instance that moved between two
+        pages while they were read is listed once, as it was shown last."""
         found: dict[InstanceId, Observed] = {}
         with translated("DescribeInstances"):
             pages = self._reader.get_paginator("describe_instances")
@@ -176,15 +178,15 @@ class Ec2Provider:
             with translated("TerminateInstances"):
                 self._reader.terminate_instances(InstanceIds=list(instances))
         except Unknown:
-            # EC2 ends none of a list that holds an unknown one.
+            # EC2 ends none of a list that contains an unknown one.
             if len(instances) == 1:
                 return tuple(instances)
             return tuple(one for each in instances for one in self.terminate([each]))
         return ()
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
-        """One CreateTags for all; of a list with an unknown one EC2 tags none, so the others wait
-        for the next list."""
+        """One CreateTags for all. EC2 tags none of a list that contains an unknown one, so the
+        others wait for the next list."""
         if not instances:
             return
         with suppress(Unknown), translated("CreateTags"):
@@ -192,7 +194,7 @@ class Ec2Provider:
 
     def offers(self) -> tuple[Offer, ...]:
         """Present spot prices, the catalogue's on-demand prices, or both, in the configured zones;
-        the cheapest per speed first. Of a pool whose price is none, `note` is told."""
+        the cheapest per speed first. `note` is called for a pool with an invalid price."""
         now = datetime.fromtimestamp(self._now(), UTC)
         markets: list[Priced] = []
         if Market.ON_DEMAND in self._markets:
@@ -230,7 +232,7 @@ class Ec2Provider:
         return history
 
     def held(self, run: RunId | None) -> tuple[Held, ...]:
-        """By tag, ended ones left out."""
+        """By tag, without ended ones."""
         return held(self._reader, run, stack=self._settings.stack)
 
     def release(self, those: Sequence[Held]) -> None:
@@ -238,7 +240,7 @@ class Ec2Provider:
         release(self._reader, those, terminate=self.terminate)
 
     def close(self) -> None:
-        """Close the connections; the provider is of no use afterwards."""
+        """Close the connections; the provider cannot be used afterwards."""
         self._launcher.close()
         self._reader.close()
 
@@ -269,7 +271,8 @@ class Ec2Provider:
         return _answered(spec, answer)
 
     def _later_where_new(self, answer: LaunchAnswer) -> LaunchAnswer:
-        """What was made a moment ago may not be known to EC2 yet: for a while, ask later."""
+        """EC2 may not know yet what was made a moment ago: for a while, the answer is to ask
+        later."""
         if not any(names_what_is_new(one.code, one.message) for one in answer.refusals):
             self._unknown_since_s = None
             return answer
@@ -286,8 +289,9 @@ class Ec2Provider:
         return replace(answer, refusals=refusals)
 
     def _in_full(self, answer: Mapping[str, Any], spec: LaunchSpec) -> Mapping[str, Any]:
-        """A fleet's answer that names fewer than were wished, with what the fleet itself shows: see
-        `cloud.ec2.fleets`. Raises CloudUnavailable where neither tells what came of the wish."""
+        """A fleet's answer that names fewer instances than requested, completed by what the fleet
+        itself shows: see `cloud.ec2.fleets`. Raises CloudUnavailable where neither shows what came
+        of the wish."""
         fleet = answer.get("FleetId")
         if not fleet or len(names(answer)) >= spec.count:
             return answer
@@ -305,7 +309,7 @@ class Ec2Provider:
 
 
 def _refused(spec: LaunchSpec, kind: RefusalKind, code: str, message: str) -> LaunchAnswer:
-    """The call as a whole was refused, which no pool of it survives."""
+    """The whole call was refused, so no pool of it can start anything."""
     refusals = tuple(
         Refusal(
             spec=spec,
@@ -345,7 +349,7 @@ def observed(raw: Mapping[str, Any]) -> Observed:
     spot = raw.get("InstanceLifecycle") == "spot"
     state = raw["State"]["Name"]
     expires = tags.get(EXPIRY_TAG, "")
-    # A stopped instance is as good as ended for us; we never stop one.
+    # A stopped instance counts as ended; we never stop one.
     known = state if state in set(InstanceState) else InstanceState.SHUTTING_DOWN
     return Observed(
         instance=InstanceId(raw["InstanceId"]),
@@ -364,7 +368,7 @@ def observed(raw: Mapping[str, Any]) -> Observed:
 
 
 def _ended_at_s(reason: str) -> float | None:
-    """From `User initiated (2026-11-22 05:00:01 GMT)`; None where it says no time."""
+    """From `User initiated (2026-11-22 05:00:01 GMT)`; None where it has no time."""
     found = _TRANSITION.search(reason)
     try:
         return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found else None

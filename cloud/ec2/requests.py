@@ -1,7 +1,7 @@
 """The exact requests that go to EC2, as plain values: a dry run prints them, the provider sends
 them. Pure.
 
-What the launch template holds as well is said again explicitly: a template can change behind a run,
+What the launch template contains is repeated explicitly. A template can change while a run goes on,
 and these settings (one-time spot, tokens only, nothing left after the end) are not negotiable.
 """
 
@@ -22,9 +22,10 @@ TOKEN_TAG = "bamboo:launch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Settings:
-    """What does not change during a run. `subnets` by zone, empty: the default subnet of the zone;
-    `launch_template` and `image` may be empty, but not both. `stack` goes into a tag of all that is
-    started, and nothing of another stack is seen or ended; empty: there is no stack."""
+    """The settings that do not change during a run. `subnets` are by zone; empty means the default
+    subnet of the zone. `launch_template` or `image` may be empty, but not both. `stack` is a tag of
+    everything that is started, and things of another stack are neither seen nor ended; empty: there
+    is no stack."""
 
     region: str
     stack: str = ""
@@ -37,16 +38,16 @@ class Ec2Settings:
 
 
 def of_run(settings: Ec2Settings, role: RunRole) -> Ec2Settings:
-    """The settings with which a run's instances have its own role: by the run's launch template
-    where there is one of the stack, else by name of the profile."""
+    """The settings with which a run's instances have the run's own role: by the run's launch
+    template where the stack has one, otherwise by the name of the profile."""
     if settings.launch_template:
         return replace(settings, launch_template=role.template)
     return replace(settings, instance_profile=role.name)
 
 
 def asks_several(settings: Ec2Settings) -> bool:
-    """Whether one call can go over several pools: CreateFleet needs a launch template, and cannot
-    carry user data, groups or a profile of its own."""
+    """Whether one call can cover several pools. CreateFleet needs a launch template, and cannot
+    have user data, groups or a profile of its own."""
     own = settings.user_data or settings.security_groups or settings.instance_profile
     return bool(settings.launch_template) and not own
 
@@ -69,8 +70,8 @@ def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
         "TagSpecifications": _tagged(spec, settings, "instance", "volume"),
     }
     if spec.pool.market is Market.SPOT:
-        # No maximum price: it saves nothing and adds a way to be interrupted. One-time, because a
-        # persistent request starts the instance again after its end.
+        # No maximum price: it saves nothing and adds a reason to be interrupted. One-time, because
+        # a persistent request starts the instance again after its end.
         request["InstanceMarketOptions"] = {
             "MarketType": "spot",
             "SpotOptions": {
@@ -96,14 +97,14 @@ def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
 
 def create_fleet(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
     """The arguments of CreateFleet for a wish over several pools: up to `spec.count` instances,
-    once. What a fleet cannot say for itself (metadata, disk, boot) stands in the launch template.
+    once. What a fleet cannot specify itself (metadata, disk, boot) is in the launch template.
     """
     spot = spec.pool.market is Market.SPOT
-    # In one zone, where there are several: nodes pay nothing for the bytes between them.
+    # All in one zone where there are several, because bytes between nodes of one zone cost nothing.
     options: dict[str, Any] = {"SingleAvailabilityZone": len({p.zone for p in spec.pools}) > 1}
     if spot:
-        # The pools are about as good as each other; which of them lasts is the cloud's to know. No
-        # maximum price, and no other mode than one-time: an instant fleet knows no other.
+        # The pools are about equally good, and only the cloud knows which of them lasts. No maximum
+        # price, and no other mode than one-time: an instant fleet has no other.
         options |= {
             "AllocationStrategy": "price-capacity-optimized",
             "InstanceInterruptionBehavior": "terminate",
@@ -142,15 +143,15 @@ def _override(pool: Pool, priority: int, settings: Ec2Settings) -> dict[str, Any
 
 
 def launch_call(spec: LaunchSpec, settings: Ec2Settings) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments of the call that asks for a wish."""
+    """The name and the arguments of the call for a wish."""
     if spec.alternatives:
         return "CreateFleet", create_fleet(spec, settings)
     return "RunInstances", run_instances(spec, settings)
 
 
 def shown(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as it may be shown: the user data, which is long and might hold what is nobody's
-    business, as its digest and size."""
+    """A call as it may be shown: the user data, which is long and may contain secrets, as its
+    digest and size."""
     text = arguments.get("UserData")
     if text is not None:
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -160,7 +161,8 @@ def shown(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tagged(run: RunId | None, *, stack: str = "") -> dict[str, Any]:
-    """The filter for what carries the tag of a run, or of any, and that of the stack, if any."""
+    """The filter for things with the tag of a run, or of any run, and with that of the stack if
+    there is one."""
     filters = [
         {"Name": "tag-key", "Values": [RUN_TAG]}
         if run is None
@@ -172,8 +174,8 @@ def tagged(run: RunId | None, *, stack: str = "") -> dict[str, Any]:
 
 
 def fleet_tags(run: RunId | None) -> dict[str, Any]:
-    """The arguments of DescribeTags for the fleets of a run, or of any: DescribeFleets shows an
-    instant fleet to nobody who does not name it."""
+    """The arguments of DescribeTags for the fleets of a run, or of any run. DescribeFleets shows an
+    instant fleet only to a caller that names it."""
     filters = [
         {"Name": "resource-type", "Values": ["fleet"]},
         {"Name": "key", "Values": [RUN_TAG]},
@@ -200,7 +202,8 @@ def spot_prices(*, instance_types: tuple[str, ...], now_iso: str) -> dict[str, A
 
 
 def zones(region: str) -> dict[str, Any]:
-    """The arguments of DescribeAvailabilityZones: the zones proper of a region, no local ones."""
+    """The arguments of DescribeAvailabilityZones: the availability zones of a region, without local
+    zones."""
     return {
         "Filters": [
             {"Name": "zone-type", "Values": ["availability-zone"]},
@@ -210,20 +213,20 @@ def zones(region: str) -> dict[str, Any]:
 
 
 def instance_types(types: Sequence[str]) -> dict[str, Any]:
-    """The arguments of DescribeInstanceTypes. As a filter, because a type that the region does not
-    have would refuse a list by name as a whole."""
+    """The arguments of DescribeInstanceTypes. The types are a filter, because a list by name fails
+    as a whole when the region lacks one of them."""
     return {"Filters": [{"Name": "instance-type", "Values": list(types)}]}
 
 
 def template_version(template: str) -> dict[str, Any]:
-    """The arguments of DescribeLaunchTemplateVersions for the version that a launch takes."""
+    """The arguments of DescribeLaunchTemplateVersions for the version that a launch uses."""
     key = "LaunchTemplateId" if template.startswith("lt-") else "LaunchTemplateName"
     return {key: template, "Versions": ["$Default"]}
 
 
 def run_template(role: RunRole, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of CreateLaunchTemplate for a run: `data` of the stack's, with the run's own
-    profile."""
+    """The arguments of CreateLaunchTemplate for a run: `data` of the stack's template, with the
+    run's own profile."""
     tags = [{"Key": RUN_TAG, "Value": role.run}, {"Key": STACK_TAG, "Value": role.stack}]
     return {
         "LaunchTemplateName": role.template,
@@ -233,7 +236,8 @@ def run_template(role: RunRole, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def image(image_id: str) -> dict[str, Any]:
-    """The arguments of DescribeImages. As a filter, because an unknown id is an error else."""
+    """The arguments of DescribeImages. The id is a filter, because an unknown id would be an
+    error."""
     return {"Filters": [{"Name": "image-id", "Values": [image_id]}]}
 
 
@@ -243,7 +247,7 @@ def subnets(ids: Sequence[str]) -> dict[str, Any]:
 
 
 def default_subnets() -> dict[str, Any]:
-    """The arguments of DescribeSubnets for those that a launch without any lies in."""
+    """The arguments of DescribeSubnets for those that a launch without subnets uses."""
     return {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
 
 

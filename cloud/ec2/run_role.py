@@ -1,10 +1,10 @@
 """The role of one run: its names, and what its instances may do. Pure.
 
 Credentials of an instance carry its role and none of its tags, so two runs are kept apart by two
-roles. Whose a role is stands in its path; its name is made unique in the account.
+roles. A role's path names its run; its name is made unique in the account.
 
-Rule: each name is held against its grammar, and a document is a value that the library writes as
-JSON: no text is filled in, so nothing can end it.
+Rule: each name is checked against its grammar, and a document is a value that the library writes as
+JSON. No text is inserted into a document, so no text can break out of it.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ POLICY = "run"
 _PARTITION = re.compile(r"aws(-[a-z]+)*")
 _ACCOUNT = re.compile(r"\d{12}")
 _NAME_CHARACTERS, _DIGEST_CHARACTERS = 64, 24
-"""Of the name of a role, as IAM limits it, and of the digest that it ends with."""
+"""IAM's limit for the name of a role, and the length of the digest that it ends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRole:
-    """What is called after a run in a stack. Raises InputError for a name out of its grammar."""
+    """The names for a run in a stack. Raises InputError for a name outside its grammar."""
 
     region: str
     stack: str
@@ -39,24 +39,25 @@ class RunRole:
 
     @property
     def path(self) -> str:
-        """Of role and profile. Stacks of one name may be of several regions; IAM is of none."""
+        """Path of role and profile. Stacks with the same name may exist in several regions, and IAM
+        has no regions."""
         return f"{stack_path(self.region, self.stack)}{self.run}/"
 
     @property
     def name(self) -> str:
-        """Of role and profile. IAM wants it unique in the account, whatever the path."""
+        """Name of role and profile. IAM wants it unique in the account, whatever the path."""
         digest = hashlib.sha256(self.path.encode()).hexdigest()[:_DIGEST_CHARACTERS]
         return f"{self.run[: _NAME_CHARACTERS - _DIGEST_CHARACTERS - 1]}-{digest}"
 
     @property
     def template(self) -> str:
-        """Of the launch template: a fleet can name a profile in none but its template."""
+        """Name of the launch template: a fleet can name a profile only in its template."""
         return f"bamboo/{self.stack}/runs/{self.run}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The account that a stack stands in."""
+    """The account of a stack."""
 
     partition: str
     account: str
@@ -67,7 +68,8 @@ class Owner:
 
 
 def owner_of(caller_arn: str) -> Owner:
-    """The account of whoever has this ARN. Raises InputError for what is no ARN of an account."""
+    """The account of the caller with this ARN. Raises InputError for a text that is not an ARN of
+    an account."""
     parts = caller_arn.split(":")
     if len(parts) < 6 or parts[0] != "arn":
         raise InputError(f"AWS names its caller {caller_arn!r}, which is no ARN; check who asks")
@@ -75,7 +77,7 @@ def owner_of(caller_arn: str) -> Owner:
 
 
 def stack_path(region: str, stack: str) -> str:
-    """Under which the roles of all runs of a stack lie, and its boundary."""
+    """The path of the roles of all runs of a stack, and of their boundary."""
     return f"/bamboo/{region}/{stack}/"
 
 
@@ -87,7 +89,7 @@ def boundary_arn(role: RunRole, owner: Owner) -> str:
 
 
 def who_has_it() -> str:
-    """The document that says who may take on the role: instances."""
+    """The document that says who may assume the role: instances."""
     return json.dumps(
         {
             "Version": "2012-10-17",
@@ -104,7 +106,7 @@ def who_has_it() -> str:
 
 def rights(role: RunRole, owner: Owner, *, bucket: str) -> dict[str, Any]:
     """The document of what the run's instances may do: read what starts them, read and write the
-    files of their run, read its secret. Raises InputError for a name that is no bucket's."""
+    files of their run, read its secret. Raises InputError for an invalid bucket name."""
     _held(bucket, BUCKET, "cloud.bucket")
     there = f"arn:{owner.partition}:s3:::{bucket}"
     secrets = f"arn:{owner.partition}:secretsmanager:{role.region}:{owner.account}:secret"
@@ -145,7 +147,7 @@ def rights(role: RunRole, owner: Owner, *, bucket: str) -> dict[str, Any]:
                 "Sid": "SecretOfItsRun",
                 "Effect": "Allow",
                 "Action": "secretsmanager:GetSecretValue",
-                # Behind its name a secret has six characters that the service draws.
+                # The service appends six random characters to the name of a secret.
                 "Resource": f"{secrets}:{role.stack}/runs/{role.run}-??????",
             },
         ],

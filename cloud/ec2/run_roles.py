@@ -1,9 +1,10 @@
-"""The role of each run in an account: made before the run's first instance, taken back after its
-last; with it the instance profile that hands it over, and the launch template that names that.
+"""The role of each run in an account, made before the run's first instance and deleted after its
+last. With it come the instance profile that contains it, and the launch template that names the
+profile.
 
-Rule: every name is that of the run, so nothing has to be remembered: what a launcher that was
-killed has left is found by it, and to make or to remove twice does no harm. The role comes first
-and goes last, so whatever is left of a run is left below a role.
+Rule: every name follows from the run, so nothing has to be remembered. What a killed launcher has
+left is found by name, and making or removing twice does no harm. The role is made first and deleted
+last, so whatever is left of a run is found by its role.
 """
 
 import json
@@ -34,15 +35,16 @@ from cloud.provider import CloudRefused
 READ_TIMEOUT_S = 10
 ATTEMPTS = 3
 VISIBLE_S = 30.0
-"""So long may IAM take to know what it has just made."""
+"""IAM may take so long to know what it has just made."""
 ASK_AGAIN_S = 1.0
 _MISSING = ("NoSuchEntity", "InvalidLaunchTemplateName.NotFoundException")
 _NOT_YET = (*_MISSING, "AccessDenied")
-"""What IAM may say of a role that it does not know yet: a launcher's rights are by path, and it
-knows no path of such a one. Who lacks the right is told so by the call that made it."""
+"""What IAM may answer for a role that it does not know yet: a launcher's rights are by path, and
+IAM knows no path of such a role. A launcher that really lacks the right got that answer from the
+call that made the role."""
 _THERE = ("EntityAlreadyExists", "InvalidLaunchTemplateName.AlreadyExistsException")
 _IN_USE = ("LimitExceeded",)
-"""What IAM says of a profile that has its one role already."""
+"""What IAM answers for a profile that already has its one role."""
 
 
 class Ec2RunRoles:
@@ -77,9 +79,9 @@ class Ec2RunRoles:
         return cls(iam=iam, ec2=ec2, sts=sts, region=region, stack=stack)
 
     def make(self, run: RunId, *, bucket: str, template: str) -> None:
-        """Make the run's role, its profile and, after `template` (name or id; "" makes none), its
-        launch template. What a launcher that was killed has left of it is made use of. Raises
-        CloudRefused, CloudThrottled, CloudUnavailable, InputError; then nothing of it is left."""
+        """Make the run's role, its profile and, from `template` (name or id; "" makes none), its
+        launch template. What a killed launcher has left of it is reused. Raises CloudRefused,
+        CloudThrottled, CloudUnavailable, InputError; then nothing of it is left."""
         role = RunRole(region=self._region, stack=self._stack, run=run)
         with translated("GetCallerIdentity", service="AWS"):
             owner = owner_of(str(self._sts.get_caller_identity()["Arn"]))
@@ -96,17 +98,17 @@ class Ec2RunRoles:
             if template:
                 self._make_template(role, template)
         except BaseException:
-            with suppress(BambooError):  # the first trouble is the one to tell of
+            with suppress(BambooError):  # the first error is the one to report
                 self.remove(run)
             raise
 
     def remove(self, run: RunId) -> None:
-        """Take all of it back; safe to call again. Raises as `make`, when the rest is done; then
-        the role is there still, without rights."""
+        """Delete all of it; safe to call again. Raises as `make` does, after doing the rest. The
+        role then still exists, without rights."""
         role = RunRole(region=self._region, stack=self._stack, run=run)
         if not self._paths(role.path):
-            # IAM knows no path of a role that is not there, and may refuse a launcher for it, whose
-            # rights are by path; and a role of this name on another path is somebody else's.
+            # IAM knows no path of a role that does not exist, and may refuse a launcher, whose
+            # rights are by path. A role of this name on another path belongs to another run.
             return
         profile = {"InstanceProfileName": role.name}
         named = {"RoleName": role.name}
@@ -143,16 +145,16 @@ class Ec2RunRoles:
         _unless(_MISSING, "IAM", "DeleteRole", lambda: self._iam.delete_role(**named))
 
     def runs(self) -> tuple[RunId, ...]:
-        """The runs of which anything is there. Raises as `make`."""
+        """The runs that have any of this. Raises as `make` does."""
         prefix = stack_path(self._region, self._stack)
         found = []
         for path in self._paths(prefix):
-            with suppress(InputError):  # not of ours
+            with suppress(InputError):  # not one of our names
                 found.append(run_id(path.removeprefix(prefix).removesuffix("/")))
         return tuple(sorted(found))
 
     def _paths(self, prefix: str) -> list[str]:
-        """Of all roles below this one."""
+        """The paths of all roles below this one."""
         with translated("ListRoles", service="IAM"):
             pages = self._iam.get_paginator("list_roles").paginate(PathPrefix=prefix)
             return [str(role["Path"]) for page in pages for role in page["Roles"]]
@@ -202,7 +204,7 @@ class Ec2RunRoles:
         )
 
     def _make_template(self, role: RunRole, template: str) -> None:
-        """What the stack's template has at present, and the profile."""
+        """From the present version of the stack's template, with the profile."""
         with translated("DescribeLaunchTemplateVersions"):
             found = self._ec2.describe_launch_template_versions(
                 **requests.template_version(template)
@@ -216,7 +218,7 @@ class Ec2RunRoles:
         data = _that_may_be_asked(found[0]["LaunchTemplateData"], form)
         asked = requests.run_template(role, data)
         if not self._has_made(asked):
-            # One that was left may be of another time: it is made anew.
+            # A template that was left may be outdated, so it is made again.
             _unless(
                 _MISSING,
                 "EC2",
@@ -237,7 +239,8 @@ class Ec2RunRoles:
     def _once_visible(
         self, action: str, call: Callable[[], object], *, also: Collection[str] = ()
     ) -> None:
-        """Of what was made a moment ago IAM may say that it is not there, or nobody's to change."""
+        """Call it until IAM knows what was made a moment ago. Until then IAM may answer that it
+        does not exist, or that nobody may change it."""
         end_s = self._now() + VISIBLE_S
         while self._now() < end_s:
             if _unless(_NOT_YET, "IAM", action, call, also=also):
@@ -255,7 +258,7 @@ def _unless(
     *,
     also: Collection[str] = (),
 ) -> bool:
-    """Whether the call was done, or (`also`) had been; False where it is answered with one of
+    """Whether the call was done, or (`also`) had been done before; False where the answer is one of
     `codes`."""
     with translated(action, service=service):
         try:
@@ -271,7 +274,8 @@ def _unless(
 
 
 def _that_may_be_asked(data: Any, form: Any) -> Any:
-    """Of what EC2 tells of a template, what it takes for one: it tells of states as well."""
+    """The part of EC2's description of a template that EC2 accepts as a template: a description has
+    states too."""
     if form.type_name == "structure":
         return {
             name: _that_may_be_asked(value, form.members[name])

@@ -1,8 +1,8 @@
 """Checkpoints in a bucket: `ports.ObjectStore` over S3, through boto3.
 
-Rule: big files go up in parts by the library's own transfer, which gives up an upload that fails;
-the one object that makes a checkpoint complete is written under the condition that there is none.
-Digests are ours and are compared by whoever reads.
+Rule: the library's own transfer uploads big files in parts, and gives up an upload that fails. The
+object that makes a checkpoint complete is written under the condition that it does not exist.
+Digests are ours, and the reader compares them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -25,7 +25,7 @@ ATTEMPTS = 3
 PART_BYTES = 64 << 20
 _MISSING = ("NoSuchKey", "404")
 _FORBIDDEN = ("AccessDenied", "403")
-"""What S3 says of an object that is not there to whom it does not see listing the whole bucket."""
+"""What S3 answers for a missing object to a caller that may not list the whole bucket."""
 _TAKEN = "PreconditionFailed"
 _RACED = "ConditionalRequestConflict"
 
@@ -44,8 +44,8 @@ class S3Store:
     def connect(
         cls, *, bucket: str, prefix: str, region: str, endpoint_url: str | None = None
     ) -> "S3Store":
-        """Connect with the credentials that boto3 finds; nothing is asked of the service yet.
-        Raises StorageUnavailable for settings that cannot be."""
+        """Connect with the credentials that boto3 finds; no call is made yet. Raises
+        StorageUnavailable for invalid settings."""
         try:
             client = client_of(
                 session_of(region),
@@ -87,7 +87,7 @@ class S3Store:
                 found = self._client.get_object(Bucket=self._bucket, Key=self._key(name))
                 data: bytes = found["Body"].read(SMALL_BYTES)
                 if len(data) < SMALL_BYTES:
-                    data += found["Body"].read()  # compares with the length that was announced
+                    data += found["Body"].read()  # checks the announced length
             except ClientError as error:
                 if self._is_missing(error, name):
                     return None
@@ -118,7 +118,7 @@ class S3Store:
             }
 
     def strays(self, prefix: str) -> Collection[str]:
-        """None that can be seen: the stack's bucket gives up unfinished uploads by itself."""
+        """None that can be seen: the stack's bucket removes unfinished uploads by itself."""
         del prefix
         return ()
 
@@ -146,7 +146,7 @@ class S3Store:
                 "`aws configure`, or on an instance see that it has its role"
             ) from error
         except (ClientError, BotoCoreError, Boto3Error, OSError, RecursionError) as error:
-            # The last: the library follows a redirection that leads to itself until it cannot.
+            # RecursionError: the library follows a redirection to itself until the stack is full.
             if isinstance(error, OSError) and error.errno in DISK_FULL:
                 raise StorageFull(f"{name}: {error}; make room where it is read to") from error
             raise StorageUnavailable(

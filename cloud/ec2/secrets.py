@@ -1,7 +1,7 @@
-"""AWS Secrets Manager: a secret by its name or ARN, and the secrets that the runs of a stack have
-while they go on, with the credentials of this process.
+"""AWS Secrets Manager, with the credentials of this process: a secret by its name or ARN, and the
+secrets that the runs of a stack have while they go on.
 
-Rule: what a secret holds goes to the caller alone; no error and no log has it.
+Rule: the content of a secret goes to the caller alone, and into no error and no log.
 """
 
 import os
@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_S = 3
 READ_TIMEOUT_S = 5
 ATTEMPTS = 3
 DELETION_S = 30.0
-"""So long a secret may be on its way out when one of its name is to be made."""
+"""The deletion of a secret may take so long to end when one of the same name has to be made."""
 _DEFAULT_REGION = "us-east-1"
 _POLL_S = 1.0
 _THERE, _ABSENT = "ResourceExistsException", "ResourceNotFoundException"
@@ -31,10 +31,10 @@ _GOING = "InvalidRequestException"
 
 
 def read_secret(name: str, *, environment: Mapping[str, str] = os.environ) -> str:
-    """The text of a secret. The region is that of an ARN, else the environment's.
+    """The text of a secret. The region is that of the ARN, or else the environment's.
 
-    Raises CloudRefused when it is not there, not text, or not for us; CloudThrottled and
-    CloudUnavailable when it may be had later.
+    Raises CloudRefused when it does not exist, is not text, or is not for us; CloudThrottled and
+    CloudUnavailable when it may be readable later.
     """
     asked = translated(
         f"reading the secret {name!r}",
@@ -50,17 +50,17 @@ def read_secret(name: str, *, environment: Mapping[str, str] = os.environ) -> st
 
 class RunSecrets:
     """The secrets of a stack's runs, one each: `<stack>/runs/<run>`, tagged with both. Each call
-    raises CloudRefused, CloudThrottled or CloudUnavailable when it could not be done."""
+    raises CloudRefused, CloudThrottled or CloudUnavailable when it was not done."""
 
     def __init__(self, *, region: str, stack: str) -> None:
         self._region, self._stack = region, stack
 
     def name(self, run: RunId) -> str:
-        """Of a run's secret. Raises InputError for an id that is none."""
+        """The name of a run's secret. Raises InputError for an invalid id."""
         return f"{self._prefix}{run_id(run)}"
 
     def put(self, run: RunId, text: str) -> None:
-        """Let the run's secret hold this text, in place of what an earlier start has left."""
+        """Store this text in the run's secret, replacing what an earlier start has left."""
         name, tags = self.name(run), {STACK_TAG: self._stack, RUN_TAG: run}
         end_s = time.monotonic() + DELETION_S
         with self._asked(f"making the secret {name!r}") as client:
@@ -83,7 +83,7 @@ class RunSecrets:
                     time.sleep(_POLL_S)
 
     def delete(self, run: RunId) -> None:
-        """Forget the run's secret at once; safe when there is none."""
+        """Delete the run's secret at once; safe when there is none."""
         name = self.name(run)
         with self._asked(f"deleting the secret {name!r}") as client:
             try:
@@ -100,7 +100,7 @@ class RunSecrets:
             names = [str(one["Name"]) for page in pages for one in page["SecretList"]]
         found = []
         for name in names:
-            with suppress(InputError):  # somebody else's
+            with suppress(InputError):  # not one of our names
                 run = run_id(name.removeprefix(self._prefix))
                 if self.name(run) == name:
                     found.append(run)

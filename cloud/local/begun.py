@@ -1,7 +1,7 @@
-"""A local cloud before it is a run's: its fork server answers, and it waits to be told its run.
+"""A local cloud before it belongs to a run: its fork server answers, and it waits for its run.
 
-Rule: whoever holds the end of the pipe by which it is told is its launcher. That may be handed to a
-child, so that there is no moment in which it has none; when nobody holds it, it ends.
+Rule: the process that holds the pipe to it is its launcher. The pipe can be handed to a child, so
+the cloud is never without a launcher. When no process holds it, the cloud ends.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ _TAIL_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What its launcher holds of a host: process id, fork server's socket, and three descriptors:
-    where it is told, where it answers, and the file in which it says what goes wrong."""
+    """What the launcher holds of a host: process id, fork server's socket, and three descriptors,
+    for requests, for answers, and for the file with its error output."""
 
     pid: int
     fork_server: str
@@ -52,7 +52,7 @@ class Held:
 
     @classmethod
     def from_json(cls, text: str) -> "Held":
-        """Of a process that inherits the descriptors."""
+        """In a process that inherits the descriptors."""
         held = cls(**json.loads(text))
         for descriptor in held.descriptors:
             os.set_inheritable(descriptor, False)
@@ -60,8 +60,9 @@ class Held:
 
 
 class BegunCloud:
-    """A local cloud that is no run's yet: its fork server has imported what workers need, and
-    others may have it fork before. `process`: its host, where that is a child of this process."""
+    """A local cloud that does not belong to a run yet. Its fork server has imported what workers
+    need, and can already fork for others. `process` is its host, where that is a child of this
+    process."""
 
     def __init__(self, held: Held, process: "subprocess.Popen[bytes] | None" = None) -> None:
         self.held, self.process = held, process
@@ -69,14 +70,15 @@ class BegunCloud:
     def fork(
         self, *, entry: str, config: Mapping[str, str], streams: tuple[int, int, int]
     ) -> ForkedWorker:
-        """Call `entry` with `config` in a fork with these streams and a process group of its own,
-        of which nothing is left once its end is told. Raises BambooError where it cannot be."""
+        """Call `entry` with `config` in a fork with these streams and a process group of its own.
+        Nothing is left of the group once its end is reported. Raises BambooError where that
+        fails."""
         request = Request(entry=entry, config=config, group=0, log="")
         return fork(Path(self.held.fork_server), request, streams)
 
     def start(self, config: HostConfig, *, deadline_s: float) -> Ready:
-        """Be this run's; `held.asks` stays open. Raises BambooError with the end of its log when it
-        is not ready in time, and is given up then."""
+        """Make it this run's cloud; `held.asks` stays open. Raises BambooError with the end of its
+        log when it is not ready in time, and gives it up then."""
         held, logs = self.held, Path(config.run_dir) / "logs"
         with contextlib.ExitStack() as undo:
             undo.callback(self.give_up)  # also when the wait is interrupted
@@ -99,7 +101,7 @@ class BegunCloud:
         _abandon(self.held.pid, self.process)
 
     def let_go(self, *, lives: bool = True) -> None:
-        """Hold nothing of it any more: another process does, to whom it was handed over."""
+        """Release it, because another process has it now, to which it was handed over."""
         for descriptor in self.held.descriptors:
             os.close(descriptor)
         if lives and self.process is not None:
@@ -109,11 +111,11 @@ class BegunCloud:
 def begin_local_cloud(
     preload: Sequence[str], *, deadline_s: float = READY_DEADLINE_S
 ) -> BegunCloud:
-    """Start what of a local cloud is the same for every run, and wait until its fork server has
-    imported the modules `preload`.
+    """Start the part of a local cloud that is the same for every run, and wait until its fork
+    server has imported the modules `preload`.
 
-    Raises BambooError with the end of its log when that is not so by `deadline_s`, InputError
-    where there can be none at all.
+    Raises BambooError with the end of its log when that is not done by `deadline_s`, InputError
+    where a local cloud is impossible.
     """
     if sys.platform != "linux":
         raise InputError(
@@ -136,7 +138,7 @@ def begin_local_cloud(
                 stdout=says,
                 stderr=log,
                 start_new_session=True,
-                # Who is started by it inherits this, and the URL may have a password.
+                # Its children inherit the environment, and the URL may contain a password.
                 env={k: v for k, v in os.environ.items() if k != STORE_VARIABLE},
             )
         finally:
@@ -154,7 +156,8 @@ def begin_local_cloud(
 
 
 def _abandon(pid: int, process: "subprocess.Popen[bytes] | None") -> None:
-    """End a host that is no run's: its own reaper, if it got so far, knows what to remove."""
+    """End a host that belongs to no run. Its own reaper, if it was started, removes what there
+    is."""
     if process is not None:
         process.kill()
         process.wait(timeout=STOP_DEADLINE_S)
@@ -168,7 +171,7 @@ def _abandon(pid: int, process: "subprocess.Popen[bytes] | None") -> None:
 
 
 def _line(answers: int, *, deadline_s: float) -> bytes:
-    """What the host answers, or nothing when it ended or the deadline passed."""
+    """The host's answer, or nothing when it ended or the deadline passed."""
     end_s = time.monotonic() + deadline_s
     received = b""
     while not received.endswith(b"\n"):
@@ -181,13 +184,13 @@ def _line(answers: int, *, deadline_s: float) -> bytes:
 
 
 def _tell(asks: int, line: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile: it will not answer
+    with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile and will not answer
         while line:
             line = line[os.write(asks, line) :]
 
 
 def _said(log: int) -> bytes:
-    """All of it; whoever writes there goes on where it was."""
+    """The whole log, without moving the position of its writers."""
     return os.pread(log, os.fstat(log).st_size, 0)
 
 

@@ -1,18 +1,19 @@
-"""What the local cloud tells the launcher when it has begun, what it is told then, and what it
-answers."""
+"""What the local cloud reports when it has begun, the configuration it then gets, and its
+answer."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 FILE_REFERENCE = "file:"
-"""In front of the path of a private file that holds a store's URL."""
+"""Prefix of the path of a private file that holds a store's URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
-    """One JSON line on the host's standard input. `store_url` empty: start an embedded store.
-    `store_reference` is what may be told of it. `agent_environment` goes to every agent."""
+    """One JSON line on the host's standard input. With an empty `store_url` the host starts an
+    embedded store. `store_reference` is what may be shown of the store. `agent_environment` goes to
+    every agent."""
 
     run: str
     run_dir: str
@@ -24,12 +25,12 @@ class HostConfig:
     agent_environment: Mapping[str, str] = field(default_factory=dict)
     spot_usd_per_hour: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     most_instances: int
-    """That may run at once."""
+    """How many may run at once."""
     calls: tuple[str, ...]
-    """That the mock of AWS answers, see `mock_calls`."""
+    """The calls that the mock of AWS answers, see `mock_calls`."""
 
     def line(self) -> bytes:
-        """The configuration as it goes over the pipe."""
+        """The configuration as it is sent over the pipe."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -57,8 +58,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """One JSON line on the host's standard output once everything answers; no secret. The session
-    token that the mock of AWS at `endpoint_url` asks for is told at the control socket."""
+    """One JSON line on the host's standard output once everything answers; it contains no secret.
+    The control socket gives the session token for the mock of AWS at `endpoint_url`."""
 
     pid: int
     endpoint_url: str

@@ -1,14 +1,13 @@
 """The local cloud's control socket: JSON lines over a unix socket in the run's 0700 directory.
 
 Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
-`{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …,
-"grant": …}`, `{"op": "relent"}`, `{"op": "notice", "instance": …, "notice_s": …}`,
-`{"op": "advise", "instance": …}`, `{"op": "services"}`, `{"op": "token"}`,
-`{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
-Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
+`{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …, "grant": …}`, `{"op":
+"relent"}`, `{"op": "notice", "instance": …, "notice_s": …}`, `{"op": "advise", "instance": …}`,
+`{"op": "services"}`, `{"op": "token"}`, `{"op": "hold", "alone_s": …, "until_s": …}`, `{"op":
+"shutdown"}`. Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
 
-Whoever has asked to `hold` is a launcher for as long as its connection is open: the kernel closes
-it when the launcher ends, however it ends.
+A caller that sends `hold` is a launcher while its connection is open. The kernel closes it when the
+launcher ends, however it ends.
 """
 
 import json
@@ -26,13 +25,14 @@ from bamboo.local_sockets import accept_own, listen_privately
 CALL_DEADLINE_S = 5.0
 _LINE_LIMIT_BYTES = 1 << 16
 _MOST_CALLERS = 32
-"""Beside those that hold; each asks one thing, and the oldest is hung up on."""
+"""Apart from those that hold. Each sends one request; the oldest connection is closed when there
+are more."""
 
 Answer: TypeAlias = Mapping[str, Any]
 
 
 def seconds_of(request: Mapping[str, Any], name: str) -> float:
-    """A time of a request. Raises ValueError where it is none, KeyError without it."""
+    """A time in a request. Raises ValueError where it is not one, KeyError where it is missing."""
     value = float(request[name])
     if not math.isfinite(value):
         raise ValueError(f"{name} = {value} is no time; give a finite number of seconds")
@@ -50,7 +50,7 @@ class ControlServer:
         handle: Callable[[Mapping[str, Any]], Answer],
         alone: Callable[[], None],
     ) -> None:
-        """`alone` is called when the last of those who hold has gone."""
+        """`alone` is called when the last caller that held has gone."""
         self._selector = selector
         self._handle = handle
         self._alone = alone
@@ -61,7 +61,7 @@ class ControlServer:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         for connection in list(self._received):
             self._drop(connection)
         self._selector.unregister(self._listener)
@@ -125,12 +125,12 @@ class ControlClient:
     def preempt(
         self, instance: InstanceId, *, notice_s: float = 0.0, cause: str = "preempt"
     ) -> None:
-        """Take an instance: at once, or after showing it a notice for `notice_s`. Returns when it
-        is killed, or when the notice is shown."""
+        """Take an instance, at once or after a notice of `notice_s`. Returns when it is killed, or
+        when the notice is shown."""
         self._call({"op": "preempt", "instance": instance, "notice_s": notice_s, "cause": cause})
 
     def advise(self, instance: InstanceId) -> None:
-        """Show an instance the advice to leave it; nothing else happens."""
+        """Give an instance rebalance advice; nothing else happens."""
         self._call({"op": "advise", "instance": instance})
 
     def instances(self) -> tuple[Mapping[str, Any], ...]:
@@ -142,7 +142,7 @@ class ControlClient:
     def refuse(
         self, *, code: str, zone: str = "", instance_type: str = "", count: int = 1, grant: int = 0
     ) -> None:
-        """Have the next `count` launches into a pool refused with an EC2 error code, or given only
+        """Refuse the next `count` launches into a pool with an EC2 error code, or give them only
         `grant` instances if that is not 0."""
         self._call(
             {
@@ -160,22 +160,22 @@ class ControlClient:
         self._call({"op": "relent"})
 
     def notice(self, instance: InstanceId, *, notice_s: float) -> None:
-        """Show an instance a notice that is not kept: it is not taken."""
+        """Show an instance a notice, and do not take it."""
         self._call({"op": "notice", "instance": instance, "notice_s": notice_s})
 
     def services(self) -> Mapping[str, int | None]:
-        """Process ids of the helpers beside the instances: `store` (None: it is not the cloud's),
+        """Process ids of the helpers besides the instances: `store` (None: it is not the cloud's),
         `fork-server`."""
         answer: Mapping[str, int | None] = self._call({"op": "services"})["services"]
         return answer
 
     def token(self) -> str:
-        """The session token that the mock of AWS asks for."""
+        """The session token that the mock of AWS requires."""
         return str(self._call({"op": "token"})["token"])
 
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> socket.socket:
         """Be a launcher of this cloud until the socket is closed. From the first such call on the
-        cloud outlives its launchers: by `alone_s` after the last one has gone, or until the Unix
+        cloud outlives its launchers: for `alone_s` after the last one has gone, or until the Unix
         time `until_s` if that is given."""
         connection = self._connect()
         try:

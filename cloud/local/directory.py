@@ -4,8 +4,8 @@
     <directory>/scratch/<instance>/  files of that instance's worker on their way; the path may be a
                                      link to where TMPDIR points
 
-Rule: the host makes it, once somebody runs who will see the host gone and then remove all of it;
-what an instance wrote aside goes with the instance.
+Rule: the host makes it, once the reaper runs, which removes all of it when the host is gone. The
+scratch files of an instance are deleted with the instance.
 """
 
 import secrets
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SHORT_ENOUGH = 40
-"""Longest temporary root: a directory of ours plus a socket name must stay below 100."""
+"""Longest temporary root: the path of our directory with a socket's name must stay below 100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where things of this run lie. `directory` is the temporary one, mode 0700."""
+    """The paths of this run. `directory` is the temporary one, mode 0700."""
 
     directory: Path
     run_dir: Path
@@ -35,7 +35,8 @@ class Places:
 
     @property
     def store_url(self) -> Path:
-        """Has the URL of the store that the user named: in no process's environment then."""
+        """Has the URL of a store that the user named, so that no process's environment contains
+        it."""
         return self.directory / "store-url"
 
     @property
@@ -48,38 +49,39 @@ class Places:
 
 
 def choose_directory() -> Path:
-    """Where to make one whose sockets have short names: a free name below TMPDIR or else /tmp.
-    Nothing is made yet, so that its remover can be started first."""
+    """Choose a path whose sockets have short names: a free name below TMPDIR, or else /tmp. Nothing
+    is made yet, so that its remover can be started first."""
     root = tempfile.gettempdir()
     name = f"bb-{secrets.token_hex(6)}"
     return Path(root if len(root) <= _SHORT_ENOUGH else "/tmp") / name
 
 
 def make_directory(directory: Path | None = None) -> Path:
-    """Make the chosen one, else a new one. Raises FileExistsError."""
+    """Make the chosen one, or a new one. Raises FileExistsError."""
     directory = directory or choose_directory()
     directory.mkdir(mode=0o700)
     return directory
 
 
 def make_scratch(directory: Path) -> None:
-    """Make its `scratch`, which lies below TMPDIR wherever the sockets lie: it may become big."""
+    """Make its `scratch`, which is below TMPDIR wherever the sockets are, because it may become
+    big."""
     root, scratch = Path(tempfile.gettempdir()), scratch_of(directory)
     if directory.parent == root:
         scratch.mkdir(mode=0o700)
         return
     elsewhere = root / directory.name
-    scratch.symlink_to(elsewhere)  # first, as who removes it looks where this leads
+    scratch.symlink_to(elsewhere)  # first, because the remover follows this link
     elsewhere.mkdir(mode=0o700)
 
 
 def scratch_of(directory: Path) -> Path:
-    """Where its instances write aside, each in a folder of its own."""
+    """Where its instances write scratch files, each in a folder of its own."""
     return directory / "scratch"
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove all of it that can be; safe to call again."""
+    """Remove as much of it as possible; safe to call again."""
     scratch = scratch_of(directory)
     if scratch.is_symlink():
         shutil.rmtree(scratch.resolve(), ignore_errors=True)

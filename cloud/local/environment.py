@@ -1,9 +1,9 @@
-"""What of the user's environment the processes of a local cloud find.
+"""Which part of the user's environment the processes of a local cloud get.
 
-workers          all of it: their checkpoints may lie in a bucket of the user's, and a model of
-                 the user's may want whatever it names
-host, agents     none of what was set for AWS or for the way there: whom they ask, and who
-                 answers, is on this machine
+workers          all of it: their checkpoints may be in a bucket of the user's, and a model of
+                 the user's may need any of it
+host, agents     nothing that was set for AWS or for the network path to it: the mock that
+                 they call is on this machine
 """
 
 import os
@@ -14,8 +14,9 @@ _CA_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CER
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without keys, profiles, endpoints, settings, proxies and CA bundles; nor are
-    those found that a user's files hold. A node takes role credentials from its metadata."""
+    """An environment without keys, profiles, endpoints, settings, proxies and CA bundles. The
+    user's files with such settings are not found either. A node takes role credentials from its
+    metadata."""
     kept = {
         k: v
         for k, v in environment.items()
@@ -25,7 +26,8 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def leave_settings() -> Mapping[str, str]:
-    """Take the user's settings out of this process's own environment; what it was before."""
+    """Remove the user's settings from this process's own environment. Returns what it was
+    before."""
     users = dict(os.environ)
     os.environ.clear()
     os.environ.update(without_settings(users))

@@ -1,4 +1,4 @@
-"""What the mock is told to refuse, and the prices it is told to show. Safe from several threads."""
+"""The refusals and prices that a test sets for the mock. Safe from several threads."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 class CapacityFault:
     """Refuse the next `count` launches into a pool with `code`; an empty field matches any.
 
-    `grant` > 0: not refused, but only so many instances are given. `of_fleet`: it is met by a
-    request for a fleet as a whole, and by no pool. `lost`: the launch is carried out, and the
+    `grant` > 0: the launch is not refused, but gets only so many instances. `of_fleet`: it applies
+    to a request for a fleet as a whole, and to no pool. `lost`: the launch is carried out, and the
     connection is closed before the answer.
     """
 
@@ -37,19 +37,19 @@ class Market:
         self._faults: list[CapacityFault] = []
 
     def inject(self, fault: CapacityFault) -> None:
-        """Add a fault behind those that wait already."""
+        """Append a fault to those that still wait."""
         with self._lock:
             self._faults.append(fault)
 
     def relent(self) -> None:
-        """Forget the faults that have not been met yet."""
+        """Forget the faults that have not applied yet."""
         with self._lock:
             self._faults.clear()
 
     def refusal(
         self, *, zone: str, instance_type: str, of_fleet: bool = False
     ) -> CapacityFault | None:
-        """The fault that this launch meets, counted down; None: it may go on."""
+        """The fault that applies to this launch, counted down; None: there is none."""
         return self._met(
             lambda fault: (
                 not fault.lost
@@ -59,7 +59,7 @@ class Market:
         )
 
     def loses_answer(self) -> bool:
-        """Whether the answer to this launch is not to arrive."""
+        """Whether the answer to this launch is lost."""
         return self._met(lambda fault: fault.lost and fault.count > 0) is not None
 
     def _met(self, meets: Callable[[CapacityFault], bool]) -> CapacityFault | None:

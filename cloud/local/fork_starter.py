@@ -14,7 +14,7 @@ from cloud.local.zygote import Request
 
 START_DEADLINE_S = 20.0
 TOLD_DEADLINE_S = 20.0
-"""So long after a worker's end its status may take: of a zygote that is stopped it never comes."""
+"""A worker's status may take so long after its end. From a stopped zygote it never comes."""
 _LOST = 255
 
 
@@ -34,8 +34,8 @@ class ForkedWorker:
         return self._pid
 
     def poll(self) -> int | None:
-        """None while it runs, else its exit status (negative: the signal; 255: not known, because
-        the zygote went first)."""
+        """None while it runs, otherwise its exit status (negative: the signal; 255: unknown,
+        because the zygote ended first)."""
         if self._status is not None:
             return self._status
         try:
@@ -53,8 +53,8 @@ class ForkedWorker:
         return self._status
 
     def wait(self) -> int:
-        """Its exit status, as of `poll`, once it has ended; 255, too, where the zygote does not
-        tell it then."""
+        """Its exit status as in `poll`, once it has ended; also 255 where the zygote does not
+        report it."""
         while (status := self.poll()) is None:
             tells = [] if self._server_went else [self._connection.fileno()]
             if self._pidfd is not None and self._alive():
@@ -64,7 +64,8 @@ class ForkedWorker:
         return status
 
     def kill(self) -> None:
-        """SIGKILL; safe when it is gone already, even when its number belongs to another now."""
+        """SIGKILL; safe when it is gone already, even when its number belongs to another process
+        now."""
         if self._pidfd is not None and self._status is None:
             try:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -72,7 +73,7 @@ class ForkedWorker:
                 return
 
     def close(self) -> None:
-        """Let go of the connection; the worker is not watched any more."""
+        """Close the connection; the worker is not watched any more."""
         self._connection.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
@@ -83,7 +84,7 @@ class ForkedWorker:
 
 
 class ForkStarter:
-    """Asks the zygote behind `socket_path` for one fork per worker. `log` gets the output."""
+    """Asks the zygote behind `socket_path` for one fork per worker. The output goes to `log`."""
 
     def __init__(self, *, socket_path: Path, entry: str, log: Path) -> None:
         self._socket_path = socket_path
@@ -98,9 +99,9 @@ class ForkStarter:
 
 
 def fork(socket_path: Path, request: Request, streams: Sequence[int] = ()) -> ForkedWorker:
-    """What the zygote forked for this request; `streams`: its input, output and errors, where the
-    request names no log. Raises BambooError when the zygote does not answer within 20 s or
-    refuses."""
+    """The fork that the zygote makes for this request. `streams` are its input, output and errors,
+    where the request names no log. Raises BambooError when the zygote does not answer within 20 s
+    or refuses."""
     connection, answer, rest = _asked(socket_path, request, streams, what="start a worker")
     pid = int(answer["pid"])
     connection.setblocking(False)
@@ -108,7 +109,7 @@ def fork(socket_path: Path, request: Request, streams: Sequence[int] = ()) -> Fo
 
 
 def log_to(socket_path: Path, log: Path) -> None:
-    """What the zygote itself says goes there from now on. Raises BambooError as `fork` does."""
+    """Send the zygote's own output there from now on. Raises BambooError as `fork` does."""
     request = Request(entry="", config={}, group=0, log=str(log))
     _asked(socket_path, request, (), what="open its log")[0].close()
 
@@ -122,7 +123,7 @@ def _asked(
         connection.connect(str(socket_path))
         line = request.line()
         sent = socket.send_fds(connection, [line], streams) if streams else 0
-        if sent < len(line):  # else it may have answered and gone
+        if sent < len(line):  # otherwise it may have answered and gone
             connection.sendall(line[sent:])
         received, rest = _first_line(connection)
         answer = json.loads(received)
@@ -139,7 +140,8 @@ def _asked(
 
 def _readable(descriptors: Sequence[int], timeout_s: float | None) -> bool:
     """Whether one of them has something to read, or its other side has ended, within that time
-    (None: whenever that is). Any numbers will do, where `select` takes those below 1024."""
+    (None: without a limit). Any descriptor number works, while `select` takes only those below
+    1024."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

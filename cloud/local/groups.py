@@ -20,8 +20,8 @@ _EMPTY_DEADLINE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceGroup:
-    """`leader` is the agent; its process id is the group's number. `pidfd` turns readable when the
-    agent ends."""
+    """`leader` is the agent, whose process id is the group's number. `pidfd` becomes readable when
+    the agent ends."""
 
     instance: InstanceId
     leader: subprocess.Popen[bytes]
@@ -33,7 +33,7 @@ class InstanceGroup:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a signal has ended the agent. It is not reaped: its number stays taken."""
+        """Whether a signal has ended the agent. It is not reaped, so its number stays taken."""
         found = os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found is not None and found.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
 
@@ -50,8 +50,8 @@ class InstanceGroup:
         self.kill()
         status = self.leader.wait(timeout=_EMPTY_DEADLINE_S)
         os.close(self.pidfd)
-        # A fork that was under way may have joined while the dead leader held the group open;
-        # after the reaping nobody can join any more.
+        # A fork that was under way may have joined while the dead leader kept the group open. After
+        # the reaping no process can join any more.
         end_s = time.monotonic() + _EMPTY_DEADLINE_S
         while signal_group(self.group, signal.SIGKILL) and time.monotonic() < end_s:
             time.sleep(0.005)
@@ -65,7 +65,7 @@ def signal_group(group: int, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return False  # macOS says so of a group that holds zombies alone
+        return False  # macOS answers so for a group that holds only zombies
     return True
 
 
@@ -77,9 +77,8 @@ def start_group(
     lifeline: int,
     log: Path,
 ) -> InstanceGroup:
-    """Start an agent as leader of a group of its own, in the host's session. `lifeline` becomes
-    its standard input: a pipe that ends when the host does. Where no
-    log can be opened, it has none."""
+    """Start an agent as leader of a group of its own, in the host's session. `lifeline` becomes its
+    standard input: a pipe that ends when the host does. Where no log can be opened, it has none."""
     with _opened(log) as output:
         leader = subprocess.Popen(
             list(command),
@@ -95,5 +94,5 @@ def start_group(
 def _opened(log: Path) -> BinaryIO:
     try:
         return open_to_append(log)
-    except OSError:  # a full disk, which may have room again before this instance needs any
+    except OSError:  # a full disk, which may have room again when the instance needs it
         return Path(os.devnull).open("ab")

@@ -1,11 +1,11 @@
 """The local cloud: the process that stands for AWS during a run on one machine.
 
-`… cloud.local.host MODULE…` starts a fork server that has imported the modules, and answers
-with Begun on standard output: so far it is no run's. It reads a HostConfig from standard input,
-starts all else that a run needs, and answers with Ready. Inside: moto and the metadata services in
-HTTP threads; a store, a fork server and a reaper as children; one process group per running
-instance. All decisions and all starts of processes are taken by the main thread's loop, which
-moto's threads only wake.
+`… cloud.local.host MODULE…` starts a fork server that has imported the modules, and answers with
+Begun on standard output. So far it belongs to no run. It reads a HostConfig from standard input,
+starts everything else that a run needs, and answers with Ready. Inside: moto and the metadata
+services in HTTP threads; a store, a fork server and a reaper as children; one process group per
+running instance. The main thread's loop makes all decisions and starts all processes; moto's
+threads only wake it.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from cloud.local.valkey import ValkeyChild, start_valkey
 _RESTARTS = 3
 _LONGEST_WAIT_S = 3600.0
 STORE_LOOK_S = 0.5
-"""How often it is seen whether the disk has room for the store again."""
+"""Seconds between two checks whether the disk has room for the store again."""
 
 log = logging.getLogger("bamboo.local-cloud")
 
@@ -73,25 +73,25 @@ class Host:
         self._detached = False
         self._alone_s, self._alone_until_s = 0.0, 0.0
         self._alone_end_s: float | None = None
-        # Before the mock is imported, which reads such settings even then.
+        # Before the mock is imported, because its import reads such settings.
         self._users_environment = leave_settings()
 
     def begin(self) -> Begun:
-        """Start the fork server, before it is known for which run; raises BambooError when it does
-        not come up."""
+        """Start the fork server, before its run is known. Raises BambooError when it does not come
+        up."""
         directory = self._directory
         self._reaper = services.start_reaper(directory=directory, lifeline=self._lifeline)
-        make_directory(directory)  # now that it is removed whoever is killed
+        make_directory(directory)  # the reaper now removes it, whatever is killed
         make_scratch(directory)
         self._zygote = self._start_zygote(None)
-        # moto takes a while to import: the fork server's imports run meanwhile.
+        # moto takes a while to import; the fork server imports at the same time.
         with loading.for_good():
             import cloud.local.mock_aws  # noqa: F401
         services.wait_for_zygote(self._zygote, log=None, launcher=0)
         return Begun(fork_server=str(zygote_of(directory)))
 
     def start(self, config: HostConfig) -> Ready:
-        """Start all other parts, for this run; raises BambooError when one does not come up."""
+        """Start all other parts, for this run. Raises BambooError when one does not come up."""
         from cloud.local.mock_aws import MockAws
 
         places = Places(directory=self._directory, run_dir=Path(config.run_dir))
@@ -145,7 +145,7 @@ class Host:
         )
 
     def serve(self) -> None:
-        """Serve until somebody asks for the end."""
+        """Serve until a shutdown is requested."""
         while not self._ending:
             for key, _ in self._selector.select(self._until_next_timer_s()):
                 key.data()
@@ -154,7 +154,7 @@ class Host:
         log.info("ending: %s", self._ending)
 
     def stop(self) -> None:
-        """End all instances, then the helpers. What is missed here the reaper finds."""
+        """End all instances, then the helpers. The reaper ends what is missed here."""
         self._control.close()
         self._instances.end_all()
         self._aws.stop()
@@ -189,7 +189,7 @@ class Host:
         return f"{FILE_REFERENCE}{self._places.store_url}"
 
     def _agent_environment(self) -> dict[str, str]:
-        """What every agent finds in its environment, besides its own metadata endpoint."""
+        """The environment of every agent, without its own metadata endpoint."""
         places, config = self._places, self._config
         return {
             **config.agent_environment,
@@ -243,14 +243,14 @@ class Host:
             return
         status, full = self._store.process.wait(), full_disk(self._places.run_dir)
         if full:
-            # It ends rather than answer for what is not on disk; that is not its fault.
+            # The store ends rather than answer for what is not on disk; that is not its fault.
             log.warning("the store ended with status %d: %s", status, full)
             self._after(STORE_LOOK_S, self._store_when_there_is_room)
         elif self._may_restart("store", status):
             self._restart_store()
 
     def _store_when_there_is_room(self) -> None:
-        """Workers train on meanwhile; how long a store may be away, the launcher knows."""
+        """Workers train on meanwhile. The launcher decides how long a store may be away."""
         if full_disk(self._places.run_dir):
             self._after(STORE_LOOK_S, self._store_when_there_is_room)
         else:
@@ -279,7 +279,7 @@ class Host:
     # ------------------------------------------------------------ what wakes the loop
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop as well
             os.write(self._wake_write, b"\0")
 
     def _woken(self) -> None:
@@ -295,13 +295,13 @@ class Host:
             self._end("the launcher is gone")
 
     def _hold(self, *, alone_s: float, until_s: float) -> None:
-        """A launcher of a detached run is here; what happens when it goes is told by it."""
+        """A launcher of a detached run is here; the call says what happens when it goes."""
         self._detached = True
         self._alone_s, self._alone_until_s = alone_s, until_s
         self._alone_end_s = None
 
     def _count_alone(self) -> None:
-        """The last launcher went: nobody may ever come again, so this must have an end."""
+        """The last launcher has gone. Another may never come, so this needs an end."""
         if self._ending:
             return
         until_s, now_s = self._alone_until_s, time.time()
@@ -324,7 +324,7 @@ class Host:
     def _until_next_timer_s(self) -> float | None:
         if not self._timers:
             return None
-        # The kernel takes no wait of a month; who wakes early looks again.
+        # The kernel refuses a wait of a month; after an early wake-up the loop waits again.
         return min(_LONGEST_WAIT_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _handle(self, request: Mapping[str, Any]) -> Answer:
@@ -349,14 +349,15 @@ class Host:
 
 
 def write_private(path: Path, text: str) -> None:
-    """A new file that its owner alone may read, from its first byte on."""
+    """Write a new file that only its owner can read, from its first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def read_config() -> HostConfig:
-    """The first line of standard input, byte by byte: what follows must stay in the pipe."""
+    """The first line of standard input, read byte by byte, because what follows must stay in the
+    pipe."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -367,7 +368,7 @@ def read_config() -> HostConfig:
 
 
 def log_to(log: Path, *, directory: Path) -> None:
-    """From now on what this process says goes there, and what the reaper has to say at the end."""
+    """Send the output of this process there from now on, and at the end the reaper's."""
     with open_to_append(log) as output:
         os.dup2(output.fileno(), 2)
     reaper.log_of(directory).symlink_to(log)

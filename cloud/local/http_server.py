@@ -1,8 +1,9 @@
-"""An HTTP server on the loopback for callers that show who they are, bounded before and after.
+"""An HTTP server on the loopback for callers that authenticate, with limits before and after that.
 
-Who has not shown it keeps a connection for STRANGER_S and a head of HEAD_BYTES at most, is refused
-before a body is read, and is the first to go where there are more connections than may be. Rule:
-whatever is read has a bound and a deadline, and no text of a caller is written to a log.
+A caller that has not authenticated keeps a connection for STRANGER_S and may send a head of
+HEAD_BYTES at most. It is refused before a body is read, and is the first to be disconnected where
+there are too many connections. Rule: everything that is read has a limit and a deadline, and no
+text of a caller goes to a log.
 """
 
 import socket
@@ -19,16 +20,16 @@ from socketserver import ThreadingMixIn
 from typing import Any
 
 STRANGER_S = 5.0
-"""So long may a connection last on which nobody has shown who it is."""
+"""How long a connection without authentication may last."""
 IDLE_S = 60.0
-"""So long may one whose caller is known wait for the next request, its head included."""
+"""How long an authenticated connection may wait for its next request, head included."""
 EXCHANGE_S = 30.0
-"""So long may such a caller take to send a body, or to read an answer."""
+"""How long an authenticated caller may take to send a body, or to read an answer."""
 HEAD_BYTES = 32 << 10
 _REFUSED_BODY_BYTES = 64 << 10
-"""So much of a body is read and forgotten, so that its sender comes to read why it was refused."""
+"""How much of a refused body is read and discarded, so that its sender gets to read the answer."""
 OVER = 16
-"""Connections beyond the most that may be there while others are on their way out."""
+"""Connections beyond the limit that may exist while others are being closed."""
 _LOOK_S = 0.05
 
 
@@ -47,8 +48,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. `headers` by lower-case names; those that are given twice are joined by a
-    comma. `hang_up` closes its connection before there is an answer."""
+    """One HTTP request. `headers` have lower-case names; repeated ones are joined by a comma.
+    `hang_up` closes its connection before there is an answer."""
 
     method: str
     path: str
@@ -61,8 +62,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handling:
-    """What is done with requests. `admit` sees one without its body, and gives the answer to who is
-    to be refused; `most_bytes` is how long its body may be; `answer` sees all of it."""
+    """How requests are handled. `admit` sees a request without its body, and returns an answer if
+    it refuses it. `most_bytes` limits its body, and `answer` sees all of it."""
 
     admit: Callable[[Request], Answer | None]
     most_bytes: Callable[[Request], int]
@@ -71,14 +72,14 @@ class Handling:
 
 @dataclass(slots=True, kw_only=True)
 class _Line:
-    """One connection: whether its caller is known, and when it is hung up on (monotonic)."""
+    """One connection: whether its caller is authenticated, and when it is closed (monotonic)."""
 
     until_s: float
     known: bool = False
 
 
 class LoopbackServer(ThreadingMixIn, HTTPServer):
-    """Serves at 127.0.0.1, a thread for each of `most` connections at once."""
+    """Serves at 127.0.0.1, with a thread for each of at most `most` connections."""
 
     daemon_threads = True
     block_on_close = False
@@ -99,7 +100,7 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
         return int(self.server_address[1])
 
     def server_bind(self) -> None:
-        """Without the look-up of the host's name that the library makes."""
+        """Bind without the library's look-up of the host's name."""
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
@@ -108,7 +109,7 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up on everybody; waits for the thread."""
+        """Close all connections; waits for the thread."""
         self.shutdown()
         self._thread.join(timeout=5.0)
         self.server_close()
@@ -117,7 +118,7 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
                 _hang_up(connection)
 
     def known(self, connection: socket.socket, *, until_s: float) -> None:
-        """Who calls there has shown who it is; hang up at `until_s`."""
+        """The caller of this connection is authenticated; close it at `until_s`."""
         with self._lock:
             if connection in self._lines:
                 self._lines[connection].known = True
@@ -126,7 +127,7 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
     # ------------------------------------------------------------ what the library calls
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection, at the cost of another one where there are too many."""
+        """Accept a connection, and close another one where there are too many."""
         with self._lock:
             if len(self._lines) >= self._most:
                 self._make_room()
@@ -145,16 +146,16 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Now and then: hang up on those whose time is over."""
+        """Now and then, close the connections whose time is over."""
         now_s = time.monotonic()
         with self._lock:
             for connection, line in self._lines.items():
                 if line.until_s <= now_s:
-                    line.until_s = inf  # its thread ends, and takes it from the list
+                    line.until_s = inf  # its thread ends, and removes it from the list
                     _hang_up(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went is no trouble; what else broke is written down, and answered."""
+        """A caller that has gone is no error. Anything else is logged, and answered."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
             return
@@ -168,7 +169,8 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
             return
 
     def _make_room(self) -> None:
-        """Strangers go first, then who waits; those that are answered stay."""
+        """Close callers without authentication first, then those that wait; never those being
+        answered."""
         waiting = [(line.known, line.until_s, one) for one, line in self._lines.items()]
         going = min((one for one in waiting if one[1] < inf), key=lambda one: one[:2], default=None)
         if going is not None:
@@ -177,7 +179,7 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads requests of one connection, one after the other."""
+    """Reads the requests of one connection, one after the other."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -196,8 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._serve()
 
     def _head(self) -> bytes:
-        """The next request's lines up to the empty one; nothing where there is no more, or it is
-        too long."""
+        """The next request's lines up to the empty one; nothing where there is none, or it is too
+        long."""
         head = b""
         while len(head) <= HEAD_BYTES:
             line = self.rfile.readline(HEAD_BYTES + 1)
@@ -244,8 +246,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.known(self.connection, until_s=time.monotonic() + IDLE_S)
 
     def _refuse(self, answer: Answer) -> None:
-        """Answer, and read a little of what is still being sent: bytes that nobody has read would
-        take the answer away from who sent them."""
+        """Answer, and read a little of what is still being sent: with unread bytes the sender would
+        lose the answer."""
         self.close_connection = True
         self._send(answer)
         self.connection.shutdown(socket.SHUT_WR)
@@ -271,15 +273,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def handle_expect_100(self) -> bool:
-        """Said later, to who is not refused."""
+        """Continue is sent later, to callers that are not refused."""
         return True
 
     def version_string(self) -> str:
-        """What it says of itself."""
+        """The server's name in its answers."""
         return "bamboo"
 
     def log_message(self, *_: object) -> None:
-        """Nothing: requests are many, and what a stranger sends is no text for a log."""
+        """Logs nothing: requests are many, and text of a stranger does not belong in a log."""
 
 
 _OURS = ("connection", "content-length", "date", "server", "transfer-encoding")
@@ -287,7 +289,7 @@ _OURS = ("connection", "content-length", "date", "server", "transfer-encoding")
 
 
 def _length(headers: Mapping[str, str]) -> int:
-    """Of the body, in bytes; -1 where it is not said in so many digits."""
+    """Length of the body in bytes; -1 where it is not given as plain digits."""
     said = headers.get("content-length", "0")
     plain = said.isascii() and said.isdigit() and len(said) <= 18
     return int(said) if plain and "transfer-encoding" not in headers else -1
@@ -302,7 +304,7 @@ def _unreadable(length: int, *, most: int) -> Answer | None:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Whoever reads or writes there comes to an end."""
+    """Close it, which ends reads and writes there."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,10 +1,10 @@
-"""Keeps process groups in step with moto's instances: what runs there runs here, and the reverse.
+"""Keeps process groups in step with moto's instances, in both directions.
 
-The agreement has two directions. An instance that moto shows running gets an agent; one that moto
-has ended is killed. An agent that a signal ended took its instance with it (that is what losing a
-machine looks like from here), so moto is told of an interruption; an agent that left by itself
-leaves its instance running, and billed, until somebody terminates it. What was first counts: an
-instance that was lost stays interrupted, however soon the launcher has it terminated thereupon.
+An instance that moto shows running gets an agent; one that moto has ended is killed. An agent that
+a signal ended took its instance with it (this is how the loss of a machine looks from here), so
+moto gets an interruption. An agent that left by itself leaves its instance running, and billed,
+until it is terminated. The first cause counts: an instance that was lost stays interrupted, however
+soon the launcher then terminates it.
 """
 
 import logging
@@ -26,7 +26,7 @@ from cloud.local.groups import InstanceGroup, start_group
 from cloud.local.journal import Journal
 from cloud.local.metadata import InstanceFacts, MetadataService
 
-if TYPE_CHECKING:  # moto takes a while to load: the host does, when the others are under way
+if TYPE_CHECKING:  # moto takes a while to load: the host imports it once its children are starting
     from cloud.local.mock_aws import MockAws, MockInstance
 
 TERMINATE_GRACE_S = 1.0
@@ -36,7 +36,7 @@ log = logging.getLogger("bamboo.local-cloud")
 
 @dataclass(slots=True, kw_only=True)
 class _Record:
-    """One instance, from its start on. `group` is None once its processes are buried."""
+    """One instance, from its start on. `group` is None once its processes are reaped."""
 
     seen: "MockInstance"
     log: Path
@@ -123,7 +123,7 @@ class Instances:
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
         """Take an instance as the cloud does, after a notice if `notice_s` > 0. Raises InputError
-        when it does not run."""
+        when it is not running."""
         record = self._running(instance)
         if notice_s <= 0:
             self._interrupt(record, notice_s=0.0, cause=cause)
@@ -139,7 +139,7 @@ class Instances:
         return record
 
     def end_all(self) -> None:
-        """SIGTERM to every group, a short grace, SIGKILL; the journal closes."""
+        """SIGTERM to every group, a short grace, SIGKILL; then close the journal."""
         groups = [r.group for r in self._records.values() if r.group is not None]
         for group in groups:
             group.terminate()
@@ -161,7 +161,7 @@ class Instances:
                 region=seen.region,
                 instance_type=seen.instance_type,
                 lifecycle=seen.lifecycle,
-                # Where a process of this machine is reached, whatever the mock calls its place.
+                # The address of a process on this machine, whatever zone the mock has it in.
                 private_ip="127.0.0.1",
                 user_data=seen.user_data,
             )
@@ -202,7 +202,8 @@ class Instances:
             self._take(record, notice_s=notice_s, cause=cause, stamp=True)
 
     def _who_was_first(self, record: _Record) -> str:
-        """The cause of an end that moto already shows: whose loss led to it, the cloud took."""
+        """The cause of an end that moto already shows. If the end followed a loss, the cloud took
+        the instance."""
         instance = record.seen.instance
         lost = (
             record.group.is_lost
@@ -215,7 +216,7 @@ class Instances:
         return "interrupted"
 
     def _take(self, record: _Record, *, notice_s: float, cause: str, stamp: bool) -> None:
-        """Kill the group now; its burial follows when the kernel reports the agent's end."""
+        """Kill the group now; it is reaped when the kernel reports the agent's end."""
         instance = record.seen.instance
         if record.group is not None:
             if stamp:

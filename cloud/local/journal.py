@@ -1,4 +1,5 @@
-"""The files in a run's directory that the local cloud writes: what was billed, what was killed."""
+"""The files in a run's directory that the local cloud writes: what is billed, and what was
+killed."""
 
 import json
 import logging
@@ -16,8 +17,8 @@ log = logging.getLogger("bamboo.local-cloud")
 
 class Journal:
     """Appends JSON lines: `cloud.jsonl` (instances from start to end, for the bill) and
-    `kills.jsonl` (a stamp just before each kill). Belongs to one thread. What a full disk does not
-    take waits until it does: nobody's instance ends for want of a line."""
+    `kills.jsonl` (a stamp just before each kill). Belongs to one thread. A line that does not fit
+    on a full disk waits until it does; no instance ends because of it."""
 
     def __init__(self, run_dir: Path) -> None:
         self._kills_file = run_dir / "kills.jsonl"
@@ -40,8 +41,9 @@ class Journal:
         _append(self._cloud, start_record(instance, pool, at_s=at_s, usd_per_hour=usd_per_hour))
 
     def ended(self, *, instance: InstanceId, cause: str) -> None:
-        """An instance is gone: `interrupted` by the cloud, `terminated` by us, or the `end` of
-        the local cloud itself. Never before its start, though the clock was set back meanwhile."""
+        """An instance is gone: `interrupted` by the cloud, `terminated` by us, or by the `end` of
+        the local cloud itself. The time is never before its start, even if the clock was set back
+        meanwhile."""
         ended_s = max(time.time(), self._began_s.pop(instance, 0.0))
         _append(self._cloud, end_record(instance, at_s=ended_s, cause=cause))
 
@@ -63,7 +65,7 @@ class Journal:
 
     def is_stamped(self, instance: InstanceId) -> bool:
         """Whether a kill of this instance was noted, here or by a worker (which names its node)
-        that was about to take its own instance away."""
+        that was about to kill its own instance."""
         for line in self._kills_file.read_text(encoding="utf-8").splitlines():
             try:
                 stamp = json.loads(line)
@@ -75,7 +77,7 @@ class Journal:
         return False
 
     def close(self) -> None:
-        """Write what waits, if there is room; else it is lost."""
+        """Write the waiting lines if there is room; otherwise they are lost."""
         for file in (self._cloud, self._kills):
             try:
                 file.close()

@@ -1,8 +1,8 @@
-"""Ties a program that knows nothing of us to the life of its parent, then becomes that program.
+"""Ties a foreign program to the life of its parent, then becomes that program.
 
-`… cloud.local.lifeline PARENT_PID PROGRAM ARG…` asks the kernel for SIGKILL when the parent
-ends (Linux: PR_SET_PDEATHSIG, which survives exec) and replaces itself by PROGRAM. The parent must
-start it from its main thread: the kernel watches the thread that forked.
+`… cloud.local.lifeline PARENT_PID PROGRAM ARG…` asks the kernel for SIGKILL when the parent ends
+(Linux: PR_SET_PDEATHSIG, which survives exec) and replaces itself by PROGRAM. The parent must start
+it from its main thread: the kernel watches the thread that forked.
 """
 
 import ctypes
@@ -16,8 +16,8 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int) -> None:
     """Have the kernel send SIGKILL to this process when `parent` ends; end now if it has already.
 
-    Raises OSError when the kernel refuses. Does nothing but the second half where there is no
-    prctl: the reaper ends what is left there.
+    Raises OSError when the kernel refuses. Where there is no prctl it does only the second half,
+    and the reaper ends what is left.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

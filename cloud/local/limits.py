@@ -1,14 +1,14 @@
-"""What the system allows the processes of a run on this machine, against what they need.
+"""What the system allows the processes of a run on this machine, and what they need.
 
 Measured on 2026-11-26, 2 cores, torch 2.13 (CPU), grids of 2 to 16 nodes, 1 and 2 pipelines, both
 transports, at the fullest moment of a run: open files of the store 12 and 7 a node (and 32 that it
 keeps free), of a worker 19 and 6 a node, of the host 15 and 2 a node; tasks (threads) 10 and 16 a
 node of one torch thread, none of them for a core (a worker is forked, and starts threads of numpy's
-linear algebra only where a user's layer calls that); address space of a worker 0.7 GiB beside what
-its node holds, of the host 0.6 GiB and 33 MiB a node. The needs below have some room over that.
+linear algebra only where a user's layer calls that); address space of a worker 0.7 GiB on top of
+what its node holds, of the host 0.6 GiB and 33 MiB a node. The needs below are somewhat above that.
 
-Rule: a limit that the process may raise by itself, it raises; what is less than the need even then
-is said in one line with value, need and remedy.
+Rule: a limit that the process may raise itself is raised. One that is still below the need is
+reported in one line with value, need and remedy.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 
 _MIB, _GIB = 1 << 20, 1 << 30
 STORE_FILE_BYTES = 80 * _MIB
-"""The embedded store writes its log anew when it has 64 MiB."""
+"""The embedded store rewrites its log at 64 MiB."""
 LIBRARY_BYTES = _GIB // 2
 """Of the address space; code that processes share takes 0.4 GiB of it."""
 NUMPY_THREADS = 64
@@ -31,25 +31,26 @@ class Need:
     """What the fullest process of a run needs, and what all of them need together (`tasks`)."""
 
     nodes: int
-    """That may be there at once."""
+    """How many may exist at once."""
     descriptors: int
     tasks: int
     address_bytes: int
     data_bytes: int
-    """Of the address space, what can be written and belongs to one process."""
+    """The writable part of the address space that belongs to one process."""
     file_bytes: int
 
 
 def need_of(*, nodes: int, threads: int, cores: int, node_bytes: int, file_bytes: int) -> Need:
-    """Of a run with so many `nodes` and torch `threads` each, that may use so many `cores`.
-    `node_bytes`: what the fullest node holds; `file_bytes`: the longest file that the run writes,
-    the store's log beside. Pure."""
-    there = nodes + 1  # one that is replaced while it is still there
+    """The need of a run with so many `nodes` of `threads` torch threads each, which may use so many
+    `cores`. `node_bytes` is what the fullest node holds, `file_bytes` the longest file that the run
+    writes apart from the store's log. Pure."""
+    there = nodes + 1  # a node that is being replaced may still exist
     address_bytes = max(_GIB + 40 * _MIB * there, _GIB + 2 * node_bytes)
     return Need(
         nodes=nodes,
         descriptors=56 + 8 * there,
-        # numpy's linear algebra has a thread for each core in the two that look at the layers.
+        # In the two processes that look at the layers, numpy's linear algebra has a thread per
+        # core.
         tasks=24 + 2 * min(cores, NUMPY_THREADS) + there * (16 + threads),
         address_bytes=address_bytes,
         data_bytes=address_bytes - LIBRARY_BYTES,
@@ -58,15 +59,15 @@ def need_of(*, nodes: int, threads: int, cores: int, node_bytes: int, file_bytes
 
 
 def connections_of(instances: int) -> int:
-    """How many the host's HTTP server may have at once, those of strangers among them: an instance
-    has one, the launcher some. What the host needs itself stays free (`instances`: twice the
-    nodes)."""
+    """How many connections the host's HTTP server may have at once, including those of strangers:
+    an instance has one, the launcher some. What the host itself needs stays free (`instances`:
+    twice the nodes)."""
     return 16 + 2 * instances
 
 
 def raised(which: int, need: int) -> int:
-    """The soft limit (RLIM_INFINITY: none), raised to `need` as far as the hard one allows it: who
-    is started from here on inherits that."""
+    """The soft limit (RLIM_INFINITY: none), raised to `need` as far as the hard limit allows.
+    Processes that are started from here on inherit it."""
     soft, hard = resource.getrlimit(which)
     reach = need if hard == resource.RLIM_INFINITY else min(need, hard)
     if soft == resource.RLIM_INFINITY or soft >= reach:
@@ -77,7 +78,7 @@ def raised(which: int, need: int) -> int:
 
 def tasks_left(uid: int, *, proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
     """How many more processes and threads this user, and the control group of this process, may
-    have; None: no limit is known. The user's limit is none for root."""
+    have; None: no limit is known. The user's limit does not apply to root."""
     left = [_left_in_group(proc, groups)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     if uid != 0 and hard != resource.RLIM_INFINITY:
@@ -105,13 +106,13 @@ def _left_in_group(proc: Path, groups: Path) -> int | None:
         most = (groups / own / "pids.max").read_text().strip()
         taken = (groups / own / "pids.current").read_text().strip()
     except OSError:
-        return None  # the root group, or no version 2: none that is known
+        return None  # the root group, or no version 2: no limit is known
     return None if most == "max" else max(0, int(most) - int(taken))
 
 
 def wrong_with(need: Need, *, uid: int | None = None) -> str:
-    """The first limit that is less than the need, in a line with its remedy; "" where all are
-    enough. Soft limits are raised on the way."""
+    """The first limit that is below the need, in a line with its remedy; "" where all are enough.
+    Soft limits are raised on the way."""
     for which, words in _LIMITS.items():
         wanted = getattr(need, words.field)
         allowed = raised(which, wanted)
@@ -132,7 +133,7 @@ def wrong_with(need: Need, *, uid: int | None = None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Words:
-    """How a limit is spoken of. `unit`: bytes that `ulimit` counts it in; 0: it counts numbers."""
+    """The words for a limit. `unit`: bytes that `ulimit` counts it in; 0: it counts numbers."""
 
     field: str
     name: str

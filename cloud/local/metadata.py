@@ -1,9 +1,9 @@
 """The metadata service of every local instance, with the contract of the real one.
 
 `respond` is a plain function of a request and the present time; the server gives each instance a
-path prefix of its own, which holds a key that nobody else is told. Contract: PUT /latest/api/token
-needs the TTL header; a GET without a live token is 401; what is not there (a notice, above all) is
-404.
+path prefix of its own, which contains a key that only the instance gets. Contract: PUT
+/latest/api/token needs the TTL header; a GET without a live token is 401; what does not exist
+(above all a notice) is 404.
 """
 
 import json
@@ -22,12 +22,12 @@ MAX_TTL_S = 21600
 ROLE = "bamboo-node"
 PREFIX = "/imds/"
 MOST_TOKENS = 16
-"""Of one instance at a time; the oldest go."""
+"""For one instance at a time; the oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A status, a text body, and the headers beside the content type."""
+    """A status, a text body, and the headers besides the content type."""
 
     status: int
     body: str = ""
@@ -36,7 +36,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFacts:
-    """What an instance may know of itself. Notice times are Unix seconds, None: no notice."""
+    """What an instance may know of itself. Notice times are Unix seconds; None: no notice."""
 
     instance: InstanceId
     zone: ZoneId
@@ -60,7 +60,7 @@ class _Served:
 
 class MetadataService:
     """All instances' facts and tokens. Safe from several threads. `role_token` is the session token
-    in the credentials of the instances' role: what the mock of AWS asks of each caller."""
+    in the credentials of the instances' role, which the mock of AWS requires of each caller."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -69,7 +69,7 @@ class MetadataService:
         self.role_token = secrets.token_urlsafe(32)
 
     def add(self, facts: InstanceFacts) -> str:
-        """Serve an instance from now on; the path prefix, which only it is told."""
+        """Serve an instance from now on. Returns its path prefix, which only the instance gets."""
         served = _Served(facts=facts, key=secrets.token_hex(16))
         with self._lock:
             self._served[facts.instance] = served
@@ -89,7 +89,7 @@ class MetadataService:
         )
 
     def advise(self, instance: InstanceId) -> None:
-        """Show `instance` that it is at a raised risk, without a notice."""
+        """Give `instance` rebalance advice, without a notice."""
         now_s = self._now()
         self._show(instance, lambda facts: replace(facts, rebalance_noticed_at_s=now_s))
 
@@ -122,7 +122,7 @@ class MetadataService:
                 served.facts = change(served.facts)
 
     def _of(self, path: str) -> tuple[_Served | None, str]:
-        """Whose path it is, and what stands below its prefix."""
+        """The instance of a path, and the rest of the path below its prefix."""
         name, _, below = path.removeprefix(PREFIX).partition("/")
         instance, _, key = name.rpartition("-")
         served = self._served.get(instance)
@@ -150,7 +150,7 @@ class MetadataService:
 
 
 def document(facts: InstanceFacts, path: str, *, now_s: float, role_token: str) -> str | None:
-    """The text below `/latest/` for an instance, or None where there is nothing (404)."""
+    """The text below `/latest/` for an instance, or None where there is none (404)."""
     identity = {
         "instanceId": facts.instance,
         "availabilityZone": facts.zone,
@@ -188,7 +188,7 @@ def _rebalance(facts: InstanceFacts) -> str | None:
 
 
 def _credentials(now_s: float, token: str) -> str:
-    """Role credentials in the real form; the mock of this run takes the token, and no other."""
+    """Role credentials in the real form; the mock of this run accepts this token and no other."""
     return json.dumps(
         {
             "Code": "Success",
@@ -203,6 +203,6 @@ def _credentials(now_s: float, token: str) -> str:
 
 
 def _timestamp(unix_s: float) -> str:
-    """Whole seconds in UTC, as the real service writes them; rounded down: never too late."""
+    """Whole seconds in UTC, as the real service writes them; rounded down, so never too late."""
     whole = int(unix_s)
     return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

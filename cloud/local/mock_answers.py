@@ -1,4 +1,4 @@
-"""Answers of the mock that moto does not give, as text: errors, quotas, spot prices."""
+"""Answers that the mock gives in place of moto, as text: errors, quotas, spot prices."""
 
 import json
 import uuid
@@ -23,12 +23,12 @@ def refusal(code: str, message: str, *, status: str = "") -> Answer:
 
 
 def forbidden(code: str, message: str) -> Answer:
-    """Nothing is done for who asks."""
+    """The refusal of a caller for which nothing is done."""
     return refusal(code, message, status="403 Forbidden")
 
 
 def quota(quotas: Mapping[str, float], body: bytes) -> Answer:
-    """What GetServiceQuota says; of a code that is not listed, 0."""
+    """The answer of GetServiceQuota; 0 for a code that is not listed."""
     asked = json.loads(body)
     value = quotas.get(asked["QuotaCode"], 0.0)
     text = json.dumps({"Quota": {**asked, "Unit": "None", "Value": value}})

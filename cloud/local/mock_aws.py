@@ -1,10 +1,10 @@
-"""The AWS of a local run: moto in this process, with what moto lacks put in front of it.
+"""The AWS of a local run: moto in this process, with a layer in front for what moto lacks.
 
-One HTTP server on the loopback answers the EC2 API and, below `/imds/`, the metadata services, to
-who shows the session token of the run's role or the key of an instance. In front of moto stand:
-what may be asked, how many instances there may be, refusals for lack of capacity, lost answers,
-spot prices, quotas, idempotent client tokens, and a CreateFleet that goes through its pools. This
-is the one file that looks inside moto; requests to it are taken one at a time.
+One HTTP server on the loopback answers the EC2 API and, below `/imds/`, the metadata services.
+Callers need the session token of the run's role or the key of an instance. The layer in front of
+moto has: which calls are allowed, how many instances there may be, refusals for lack of capacity,
+lost answers, spot prices, quotas, idempotent client tokens, and a CreateFleet that goes through its
+pools. This is the only file that looks inside moto; requests to moto are served one at a time.
 """
 
 import os
@@ -35,7 +35,7 @@ from cloud.local.mock_calls import (
 from cloud.local.mock_fleets import FleetAsked, FleetPool, fleet_created, fleet_id, instance_ids
 from cloud.local.mock_repeats import no_such_entity, of_the_gone
 
-# moto reads this when it makes its first backend: thousands of images that nobody asks for.
+# moto reads this when it makes its first backend: thousands of images that are never used.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 
 from moto.ec2.models import ec2_backends
@@ -75,11 +75,14 @@ class MockInstance:
 
 
 class MockAws:
-    """The HTTP server and the handles the host needs. `on_change` is called, from a request's
-    thread, after each request that may have started or ended instances. `quotas`: vCPUs by code;
-    of all others the account has 0, as a new one. `calls`: what may be asked, as `service:Action`
-    or `service:*`. `most_instances`: that were started here and run at once. Callers sign with any
-    key, and with the session token of the metadata service's role."""
+    """The HTTP server and the handles that the host needs.
+
+    `on_change` is called, from a request's thread, after each request that may have started or
+    ended instances. `quotas` are vCPUs by code; all others are 0, as in a new account. `calls` are
+    the allowed calls, as `service:Action` or `service:*`. `most_instances` limits how many of the
+    instances started here run at once. Callers sign with any key, and with the session token of the
+    metadata service's role.
+    """
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class MockAws:
 
     @property
     def token(self) -> str:
-        """The session token that callers show."""
+        """The session token that callers use."""
         return self._metadata.role_token
 
     def start(self) -> None:
@@ -125,13 +128,14 @@ class MockAws:
         self._server.stop()
 
     def instances(self) -> tuple[MockInstance, ...]:
-        """All instances ever started for a run, ended ones included; an account may have others."""
+        """All instances ever started for a run, ended ones included; the account may have
+        others."""
         with self._moto_lock:
             return tuple(_seen(one) for one in _moto_instances() if _is_of_a_run(one))
 
     def interrupt(self, instance: InstanceId, *, even_ended: bool = False) -> bool:
-        """Take an instance the way the cloud does; False when it is not live any more, unless
-        `even_ended`: the cloud had taken it before somebody ended it."""
+        """Take an instance the way the cloud does. Returns False when it is not live any more,
+        unless `even_ended`: then the cloud had taken it before it was ended."""
         with self._moto_lock:
             for found in _moto_instances():
                 if found.id == instance and (even_ended or found.state in _LIVE_STATES):
@@ -144,8 +148,8 @@ class MockAws:
         return False
 
     def _admit(self, request: Request) -> Answer | None:
-        """The answer to who is not of this run, before a body is read. A browser is never one: it
-        names the origin of its page, or asks for another host's name."""
+        """The answer to a caller that does not belong to this run, before a body is read. A browser
+        never does: it sends the origin of its page, or asks for another host's name."""
         port = self._server.port
         if "origin" in request.headers or request.headers.get("host") not in (
             f"127.0.0.1:{port}",
@@ -213,7 +217,7 @@ class MockAws:
         return max(0, self._most_instances - len(live & self._started))
 
     def _terminate_instances(self, environ: Environ) -> Answer:
-        """Ending what has ended changes nothing; moto would forget when it ended and why."""
+        """Ending an ended instance changes nothing. moto would forget when it ended and why."""
         ended = [
             (one, one.state_reason, one._reason)
             for one in _moto_instances()
@@ -225,7 +229,7 @@ class MockAws:
         return answer
 
     def _once(self, form: Mapping[str, str], environ: Environ, perform: Perform) -> Answer:
-        """Start what is asked for, or tell what the same token started before."""
+        """Start what is requested, or answer with what the same token started before."""
         token = form.get("ClientToken", "")
         answer = self._answers_by_token.get(token)
         if answer is None:
@@ -257,12 +261,13 @@ class MockAws:
         return f"this local cloud runs {self._most_instances} instances at once and no more"
 
     def _create_fleet(self, form: Mapping[str, str], environ: Environ) -> Answer:
-        """Through the pools in the order of their priority, as many of each as there are. moto
-        itself takes the first pool for all, and knows no errors; it keeps the fleet's record."""
+        """Go through the pools in the order of their priority, and start as many of each as there
+        are. moto itself takes the first pool for all, and knows no errors; it keeps the fleet's
+        record."""
         asked = FleetAsked.read(form)
         if (fault := self._market.refusal(zone="", instance_type="", of_fleet=True)) is not None:
             return refusal(fault.code, "the fleet as a whole is refused")
-        # Of capacity 0, as moto would fill it otherwise; and without the tags of its instances.
+        # With capacity 0, as moto would fill it otherwise; and without the tags of its instances.
         kept = self._ask_moto_for(asked.record(form), environ)
         if not kept.ok:
             return kept
@@ -289,7 +294,7 @@ class MockAws:
         return fleet_created(fleet, given, errors, market=asked.market)
 
     def _delete_fleets(self, form: Mapping[str, str], environ: Environ) -> Answer:
-        """With the instances that each started, of which moto does not know."""
+        """Delete fleets with the instances that each started, which moto does not know."""
         for key, fleet in form.items():
             names = self._of_fleet.pop(fleet, ()) if key.startswith("FleetId.") else ()
             if names and form.get("TerminateInstances") == "true":
@@ -299,7 +304,7 @@ class MockAws:
         return self._ask_moto_for({**form, "TerminateInstances": "false"}, environ)
 
     def _create_template(self, environ: Environ) -> Answer:
-        """moto would give what is started from a template the tags of the template itself."""
+        """moto would give the tags of the template itself to what is started from it."""
         answer = self._ask_moto(environ)
         for backend in _moto_backends():
             for template in backend.launch_templates.values():
@@ -312,7 +317,7 @@ class MockAws:
     def _remove_role(self, environ: Environ) -> Answer:
         try:
             return self._ask_moto(environ)
-        except ValueError:  # so does moto break on a role that is not in the profile
+        except ValueError:  # moto raises it for a role that is not in the profile
             return no_such_entity("The role is not in the instance profile.")
 
     def _ask_moto_for(self, form: Mapping[str, str], environ: Environ) -> Answer:
@@ -342,7 +347,7 @@ def _is_form(request: Request) -> bool:
 
 
 def _environ(request: Request) -> Environ:
-    """The request as moto takes it."""
+    """The request in the form that moto takes."""
     host, _, port = request.headers["host"].rpartition(":")
     target = f"{request.path}?{request.query}" if request.query else request.path
     environ: Environ = {

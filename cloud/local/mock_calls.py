@@ -1,7 +1,7 @@
 """Which call of which service a request is, and which calls a run makes of the mock of AWS. Pure.
 
-Rule: a request that could be read in two ways is none. The library behind the mock reads further
-fields than these, and offers pages of its own, so what it is handed says one thing alone.
+Rule: a request that could be read in two ways is rejected. The library behind the mock reads more
+fields than these, and offers pages of its own, so it gets only requests with one meaning.
 """
 
 import re
@@ -27,9 +27,9 @@ RUN_CALLS = frozenset(
         "ec2:TerminateInstances",
     }
 )
-"""What `cloud.ec2.provider` asks for, and nothing else."""
+"""The calls that `cloud.ec2.provider` makes, and no others."""
 MOST_INSTANCES = 64
-"""That may be there at once where nobody says how many: more than one machine has room for."""
+"""How many may exist at once by default: more than one machine has room for."""
 
 _SIGNED_FOR = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[\w.-]+/\d{8}/[a-z0-9-]+/([a-z0-9-]+)/aws4_request,.*"
@@ -39,14 +39,14 @@ _TARGET = "x-amz-target"
 
 
 def service_of(headers: Mapping[str, str]) -> str:
-    """The service that a request is signed for; "" where that is not to be seen."""
+    """The service that a request is signed for; "" where that cannot be seen."""
     found = _SIGNED_FOR.fullmatch(headers.get("authorization", ""))
     return found[1] if found else ""
 
 
 def call_of(request: Request, form: Mapping[str, list[str]]) -> str:
-    """`service:Action` as a policy writes it, of a service without actions `service:METHOD`; "" of
-    what is none. `form`: the fields of the body."""
+    """`service:Action` as a policy writes it, or `service:METHOD` for a service without actions; ""
+    for a request that is neither. `form` has the fields of the body."""
     service, actions = service_of(request.headers), form.get("Action", [])
     target = request.headers.get(_TARGET, "")
     if not service or len(actions) + bool(target) > 1:
@@ -61,11 +61,11 @@ def call_of(request: Request, form: Mapping[str, list[str]]) -> str:
 
 
 def is_among(call: str, calls: Collection[str]) -> bool:
-    """Whether a call stands there, by itself or with all of its service (`service:*`)."""
+    """Whether a call is allowed, by itself or with all of its service (`service:*`)."""
     service = call.partition(":")[0]
     return bool(call) and (call in calls or f"{service}:*" in calls)
 
 
 def offers(service: str, calls: Collection[str]) -> bool:
-    """Whether any call of that service stands there."""
+    """Whether any call of that service is allowed."""
     return bool(service) and any(call.partition(":")[0] == service for call in calls)

@@ -1,5 +1,5 @@
-"""CreateFleet of the mock: what a request asks for, and the answer, with errors and instances in
-one. Only instant fleets, of one market and one launch template, as Bamboo asks for them."""
+"""CreateFleet of the mock: what a request asks for, and the answer, which may have both errors and
+instances. Only instant fleets of one market and one launch template, as Bamboo requests them."""
 
 import re
 import uuid
@@ -36,7 +36,7 @@ class FleetAsked:
     pools: tuple[FleetPool, ...]
     template: Mapping[str, str]
     tags: Mapping[str, str]
-    """As the fields of a request for instances."""
+    """In the form of the fields of a request for instances."""
 
     @classmethod
     def read(cls, form: Mapping[str, str]) -> "FleetAsked":
@@ -67,7 +67,7 @@ class FleetAsked:
         )
 
     def record(self, form: Mapping[str, str]) -> dict[str, str]:
-        """The request that leaves moto with the fleet and its tags, and starts nothing."""
+        """The request that makes moto keep the fleet and its tags, and start nothing."""
         kept = {k: v for k, v in form.items() if not k.startswith("TagSpecification.")}
         empty = {"TargetCapacitySpecification.TotalTargetCapacity": "0"}
         return {**kept, **_tags(form, ("fleet",)), **empty}
@@ -93,7 +93,7 @@ class FleetAsked:
 
 
 def _tags(form: Mapping[str, str], kinds: Sequence[str]) -> dict[str, str]:
-    """The tag specifications of these kinds, counted anew."""
+    """The tag specifications of these kinds, numbered from 1 again."""
     found: dict[str, str] = {}
     specified = ((_TAGS.fullmatch(key), kind) for key, kind in form.items())
     numbers = sorted(match[1] for match, kind in specified if match and kind in kinds)
@@ -111,7 +111,7 @@ def instance_ids(body: bytes) -> list[str]:
 
 
 def fleet_id(body: bytes) -> str:
-    """Of the fleet that moto made."""
+    """The id of the fleet that moto made."""
     (found,) = re.findall(r"<fleetId>([^<]+)</fleetId>", body.decode())
     return str(found)
 

@@ -1,8 +1,8 @@
-"""What AWS says of a removal that was asked for again after it was done, where moto says something
-else. Who lost the first answer takes these words, and no others, for done. Pure.
+"""What AWS answers to a repeated removal of what is gone already, where moto answers something
+else. A client that lost the first answer takes only these words for done. Pure.
 
-Seen by destroying the stack with every first answer lost: the AWS provider asks again, and stopped
-half-way at each of these.
+Found by destroying the stack with every first answer lost: Terraform's AWS provider repeats the
+call, and stopped half-way at each of these.
 """
 
 import uuid
@@ -13,26 +13,26 @@ from cloud.local.mock_answers import XML_NAMESPACE, refusal
 
 
 def of_the_gone(form: Mapping[str, str], answer: Answer) -> Answer:
-    """The answer to the request `form`, moto's own where AWS says the same."""
+    """The answer to the request `form`; moto's own where AWS answers the same."""
     if answer.ok:
         return answer
     match form.get("Action"):
         case "DeleteLaunchTemplate" if "LaunchTemplateId" in form and b"NotFound" in answer.body:
-            # moto says that its name is not known, whatever it was asked by.
+            # moto says that its name is not known, whatever the request named it by.
             return refusal(
                 "InvalidLaunchTemplateId.NotFound",
                 f"The specified launch template, with template ID {form['LaunchTemplateId']}, "
                 "does not exist.",
             )
         case "DeleteLaunchTemplate" if "LaunchTemplateName" in form:
-            # moto says that it was given no name.
+            # moto says that the request has no name.
             return refusal(
                 "InvalidLaunchTemplateName.NotFoundException",
                 "The specified launch template, with template name "
                 f"{form['LaunchTemplateName']}, does not exist.",
             )
         case "DeleteVpcEndpoints" if b"InvalidRoute.NotFound" in answer.body:
-            # moto takes away the endpoint's routes once more.
+            # moto deletes the endpoint's routes a second time.
             return _endpoints_gone()
     return answer
 
@@ -46,7 +46,7 @@ def _endpoints_gone() -> Answer:
 
 
 def no_such_entity(message: str) -> Answer:
-    """What IAM says of what is not there."""
+    """What IAM answers for what does not exist."""
     body = (
         '<ErrorResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/"><Error>'
         f"<Type>Sender</Type><Code>NoSuchEntity</Code><Message>{message}</Message></Error>"

@@ -1,6 +1,6 @@
 """Whether the mock of AWS can be reached over the loopback, and what is wrong where it cannot.
 
-Rule: asked without any of the user's proxies or AWS settings; each question has a deadline.
+Rule: the user's proxies and AWS settings are not used; each question has a deadline.
 """
 
 import errno
@@ -17,7 +17,7 @@ _STOPPED_STATES = "Tt"
 
 
 def loopback_trouble() -> str:
-    """ "" or, where this machine does not reach itself at 127.0.0.1, a sentence and the remedy."""
+    """Why this machine does not reach itself at 127.0.0.1, with the remedy; "" where it does."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,
@@ -32,8 +32,8 @@ def loopback_trouble() -> str:
 
 
 def mock_trouble(url: str, *, pid: int) -> str:
-    """ "" or, where the mock at `url` in process `pid` gives no answer of any kind, a sentence with
-    the cause and the remedy."""
+    """Why the mock at `url` in process `pid` does not answer at all, with the remedy; "" where it
+    does."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(
         place.hostname or "", place.port, timeout=REACH_DEADLINE_S

@@ -1,8 +1,8 @@
 """The last watcher of a local cloud: when the host ends, however it ends, leave nothing behind.
 
-`… cloud.local.reaper DIRECTORY` waits until its standard input ends (only the host holds
-the other end), then kills every other process of its session, removes the run's temporary
-directory and goes. An orderly end takes the same road and finds nothing left to kill.
+`… cloud.local.reaper DIRECTORY` waits until its standard input ends (only the host holds the other
+end), then kills every other process of its session, removes the run's temporary directory and
+exits. After an orderly end it does the same and finds nothing left to kill.
 """
 
 import os
@@ -20,7 +20,7 @@ _GRACE_S = 0.2
 
 
 def log_of(directory: Path) -> Path:
-    """A link to where the reaper is to write what it has to say; until it is there, to its standard
+    """A link to the file for the reaper's output; until it exists, the output goes to its standard
     error."""
     return directory / "log"
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
         pass  # only the end of the file means anything
     session, own = os.getsid(0), os.getpid()
     log = log_of(Path(directory)).resolve()
-    # The host may still be on its way out: what it ends itself must not look like a leftover.
+    # The host may still be exiting, and what it ends itself must not look like a leftover.
     time.sleep(_GRACE_S)
     left = kill_members(session, spare=own, deadline_s=KILL_DEADLINE_S)
     remove_directory(Path(directory))

@@ -1,13 +1,13 @@
 """Whether a disk has room for what a local cloud writes: its store ends when there is none.
 
-Rule: a store is started only where it can write, else it would end with its next record, and so on.
+Rule: a store is started only where it can write; otherwise it would end with its next record again.
 """
 
 import os
 from pathlib import Path
 
 ROOM_BYTES = 1 << 20
-"""With less than this a disk counts as full."""
+"""A disk with less free space counts as full."""
 
 
 def free_bytes(folder: Path) -> int:
@@ -17,7 +17,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def full_disk(folder: Path) -> str:
-    """ "" or, where the disk of `folder` is full, a sentence that says so and what to do."""
+    """A sentence where the disk of `folder` is full, with what to do; "" where it is not."""
     free = free_bytes(folder)
     if free >= ROOM_BYTES:
         return ""

@@ -1,4 +1,4 @@
-"""The helper processes beside the instances: reaper, fork server, store. Started by the host's
+"""The helper processes besides the instances: reaper, fork server, store. Started by the host's
 main thread, each tied to the host's life by a pipe or by the kernel."""
 
 import os
@@ -18,8 +18,8 @@ _STOP_DEADLINE_S = 2.0
 
 
 def start_reaper(*, directory: Path, lifeline: int) -> subprocess.Popen[bytes]:
-    """Start the last watcher; until the directory leads to a log, it writes to the host's own
-    standard error."""
+    """Start the last watcher. Until the directory has the link to a log, it writes to the host's
+    own standard error."""
     return subprocess.Popen(
         interpreter("cloud.local.reaper", str(directory)),
         stdin=lifeline,
@@ -36,7 +36,7 @@ def start_zygote(
     log: Path | None,
     environment: Mapping[str, str] = os.environ,
 ) -> subprocess.Popen[bytes]:
-    """Start the fork server, and in this environment all workers to come; it is of use once
+    """Start the fork server; it and all workers to come get this environment. It is ready once
     `wait_for_zygote` has returned. Without a log it writes to this process's standard error."""
     socket_path.unlink(missing_ok=True)
     with nullcontext() if log is None else open_to_append(log) as output:
@@ -53,8 +53,8 @@ def start_zygote(
 def wait_for_zygote(
     zygote: subprocess.Popen[bytes], *, log: Path | None, launcher: int | None = None
 ) -> None:
-    """Wait until the modules are imported. `launcher` is a pipe whose end means that nobody waits
-    for this cloud any more. Raises BambooError with the end of its log, where it has one."""
+    """Wait until the modules are imported. `launcher` is a pipe that ends when no process waits for
+    this cloud any more. Raises BambooError with the end of its log, where it has one."""
     end_s = time.monotonic() + ZYGOTE_READY_DEADLINE_S
     received = b""
     assert zygote.stdout is not None

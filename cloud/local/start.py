@@ -1,4 +1,5 @@
-"""The launcher's side of the local cloud: start it, find it again, end it, prove it gone."""
+"""The launcher's side of the local cloud: start it, find it again, end it, and make sure that it is
+gone."""
 
 import contextlib
 import os
@@ -54,28 +55,29 @@ class LocalCloud:
 
     @cached_property
     def token(self) -> str:
-        """The session token that its mock of AWS asks for. Raises BambooError when the cloud does
+        """The session token that its mock of AWS requires. Raises BambooError when the cloud does
         not answer."""
         return self.control.token()
 
     end_s = 15.0
-    """So long may it take to end its instances in order; ending it ends them too."""
+    """How long it may take to end its instances in order; ending the cloud ends them too."""
 
     def record(self) -> Mapping[str, Any]:
         """What `endpoint.json` keeps of it."""
         return {"cloud": asdict(self.ready)}
 
     def prepare(self) -> None:
-        """All of it was started. Raises BambooError where its mock cannot be reached from here."""
+        """Everything was started already. Raises BambooError where its mock cannot be reached from
+        here."""
         if trouble := self.unreachable():
             raise BambooError(trouble)
 
     def unreachable(self) -> str:
-        """ "" or, where its mock of AWS gives no answer of any kind, what is wrong with it."""
+        """What is wrong with its mock of AWS where that does not answer at all, else ""."""
         return mock_trouble(self.endpoint_url, pid=self.pid)
 
     def not_ended(self, error: StillLive) -> BambooError:
-        """What is to be said of instances that were not seen to end."""
+        """The error for instances that were not seen to end."""
         return BambooError(
             f"instances may still be running ({error.names}): their local cloud, process "
             f"{self.pid}, did not end them within {self.end_s:g} s; it is ended itself now, "
@@ -88,14 +90,14 @@ class LocalCloud:
 
     @property
     def has_store(self) -> bool:
-        """Whether the run's store is its own embedded one, not one that the user named."""
+        """Whether the run has its own embedded store, and not one that the user named."""
         return self.store_url.startswith(f"unix://{self.socket_dir}/")
 
     def alive(self) -> bool:
         """Whether its host process runs."""
         if self._process is not None:
             return self._process.poll() is None
-        # Read from an old file, the number may be another's by now; the directory's name is not.
+        # In an old file the number may be another process's by now; the directory's name is not.
         return self.socket_dir.exists() and is_member(self.pid, self.pid)
 
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> None:
@@ -104,10 +106,10 @@ class LocalCloud:
         Raises BambooError when it does not answer."""
         held, self._held = self._held, self.control.hold(alone_s=alone_s, until_s=until_s)
         if held is not None:
-            held.close()  # only now: it was never alone
+            held.close()  # only now, so that it was never without a launcher
 
     def release(self) -> None:
-        """Hold it no longer; safe to call again."""
+        """Stop holding it; safe to call again."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -116,8 +118,9 @@ class LocalCloud:
             self._asks = None
 
     def stop(self, *, deadline_s: float = STOP_DEADLINE_S) -> None:
-        """End it in order, then by force, and see that no process of its session and no directory
-        is left. Safe to call again. Raises BambooError naming what is left at the deadline."""
+        """End it in order, then by force, and make sure that no process of its session and no
+        directory is left. Safe to call again. Raises BambooError naming what is left at the
+        deadline."""
         if self._process is None and not self.socket_dir.exists():
             return  # the reaper removes it last of all
         end_s = time.monotonic() + deadline_s
@@ -128,8 +131,8 @@ class LocalCloud:
         while not self._ended() and time.monotonic() < end_s - (deadline_s - patience_s):
             time.sleep(0.02)
         left = kill_members(self.pid, spare=0, deadline_s=end_s - time.monotonic())
-        # Only when the reaper itself was killed is there a directory left to remove here. What was
-        # killed just now may take a moment to be seen gone, and have written there to the last.
+        # A directory is left to remove here only when the reaper itself was killed. A process that
+        # was killed just now may be visible for a moment, and may have written there until then.
         end_s = time.monotonic() + SEEN_GONE_S
         while not self._gone() and time.monotonic() < end_s:
             remove_directory(self.socket_dir)
@@ -144,7 +147,7 @@ class LocalCloud:
         return self._ended() and not self.socket_dir.exists()
 
     def _ended(self) -> bool:
-        """Whether no process of it runs, its reaper included."""
+        """Whether none of its processes runs, its reaper included."""
         if self._process is not None and self._process.poll() is None:
             return False
         return not members(self.pid)
@@ -167,16 +170,16 @@ def start_local_cloud(
     calls: Collection[str] = RUN_CALLS,
     deadline_s: float = READY_DEADLINE_S,
 ) -> LocalCloud:
-    """Start a local cloud for one run, or let the one that has `begun` be this run's, and wait
-    until all of it answers.
+    """Start a local cloud for one run, or give the run the one that has `begun`, and wait until all
+    of it answers.
 
-    It ends when this process does, unless `LocalCloud.hold` says otherwise. `store_url` empty: an
-    embedded Valkey whose data lies in `run_dir/store`. Nodes read another store's URL from a
-    private file; `LocalCloud.store_url` is then `store_reference`. `agent_command` empty:
-    `bamboo agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as
-    spot prices; of `most_instances` at once, to these `calls` (`service:Action`) alone.
-    Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
-    where it cannot run at all.
+    It ends when this process does, unless `LocalCloud.hold` says otherwise. With an empty
+    `store_url` it starts an embedded Valkey whose data is in `run_dir/store`. Nodes read another
+    store's URL from a private file; `LocalCloud.store_url` is then `store_reference`. An empty
+    `agent_command` means `bamboo agent`. `spot_usd_per_hour` (type -> zone -> USD/h) is what the
+    mock answers as spot prices. The mock runs `most_instances` at once and answers only `calls`
+    (`service:Action`). Raises BambooError with the end of its log when it is not ready by
+    `deadline_s`, InputError where it cannot run at all.
     """
     end_s = time.monotonic() + deadline_s
     begun = begun or begin_local_cloud(preload, deadline_s=deadline_s)

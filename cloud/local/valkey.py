@@ -27,7 +27,7 @@ _SOCKET_PATH_LIMIT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValkeyChild:
-    """A running server; `url` is what clients take."""
+    """A running server; `url` is what clients connect to."""
 
     process: subprocess.Popen[bytes]
     socket_path: Path
@@ -107,7 +107,8 @@ def _settings(*, data_dir: Path, socket_path: Path) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """As its settings have a text: none of its bytes ends the quotes or the line."""
+    """The path quoted as in the server's settings: none of its bytes ends the quotes or the
+    line."""
     plain = b"/._-" + string.ascii_letters.encode() + string.digits.encode()
     return '"' + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in os.fsencode(path)) + '"'
 
@@ -124,7 +125,7 @@ def _wait_until_it_answers(child: ValkeyChild) -> None:
 
 
 def _answers(socket_path: Path) -> bool:
-    """One PING; while the server still loads its log it answers with an error, not a PONG."""
+    """Send one PING; while the server still loads its log it answers with an error, not a PONG."""
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1.0)

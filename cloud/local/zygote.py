@@ -1,12 +1,12 @@
 """A fork server: modules are imported once, then the look at a model and every worker start as
 forks of this process.
 
-`… cloud.local.zygote SOCKET MODULE…` imports the modules, listens on a unix socket and
-forks one child per connection. A request is one JSON line, Request; the answers are two JSON lines:
-`{"pid": n}` at once and `{"exit": status}` when the child ends (negative: the signal).
+`… cloud.local.zygote SOCKET MODULE…` imports the modules, listens on a unix socket and forks one
+child per connection. A request is one JSON line, Request; the answers are two JSON lines: `{"pid":
+n}` at once and `{"exit": status}` when the child ends (negative: the signal).
 
-Rules: one thread for ever (a fork of a threaded process inherits locks that nobody opens again);
-it runs no code of the user's, whatever its children run; it kills nothing but what is left of a
+Rules: it always has one thread (a fork of a threaded process inherits locks that no thread will
+release); it runs no code of the user's, whatever its children run; it kills only what is left of a
 child's own group; it ends when its standard input ends, which the host holds.
 """
 
@@ -41,9 +41,10 @@ class Request:
     """Fork a child, put it into process group `group` (of this session), send its output to the
     file `log` and call `entry` (`package.module:function`) with `config`.
 
-    Group 0 is one of its own: nothing is left of that when the end of the child is told. Without
-    a log three descriptors come with the request: its input, output and errors. Without an entry
-    nothing is forked: what the server itself says goes to `log` from then on."""
+    Group 0 means a new group, of which nothing is left when the end of the child is reported.
+    Without a log three descriptors come with the request: its input, output and errors. Without an
+    entry nothing is forked, and the server's own output goes to `log` from then on.
+    """
 
     entry: str
     config: Mapping[str, str]
@@ -51,12 +52,12 @@ class Request:
     log: str
 
     def line(self) -> bytes:
-        """The request as it goes over the wire."""
+        """The request as it is sent."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def parse(cls, line: bytes) -> "Request":
-        """The request of a wire line; raises ValueError when it is none."""
+        """The request in a line; raises ValueError when it is malformed."""
         try:
             raw = json.loads(line)
             return cls(
@@ -73,7 +74,7 @@ class Request:
 class _Child:
     connection: socket.socket
     leads: bool
-    """Whether its group is its own."""
+    """Whether it has a group of its own."""
 
 
 class Zygote:
@@ -140,7 +141,7 @@ class Zygote:
             child = self._children.pop(ended.si_pid)
             if child.leads:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(ended.si_pid, signal.SIGKILL)  # before it can be another's number
+                    os.killpg(ended.si_pid, signal.SIGKILL)  # before its number is reused
             _, status = os.waitpid(ended.si_pid, 0)
             with child.connection:
                 _answer(child.connection, {"exit": os.waitstatus_to_exitcode(status)})
@@ -153,7 +154,7 @@ class Zygote:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # A group that has gone means that the instance was taken meanwhile: the call fails.
+            # Without its group the instance was taken meanwhile, and the call fails.
             os.setpgid(0, request.group)
             self._close_inherited(connection)
             if request.log:
@@ -181,8 +182,8 @@ class Zygote:
 
 
 def run_entry(entry: str, config: Mapping[str, str]) -> int:
-    """Call `package.module:function` with `config`; its result as an exit status: None is 0, words
-    go to standard error and are 1."""
+    """Call `package.module:function` with `config`. Its result becomes an exit status: None is 0,
+    text goes to standard error and is 1."""
     module, _, function = entry.partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(config)
@@ -209,8 +210,8 @@ def _no_input() -> None:
 
 
 def _read_line(connection: socket.socket, streams: list[int]) -> bytes:
-    """The line of a request, within its deadline, however slowly it comes: meanwhile nobody else is
-    served. The descriptors that come with it are added to `streams`."""
+    """The line of a request, within its deadline, however slowly it comes: meanwhile no other
+    request is served. The descriptors that come with it are added to `streams`."""
     line, end_s = b"", time.monotonic() + _READ_DEADLINE_S
     while not line.endswith(b"\n"):
         left_s = end_s - time.monotonic()
@@ -228,7 +229,7 @@ def _read_line(connection: socket.socket, streams: list[int]) -> bytes:
 
 
 def _answer(connection: socket.socket, message: Mapping[str, object]) -> None:
-    # An asker that is gone needs no answer: its child learns of that by its own pipe.
+    # A caller that is gone needs no answer; the child notices by its own pipe.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps(message).encode() + b"\n")
 
