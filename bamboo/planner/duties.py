@@ -46,7 +46,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """The work of these instances between these times is lost, and is done again."""
+    """Work of instances in steps between these times is lost, and is done again."""
 
     since_s: float
     until_s: float

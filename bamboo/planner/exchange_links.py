@@ -14,7 +14,8 @@ from bamboo.topology.assignment import Assignment
 def exchange_link(
     assignment: Assignment, zone_of: Mapping[NodeId, ZoneId], links: ZoneLinks
 ) -> Link | None:
-    """The slowest link of the exchange, for which all owners wait; None if it crosses no zone."""
+    """The longest latency and the lowest rate of the exchange, for which all owners wait; None if
+    it crosses no zone."""
     stages = assignment.grid.stages
     columns = (assignment.owners[stage::stages] for stage in range(stages))
     zones = {frozenset(zone_of.get(owner, ZoneId("")) for owner in column) for column in columns}

@@ -119,7 +119,7 @@ STATE_WORDS = "parameters, gradient and two moments"
 
 
 def parse_gpus(text: str) -> GpuTable:
-    """Read the TOML text of the table. Raises ValueError when it is none."""
+    """Read the TOML text of the table. Raises ValueError if it is not one."""
     raw = tomllib.loads(text)
     if raw.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"the table of GPUs has schema {raw.get('schema_version')!r}, not 1")

@@ -147,8 +147,8 @@ class StepFloor:
     ) -> tuple[float, ...]:
         """The exchange of each stage: an owner sends every peer its partials of that peer's part,
         and the result of its own part. Each pair has a link of its own, and all links share the
-        node's send rate. `link`: the slowest link between zones that the owners of any stage
-        have."""
+        node's send rate. `link`: the longest latency and the lowest rate between zones that
+        the owners of any stage have."""
         peers, work = grid.pipelines - 1, self._workload
         if not peers:
             return (0.0,) * grid.stages
