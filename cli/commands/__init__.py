@@ -1,1 +1,1 @@
-"""One file per verb; each has a `command`, imported only when that verb is called."""
+"""One file per command; each has a `command`, which is imported only when it is called."""

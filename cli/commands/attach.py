@@ -1,4 +1,4 @@
-"""`bamboo attach`: watch a run that goes on elsewhere, and see that it has a launcher."""
+"""`bamboo attach`: watch a run that goes on elsewhere, and make sure that it has a launcher."""
 
 import json
 import sys

@@ -83,7 +83,7 @@ def command(
 
 
 def _check_fit(job: JobConfig) -> None:
-    """Raise InputError for a job that must fail, by its own settings, in such a swarm."""
+    """Raise InputError for a job whose own settings make it fail in such a swarm."""
     if job.cloud.provider != "local":
         raise InputError.at(
             file=job.file,

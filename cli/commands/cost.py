@@ -1,4 +1,4 @@
-"""`bamboo cost`: what a job could be rented as and come to, or what a run did."""
+"""`bamboo cost`: what a job could be rented as and would cost, or what a run cost."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def command(
 
 
 def _refuse_for_a_run() -> None:
-    """Raises InputError for what would mean nothing."""
+    """Raises InputError for options that mean nothing for a run."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""

@@ -1,4 +1,4 @@
-"""`bamboo doctor`: look at what a run needs and at what bills; change nothing."""
+"""`bamboo doctor`: check what a run needs and what is billed; change nothing."""
 
 import json
 from dataclasses import replace
@@ -72,6 +72,6 @@ def _checks(
 
 
 def _left_overs() -> list[Check]:
-    """Where runs can have left any."""
+    """The check of the places where runs may have left something."""
     there = places()
     return [leftovers_check(there)] if there else []

@@ -1,4 +1,4 @@
-"""`bamboo init`: make the stack in your account, and write down what stands there, for its jobs."""
+"""`bamboo init`: make the stack in your account, and write what it has into the account file."""
 
 import json
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ def _destroy(source: str, *, yes: bool, as_json: bool) -> int:
     chosen = with_chosen(Path(source), ())
     try:
         cloud = cloud_of(read_outputs(source))
-    except InputError:  # one that was not made whole says nothing of itself
+    except InputError:  # a stack that was not completed has no outputs
         cloud = {"region": chosen.get("region", JobConfig().cloud.region), "bucket": ""}
     region, bucket = str(cloud["region"]), str(cloud["bucket"])
     if not unmake_stack(Path(source), region, bucket, yes=yes, note=note):
@@ -82,7 +82,7 @@ def _destroy(source: str, *, yes: bool, as_json: bool) -> int:
         return 1
     path = account_file()
     ours = path.exists() and not _differences(cloud, force=True)
-    if ours:  # one that says something else is of another stack
+    if ours:  # otherwise it belongs to another stack
         path.unlink()
     if as_json:
         echo_result(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
@@ -117,7 +117,7 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
             f"{path} is there already, with another {', '.join(differ)}; "
             "--force replaces it, BAMBOO_CONFIG names another file"
         )
-    # Of an earlier release, it lacks what a stack says of itself since.
+    # A stack of an earlier release lacks the outputs that were added since.
     written = not there or bool(differ) or not cloud.keys() <= account_defaults().keys()
     if written:
         try:
@@ -138,7 +138,7 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
 
 
 def _differences(cloud: Mapping[str, Any], *, force: bool) -> list[str]:
-    """The keys in which the file says something else; what it lacks of its own bucket is none."""
+    """The keys in which the file differs; a missing bucket of its own is no difference."""
     try:
         before = account_defaults()
     except InputError:

@@ -25,7 +25,7 @@ from cli.views.trace import trace_body, trace_text
 
 
 def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
-    """The plan before a start, a line or several each."""
+    """The plan before a start, each item a line or several."""
     run, planned, played = prepared.run, prepared.planned, prepared.trace
     weights = prepared.weights
     if not verbose:

@@ -1,4 +1,4 @@
-"""`bamboo launcher`: what `launch --detach` and `attach` start; a verb that people do not type."""
+"""`bamboo launcher`: what `launch --detach` and `attach` start; people do not call it."""
 
 import click
 

@@ -18,7 +18,7 @@ from cli.views.logs import log_body, log_line
 
 POLL_S = 0.2
 BRING_EVERY_S = 10.0
-"""How often the bucket of a run in an account is asked for more."""
+"""How often the bucket of a run in an account is checked for more."""
 STORE = "store"
 
 
@@ -65,7 +65,7 @@ def _over(folder: runs.RunFolder) -> bool:
 
 
 def _moment(line: tuple[str, str]) -> float:
-    """Events by their time; what processes wrote as text comes after, file by file."""
+    """Events by their time; text output of processes comes after them, file by file."""
     try:
         return EventRecord.from_json(line[1]).t_s
     except InputError:
@@ -73,16 +73,16 @@ def _moment(line: tuple[str, str]) -> float:
 
 
 def _files(folder: runs.RunFolder, node: str) -> Iterator[Path]:
-    """Event files first, then what the processes wrote; by name."""
+    """Event files first, then the output of processes; by name."""
     for pattern in ("events/*.jsonl", "logs/*.log", "logs/*/*.log"):
         for path in sorted(folder.path.glob(pattern)):
-            # The store's own chatter only for those who ask for it.
+            # The store's own log is shown only on request.
             if _source(path).startswith(node) and (node or path.stem != STORE):
                 yield path
 
 
 def _source(path: Path) -> str:
-    """Who wrote it: a node in an account has a folder of its own."""
+    """The name of the writer: a node in an account has a folder of its own."""
     return path.stem if path.parent.name in ("events", "logs") else path.parent.name
 
 

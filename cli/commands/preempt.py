@@ -1,4 +1,4 @@
-"""`bamboo preempt`: take away the instance that owns a stage."""
+"""`bamboo preempt`: take the instance that owns a stage."""
 
 import click
 

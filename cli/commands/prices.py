@@ -1,4 +1,4 @@
-"""`bamboo prices`: what instances cost, how old each price is and where it is from."""
+"""`bamboo prices`: what instances cost, how old each price is and where it comes from."""
 
 import json
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""`bamboo profile`: what each layer of a job takes, in time and bytes, here or on a named GPU."""
+"""`bamboo profile`: time and bytes of each layer of a job, on this machine or on a named GPU."""
 
 import json
 from functools import partial

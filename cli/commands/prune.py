@@ -1,4 +1,4 @@
-"""`bamboo prune`: take the oldest ended runs off the disk."""
+"""`bamboo prune`: remove the oldest ended runs from the disk."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def command(*, keep: int, yes: bool, as_json: bool) -> int:
     for folder in old:
         try:
             removing.remove(folder)
-        except InputError as error:  # the others go all the same
+        except InputError as error:  # the others are removed all the same
             del bytes_of[folder.id]
             if folder.path.exists():
                 code = error.exit_code

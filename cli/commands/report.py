@@ -1,4 +1,4 @@
-"""`bamboo report`: a run as one HTML file, to look at or to hand on; also as a picture."""
+"""`bamboo report`: a run as one HTML file, to read or to share; also as a picture."""
 
 import json
 import time

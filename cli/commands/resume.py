@@ -1,5 +1,5 @@
-"""`bamboo resume`: go on with a run that ended early, from its newest good checkpoint, or longer
-than it was to."""
+"""`bamboo resume`: continue a run that ended early, from its newest good checkpoint, or train it
+longer than planned."""
 
 import json
 import sys

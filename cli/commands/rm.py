@@ -1,4 +1,4 @@
-"""`bamboo rm`: take an ended run off the disk."""
+"""`bamboo rm`: remove an ended run from the disk."""
 
 import json
 

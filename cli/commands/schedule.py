@@ -1,4 +1,4 @@
-"""`bamboo schedule`: draw a pipeline schedule as text, and say what it costs.
+"""`bamboo schedule`: draw a pipeline schedule as text, with its figures.
 
 Rule: everything shown comes from the symbolic dry run; nothing is started or measured.
 """
@@ -27,7 +27,7 @@ COLUMNS = (
     "loss, of up to two steps; of the shadow: redundant forwards held at most, FR and BR done"
 )
 MAX_OPERATIONS = 50_000
-"""Above this the drawing helps nobody, and the dry run takes seconds."""
+"""Above this the drawing is useless, and the dry run takes seconds."""
 
 
 @click.command("schedule")

@@ -87,7 +87,7 @@ def command(
     """Simulate a job on a spot market: steps, losses, dollars and value."""
     if swarm is not None:
         _refuse("--swarm", lambda name: name not in SWARM_TAKES)
-        from cli.swarming import run_swarm  # nobody else waits for the swarm
+        from cli.swarming import run_swarm  # only the swarm needs this import
 
         raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
     if preset is not None:
@@ -125,12 +125,12 @@ def command(
 
 
 def _refuse(what: str, refused: Callable[[str], bool]) -> None:
-    """Raises InputError for what was given on the command line and would mean nothing."""
+    """Raises InputError for options on the command line that would mean nothing."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        # An argument that is not given has that source, too.
+        # An argument that was not given has that source, too.
         if given and context.params[name] is not None and refused(name):
             said = parameter.opts[0] if isinstance(parameter, click.Option) else "a JOB"
             raise InputError(

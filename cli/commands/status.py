@@ -1,4 +1,4 @@
-"""`bamboo status`: where a run stands and who does what."""
+"""`bamboo status`: the state of a run, and what each node does."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""`bamboo stop`: end a run at its next step boundary, from another terminal, and see that nothing
-of it is left in an account."""
+"""`bamboo stop`: end a run at its next step boundary, from another terminal, and make sure that
+nothing of it is left in an account."""
 
 import json
 import time
@@ -18,7 +18,7 @@ from cli.run_status import job_of
 from cli.stop_wish import ask_to_stop, await_stop, stop_elsewhere
 
 RECEIPT_S = 180.0
-"""How long its launcher may then take to see every instance gone."""
+"""How long its launcher may then take until every instance is gone."""
 LOOK_S = 0.1
 
 
@@ -64,7 +64,7 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
 
 
 def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
-    """At its step boundary where it can be told to; then by tag, where it is in an account."""
+    """Stop it at a step boundary where that is possible; then by tag, if it is in an account."""
     exact = next((f for f in runs.own_runs(runs.home()) if f.id == run), None)
     if region and exact is None:
         asked = "" if no_wait else stop_elsewhere(run_id(run), region)
@@ -86,10 +86,10 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
 
 
 def _checked_region(folder: runs.RunFolder, asked: str) -> str:
-    """Where a run is to be ended. Raises InputError for another region than its own."""
+    """The region in which to end a run. Raises InputError for another region than its own."""
     try:
         its_own = _region_of(folder)
-    except InputError:  # a damaged run names none
+    except InputError:  # the folder of a damaged run names none
         if asked:
             return asked
         raise
@@ -99,29 +99,29 @@ def _checked_region(folder: runs.RunFolder, asked: str) -> str:
 
 
 def _holds(folder: runs.RunFolder) -> bool:
-    """Whether anything may be there of a run without a receipt; one whose start into an account was
-    cut off has left its login and boot files before it had an endpoint."""
+    """Whether a run without a receipt may hold anything there. If its start into an account was cut
+    off, it has left its login and boot files before it had an endpoint."""
     if folder.endpoint.exists():
         return True
     try:
         return bool(_region_of(folder))
-    except InputError:  # a damaged run names none
+    except InputError:  # the folder of a damaged run names none
         return False
 
 
 def _region_of(folder: runs.RunFolder) -> str:
-    """Of the account that it was launched into; "" for a local run."""
+    """The region of the account that it was launched into; "" for a local run."""
     return cloud.region if (cloud := job_of(folder).cloud).provider == "ec2" else ""
 
 
 def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:
-    """Ask a run that lives to stop, and wait until it has. Raises InputError for one that does not
+    """Request a live run to stop, and wait until it has. Raises InputError for a run that does not
     live, BambooError for one that does not stop."""
     with live_store(folder) as store:
         ask_to_stop(store)
         detached = sites.outlives_its_launcher(folder)
         if detached:
-            background.keep(folder)  # somebody has to end its instances
+            background.keep(folder)  # it needs a launcher to end its instances
         if no_wait:
             return None, "asked to stop"
         state = await_stop(store, folder.id)
@@ -131,7 +131,7 @@ def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | 
 
 
 def _await_receipt(folder: runs.RunFolder) -> None:
-    """Its launcher works in the background: wait until it has ended everything, and said so."""
+    """Wait until its launcher in the background has ended everything and written the receipt."""
     end_s = time.monotonic() + RECEIPT_S
     while not folder.receipt.exists():
         if time.monotonic() > end_s:
@@ -143,6 +143,6 @@ def _await_receipt(folder: runs.RunFolder) -> None:
 
 
 def _say(run: str, outcome: Outcome | None, sentence: str, *, as_json: bool) -> None:
-    """What became of the wish; no outcome: nobody waited for it."""
+    """Print the result of the request; without an outcome the command did not wait for it."""
     body = {"run": run, "outcome": outcome, "sentence": sentence}
     echo_result(json.dumps(body) if as_json else f"{run}: {sentence}")

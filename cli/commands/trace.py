@@ -22,7 +22,7 @@ _PATH = click.Path(path_type=Path)
 
 
 def _writes(command: F) -> F:
-    """The options of what is written."""
+    """The options of the file that is written."""
     for option in (
         click.option("--force", is_flag=True, help="Replace OUT where it is there."),
         click.option(

@@ -1,5 +1,5 @@
-"""`bamboo verify`: is the run, or a segment of it, bit for bit what a calm one gives; were its
-decisions right; was each sample used once?"""
+"""`bamboo verify`: compare a run, or a segment of it, bit by bit with a calm one; recompute its
+decisions; check that each sample was used once."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
 
 
 def _first_and_stop(segment: str) -> tuple[int, int]:
-    """A and B of `A:B`. Raises InputError when it is nothing of the kind."""
+    """A and B of `A:B`. Raises InputError for any other form."""
     found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", segment)
     if found is None:
         raise InputError(
@@ -84,7 +84,7 @@ def _check_ended(folder: runs.RunFolder) -> None:
 
 
 def _check_receipt(folder: runs.RunFolder) -> None:
-    """Raise InputError where the run has not ended, as far as its folder says."""
+    """Raise InputError where the run has not ended, as far as its folder shows."""
     if not folder.receipt.exists():
         lock.refuse_while_led(folder)
         raise InputError(
@@ -95,6 +95,6 @@ def _check_receipt(folder: runs.RunFolder) -> None:
 
 
 def _tell(step: int, steps: int) -> None:
-    """A counter on the terminal's error stream; nothing where nobody watches."""
+    """A counter on the terminal's error stream; nothing where that is not a terminal."""
     if sys.stderr.isatty():
         echo(f"verified: step {step}/{steps}", err=True, nl=step == steps, over=True)
