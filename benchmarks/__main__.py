@@ -1,7 +1,8 @@
 """All benchmarks, or some by name, one after the other: `python -m benchmarks [PART ...]`.
 
-Rule: each part is a process of its own, says what it does as it does it, and is ended with all that
-it started when its time is over; one that fails stops no other, and the table at the end says so.
+Rule: each part is a process of its own and prints what it does as it does it. When its time is over
+it is ended with everything that it started. A part that fails stops no other, and the table at the
+end says so.
 """
 
 import argparse
@@ -22,10 +23,11 @@ from benchmarks.report import RESULTS
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT.parent / "shared" / "traces" / "bamboo-p3.csv"
 FACTOR = 4.0
-"""A part may take so many times what it took on two quiet cores."""
+"""A part may take so many times as long as on two quiet cores."""
 TO_END_S = 60.0
 QUIET_LOAD, QUIET_WITHIN_S = 1.0, 240.0
-"""The load average of a minute, from 32 busy processes down to one, takes three and a half."""
+"""The load average of a minute takes three and a half minutes to fall from 32 busy processes to
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ def main() -> int:
 
 
 def played(part: Part, trace: Path) -> tuple[str, float, str]:
-    """What came of it, in how many minutes, and the result file that is new."""
+    """The result of a part, its minutes, and its new result file."""
     if part.traced and not trace.exists():
         return "no trace", 0.0, f"(give --trace; {trace.name} is not there)"
     wait_for_quiet()
@@ -130,7 +132,7 @@ def played(part: Part, trace: Path) -> tuple[str, float, str]:
 
 
 def missed(result: Path) -> str:
-    """How many of a result's claims are not reached, in brackets; "" of one without claims."""
+    """How many of a result's claims are not met, in brackets; "" for a result without claims."""
     made = json.loads(result.read_text()).get("claims")
     if not made:
         return ""
@@ -139,7 +141,7 @@ def missed(result: Path) -> str:
 
 
 def wait_for_quiet() -> None:
-    """Until the part before has left the load average, or for as long as that takes."""
+    """Wait until the part before has left the load average, or for as long as that can take."""
     until_s = time.monotonic() + QUIET_WITHIN_S
     while os.getloadavg()[0] > QUIET_LOAD and time.monotonic() < until_s:
         time.sleep(1.0)
@@ -151,13 +153,14 @@ def written() -> dict[str, float]:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """With all of its session, whatever became of itself: asked first, then made to."""
+    """End it with all of its session, even if it has ended itself: by request first, then by
+    force."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TO_END_S)
-    finally:  # who asks twice does not want to wait
+    finally:  # a second interrupt skips the wait
         for pid in in_session(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -165,11 +168,11 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def in_session(session: int) -> list[int]:
-    """Its processes, in whatever group they are."""
+    """The processes of a session, in whatever group they are."""
     out = []
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended just now
-            # After the name, which may hold anything: state, parent, group, session.
+        with contextlib.suppress(OSError):  # it has just ended
+            # After the name, which may contain anything: state, parent, group, session.
             if int(file.read_text().rpartition(")")[2].split()[3]) == session:
                 out.append(int(file.parent.name))
     return out

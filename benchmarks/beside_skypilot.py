@@ -1,12 +1,12 @@
-"""SkyPilot's ranking of instance types beside that of `bamboo cost`, for a job and a price list.
+"""SkyPilot's ranking of instance types and that of `bamboo cost`, for a job and a price list.
 
     python -m benchmarks.beside_skypilot [--job examples/gpt2-xl-300usd.toml] [--seeds 6]
 
 SkyPilot's optimizer is asked for as many nodes of one GPU as the job has stages, on spot or on
 demand, over the types of our catalogue that have one GPU and a spot price. It ranks by dollars per
-hour; so would anybody who only knows prices. `bamboo cost` is asked for each of these types: how
-many nodes of it hold the model, how fast they are, what preemptions cost, and so how many samples
-a dollar buys (all modelled or simulated, as its own text says). The prices are the same on both
+hour, as one does who only knows prices. `bamboo cost` is asked for each of these types: how many
+nodes of it hold the model, how fast they are, what preemptions cost, and so how many samples a
+dollar buys (all modelled or simulated, as its own text says). The prices are the same on both
 sides. SkyPilot needs an interpreter of its own: benchmarks/peers/setup.sh makes it.
 """
 
@@ -43,7 +43,7 @@ def candidates(catalogue: Catalogue) -> list[InstanceType]:
 
 
 def ours(job: Path, name: str, seeds: int, home: Path) -> dict[str, Any] | None:
-    """The best option of a type on spot, by what was simulated; None where nothing fits."""
+    """The best simulated option of a type on spot; None where nothing fits."""
     command = [sys.executable, "-m", "cli.main", "cost", str(job), "--json", "--rows", "4"]
     done = subprocess.run(
         [*command, "--type", name, "--seeds", str(seeds)],
@@ -67,7 +67,7 @@ def ours(job: Path, name: str, seeds: int, home: Path) -> dict[str, Any] | None:
 
 
 def theirs(python: Path, types: list[dict[str, Any]], nodes: int) -> list[dict[str, Any]]:
-    """SkyPilot's ranking. Raises RuntimeError with the end of what it said."""
+    """SkyPilot's ranking. Raises RuntimeError with the end of its output."""
     with tempfile.TemporaryDirectory(prefix="bamboo-sky-") as home:
         done = subprocess.run(
             [str(python), str(SCRIPT)],
@@ -84,7 +84,8 @@ def theirs(python: Path, types: list[dict[str, Any]], nodes: int) -> list[dict[s
 
 
 def rows_of(ranked: list[dict[str, Any]], found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a spot choice of SkyPilot's, in its order, with our rank among the same types."""
+    """One row for each spot choice of SkyPilot's, in its order, with our rank among the same
+    types."""
     names = [one["type"] for one in ranked if one["spot"]]
     worth = {name: found[name]["simulated"]["samples_per_usd"] for name in names if name in found}
     order = sorted(worth, key=lambda name: -worth[name])
@@ -141,7 +142,7 @@ def main() -> int:
         for one in types:
             best = ours(arguments.job, one.name, arguments.seeds, Path(home))
             low, high = one.spot_usd_per_hour or (0.0, 0.0)
-            # Ours is a price by zone; SkyPilot is given the very one that our option pays.
+            # Our price is by zone; SkyPilot gets exactly the price that our option pays.
             spot = best["usd_per_hour"] / best["nodes"] if best else (low * high) ** 0.5
             if best is not None:
                 found[one.name] = best

@@ -1,11 +1,11 @@
-"""What the checkpoints cost that a plan chooses by itself, beside none, on the virtual device.
+"""What a plan's default checkpoints cost, compared with none, on the virtual device.
 
     python -m benchmarks.checkpoint_default [--rounds 5] [--interval 0] [--intervals 3]
 
-A GPT of 0.8 M parameters (10 MB of state) on four stages in 20,000 steps: `plan_job` gives it its
-interval, `--interval` another one. Real workers train so many intervals with it and without any,
-interleaved; the arithmetic is real, each operation takes its figure. Every run is compared bit by
-bit with the calm one.
+A GPT of 0.8 M parameters (10 MB of state) on four stages in 20,000 steps: `plan_job` chooses its
+interval, `--interval` another one. Real workers train so many intervals with and without
+checkpoints, interleaved. The arithmetic is real, and each operation takes its given time. Every run
+is compared bit by bit with the calm one.
 """
 
 import argparse
@@ -35,13 +35,13 @@ from tests.e2e.calm import difference
 from tests.e2e.cluster import cluster
 
 LIMIT = 0.01
-"""Of step time: what the default may cost."""
+"""Share of the step time that the default may cost."""
 SKIPPED_STEPS = 2
 NONE, DEFAULT = "none", "as planned"
 
 
 def job() -> JobConfig:
-    """As elastic's, with an interval that is left to the plan."""
+    """As in `elastic`, with an interval that is left to the plan."""
     return JobConfig(
         model=ModelConfig(layers=4, width=128, heads=4, context=16),
         data=DataConfig(max_bytes=200_000),
@@ -57,7 +57,7 @@ def job() -> JobConfig:
 
 
 def planned() -> Kept:
-    """What the plan says of its checkpoints."""
+    """The checkpoints as the plan has them."""
     asked = resolve(job())
     kept = plan_job(asked, look_at(asked, gpu=None), run=RunId("default"), now_s=0.0).kept()
     assert kept is not None, "the times of a virtual device are given"

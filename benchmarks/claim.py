@@ -1,4 +1,4 @@
-"""What a benchmark says of what was to be reached: a figure beside its limit. Pure."""
+"""A benchmark's claims: a figure and its limit each. Pure."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Claim:
     limit: float
     at_most: bool = True
     interval: tuple[float, float] | None = None
-    """Of what was found, where there are values enough for one."""
+    """Interval of the figure, where there are enough values for one."""
 
     @property
     def holds(self) -> bool:
@@ -23,7 +23,7 @@ class Claim:
         return value <= self.limit if self.at_most else value >= self.limit
 
     def line(self) -> str:
-        """For people."""
+        """The claim as a line for people."""
         bound = "at most" if self.at_most else "at least"
         verdict = "reached" if self.holds else "NOT REACHED"
         between = ""

@@ -1,8 +1,8 @@
-"""The time between commits, and what a new layout did to it. Pure.
+"""The time between commits, and how a new layout changes it. Pure.
 
-A stall is what two commits are further apart than two of the same layout when nothing happens: in
-the old one while all finish their step, and between its last commit and the new one's first beyond
-a step of the new one.
+A stall is the time by which two commits are further apart than two calm ones of the same layout.
+There are two: in the old layout while all nodes finish their step, and between its last commit and
+the first of the new layout, which is compared with a step of the new one.
 """
 
 import itertools
@@ -16,12 +16,12 @@ class LayoutGaps:
     """Seconds between commits around one new layout."""
 
     step_s: float
-    """Median in the old layout, before the new one was begun."""
+    """Median in the old layout, before the new one was decided."""
     new_step_s: float
     finishing_s: float
     """The longest in the old layout from then on."""
     first_s: float
-    """From the old layout's last to the new one's first."""
+    """From the old layout's last commit to the new one's first."""
 
     @property
     def finishing_more_s(self) -> float:
@@ -33,18 +33,19 @@ class LayoutGaps:
 
     @property
     def stall_s(self) -> float:
-        """The longer of the two."""
+        """The longer of the two stalls."""
         return max(self.finishing_more_s, self.first_more_s)
 
     @property
     def stall_steps(self) -> float:
-        """The longer of the two, each in steps of the layout that it is held against."""
+        """The longer of the two stalls, each in steps of the layout that it is compared with."""
         return max(self.finishing_s / self.step_s, self.first_s / self.new_step_s) - 1
 
 
 def layout_gaps(commits_s: Sequence[float], *, begun_s: float, last_s: float) -> LayoutGaps:
-    """Of commits in two layouts: the new one was begun at `begun_s`, and the old one had its last
-    commit by `last_s`. Raises ValueError where either has too few to know its step by."""
+    """The gaps of commits in two layouts: the new one was decided at `begun_s`, and the old one had
+    its last commit by `last_s`. Raises ValueError where either has too few commits to know its
+    step."""
     ordered = sorted(commits_s)
     old, new = [t for t in ordered if t <= last_s], [t for t in ordered if t > last_s]
     calm = [t for t in old if t <= begun_s]
@@ -59,7 +60,7 @@ def layout_gaps(commits_s: Sequence[float], *, begun_s: float, last_s: float) ->
 
 
 def longest_gap_s(commits_s: Sequence[float], since_s: float, until_s: float) -> float:
-    """Between two commits, of those gaps that any of [since, until] falls into; 0 of none."""
+    """The longest gap between two commits that overlaps [since, until]; 0 where there is none."""
     gaps = [
         after - before
         for before, after in itertools.pairwise(sorted(commits_s))
@@ -69,5 +70,5 @@ def longest_gap_s(commits_s: Sequence[float], since_s: float, until_s: float) ->
 
 
 def median_gap_s(commits_s: Sequence[float]) -> float:
-    """Between two commits; of two commits at least."""
+    """The median gap between two commits; needs at least two commits."""
     return statistics.median(after - before for before, after in itertools.pairwise(commits_s))

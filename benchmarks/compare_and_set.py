@@ -1,24 +1,24 @@
-"""What it takes until all know of a decision: through a real store, with 4 and with 64 members.
+"""How long until all members know a decision: through a real store, with 4 and with 64 members.
 
     python -m benchmarks.compare_and_set [--members 4 64] [--rounds 40]
 
 The embedded store as a child process over its Unix socket, and a run that trains in grids with a
 shadow for each slot (`benchmarks.control_plane` makes it). As many followers as there are members
-wait at the log, in one other process; they only read, since in a real run each computes on a node
+wait for the log, in one other process. They only read, since in a real run each computes on a node
 of its own. Wall time, in ms:
 
 *append*     one member's call: read the state, decide, commit by compare-and-set
-*seen*       from the start of that call until a member has read the entry and decided it anew,
+*seen*       from the start of that call until a member has read the entry and recomputed it,
              which is when its effects are performed
-*storm*      all members say something at one instant, each through a connection of its own: until
+*storm*      all members append at one instant, each through a connection of its own: until
              the last is committed, divided by the members; each lost race is decided again. One
              process decides for all of them here, and each on a node of its own in a run: an
              upper bound
 *bare*       the compare-and-set alone, of a state and an entry of the same size
 *decide*     decoding, deciding and encoding alone, which is processor time and no waiting
 
-The repair that is timed: a node is lost, its shadow takes over and catches up, replicas are made
-anew, a node joins, gets what the lost one had, and takes the slot over.
+The repair that is timed: a node is lost, its shadow takes over and catches up, new replicas are
+made, a node joins, gets what the lost one had, and takes the slot over.
 """
 
 import argparse
@@ -50,7 +50,7 @@ RUN = RunId("bench")
 SEEN_WITHIN_S = 10.0
 STORMS = 3
 STORM_S = 120.0
-"""The longest that any of its threads is waited for."""
+"""The longest wait for any of its threads."""
 
 
 class Told(Run):
@@ -73,7 +73,7 @@ class Told(Run):
 
 
 class Watch:
-    """A follower in a thread, as a member has one; says when it knew of each version."""
+    """A follower in a thread, as a member has one. It reports when it knew each version."""
 
     def __init__(self, url: str) -> None:
         self._store = open_store(url, RUN)
@@ -108,7 +108,7 @@ class Watch:
 
 
 def wait_at_the_log(url: str, members: int, ready: Flag, ended: Flag) -> None:
-    """In a process of its own: the other members' connections."""
+    """The connections of the other members, in a process of its own."""
 
     def follow(store: Store) -> None:
         version = -1
@@ -128,7 +128,7 @@ def wait_at_the_log(url: str, members: int, ready: Flag, ended: Flag) -> None:
 
 
 def bare_ms(store: Store, rounds: int) -> list[float]:
-    """The compare-and-set of what is there already, as the next version; nobody follows now."""
+    """The compare-and-set of the present state as the next version, without followers."""
     out = []
     for _ in range(rounds):
         snapshot = store.read()
@@ -143,7 +143,7 @@ def bare_ms(store: Store, rounds: int) -> list[float]:
 
 
 def storm_ms(url: str, told: Told, members: int) -> float:
-    """A member's share of the time until nodes that join at one instant are all in."""
+    """A member's share of the time until nodes that join at one instant have all joined."""
     stores = [open_store(url, RUN) for _ in range(members)]
     drivers = [Driver(store, told.policy, f"n-{i}") for i, store in enumerate(stores)]
     opened_s: list[float] = []
@@ -233,7 +233,7 @@ def measure(members: int, rounds: int) -> dict[str, Any]:
 
 
 def decide_ms(told: Told) -> list[float]:
-    """The part of an append that is no waiting: decode, decide a join, encode."""
+    """The computing part of an append: decode, decide a join, encode."""
     out, text = [], encode_state(told.state)
     for number in range(20):
         event = joined(told.nodes + number)

@@ -3,20 +3,19 @@
     python -m benchmarks.control_plane [--rounds 40] [--members 16 64 1024 4096]
 
 No processes and no store: `bamboo.core.machine.transition` alone, on states that it made itself, in
-grids of eight stages with a shadow for each slot. It only computes, so the process's own time is
-taken, which others on the machine disturb least. Two mixes, each event timed by itself:
+grids of eight stages with a shadow for each slot. It only computes, so its processor time is
+measured, which other processes on the machine disturb least. Two mixes, each event timed by itself:
 
-*repair*: a member is lost, its shadow takes over and catches up, replicas are made anew, a node
+*repair*: a member is lost, its shadow takes over and catches up, new replicas are made, a node
 joins, gets what the lost one had, and takes the slot over at a step boundary. After each round the
-run is protected as before it. A round's figure is its time divided by its transitions.
+run is protected as before. A round's figure is its time divided by its transitions.
 
-*reconfiguration*: the pipelines are found to be of unequal speed, so all agree on a boundary, stop,
-say what they hold and have what they are to hold: three answers of each member, given one by one,
-then, in a second reconfiguration, all at one time (`core.together`), whose time is divided by the
-answers.
+*reconfiguration*: the pipelines turn out to have unequal speed, so all nodes agree on a boundary,
+stop, report what they hold and get what they lack. Each member gives three answers: one by one, and
+in a second reconfiguration all at one time (`core.together`), whose time is divided by the answers.
 
-What grows with the members: a takeover tells each of them to send again, so one effect is made for
-each; and a state is a tuple of them, copied where one changes.
+Two things grow with the members. A takeover makes each of them send again, so there is one effect
+for each. And a state is a tuple of members, which is copied where one changes.
 """
 
 import argparse
@@ -56,7 +55,7 @@ LAYERS = 24
 
 @dataclass(slots=True)
 class Run:
-    """A run that trains, and what each of its transitions took, by the event's kind."""
+    """A run that trains, and the time of each of its transitions, by the event's kind."""
 
     policy: Policy
     state: State
@@ -85,7 +84,7 @@ class Run:
         self.say(joined(self.nodes - 1))
 
     def settle(self) -> None:
-        """Members do all that was begun."""
+        """Let the members do everything that was begun."""
         while (event := self._next()) is not None:
             self.say(event)
 
@@ -118,7 +117,7 @@ class Run:
 
 
 def joined(number: int) -> NodeJoined:
-    """What a new node says, the `number`th of its run."""
+    """What a new node reports, the `number`th of its run."""
     name = f"i-{number:06}"
     return NodeJoined(
         node=NodeId(f"{name}.1"),
@@ -161,7 +160,7 @@ def at_rest(run: Run) -> Assignment:
 
 
 def repair(run: Run, rng: random.Random) -> tuple[int, float]:
-    """One loss, and all that follows: the transitions, and their time in us."""
+    """One loss, and everything that follows: the number of transitions, and their time in us."""
     victim = rng.choice(at_rest(run).owners)
     before = {kind: len(times) for kind, times in run.times_us.items()}
     run.say(PeerLost(node=victim, reporter="fleet", cause="exit"))
@@ -174,7 +173,7 @@ def repair(run: Run, rng: random.Random) -> tuple[int, float]:
 
 
 def reconfigure(run: Run, *, slow: int, at_once: bool) -> None:
-    """All stop, and go on with fewer shares for the pipeline that is `slow`."""
+    """Stop all nodes, and continue with fewer shares for the pipeline `slow`."""
     assignment = at_rest(run)
     late = {assignment.owner(slot) for slot in assignment.grid.pipeline(slow)}
     members = sorted(assignment.members())
@@ -192,7 +191,7 @@ def reconfigure(run: Run, *, slow: int, at_once: bool) -> None:
 
 
 def questions(run: Run, assignment: Assignment, since: int) -> Iterator[list[Event]]:
-    """What everybody is asked in a reconfiguration, as answered."""
+    """The answers of all members to each question of a reconfiguration."""
     cut, members = run.policy.cut_for(STAGES), sorted(assignment.members())
     yield [BoundaryReady(node=node, since=since, step=4) for node in members]
     stopped: list[Event] = []
@@ -207,7 +206,7 @@ def questions(run: Run, assignment: Assignment, since: int) -> Iterator[list[Eve
 def measure(members: int, rounds: int, rng: random.Random) -> dict[str, Any]:
     """All figures of one size."""
     run = formed(members)
-    repair(run, rng)  # the first has to find what the others are handed on
+    repair(run, rng)  # the first round computes what later ones reuse
     run.times_us.clear()
     counts, sums_us = zip(*(repair(run, rng) for _ in range(rounds)), strict=True)
     repairs, run.times_us = run.times_us, defaultdict(list)

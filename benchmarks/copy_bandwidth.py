@@ -2,11 +2,11 @@
 
     python -m benchmarks.copy_bandwidth [--mb 512] [--rounds 3]
 
-The yardstick for what moves state: one sender that has the bytes, and one receiver that wants them
-in one piece of memory, in chunks of `CHUNK_BYTES`. By the library of the transport (ZeroMQ,
-multipart, nothing copied that it does not copy itself) and by a plain socket, each over a unix
-socket and over TCP. The receiver has touched its memory before, as a node does before it joins.
-Nothing is encrypted, checked, scheduled or answered.
+This is the yardstick for everything that moves state: one sender has the bytes, and one receiver
+takes them into one piece of memory, in chunks of `CHUNK_BYTES`. They go through the library of the
+transport (ZeroMQ, multipart, without copies of our own) and through a plain socket, each over a
+unix socket and over TCP. The receiver has touched its memory before, as a node does before it
+joins. Nothing is encrypted, checked, scheduled or answered.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.options import at_least, parsed
 from benchmarks.report import command_of, median_and_quartiles, write_result
 
 CHUNK_BYTES = 1 << 20
-"""With this many the plain sockets are at their fastest."""
+"""The chunk size at which plain sockets are fastest."""
 WAYS = ("zmq ipc", "zmq tcp", "unix socket", "tcp socket")
 PATIENCE_S = 60.0
 KERNEL_BUFFER_BYTES = 4 << 20
@@ -39,7 +39,7 @@ def _family(way: str) -> int:
 
 
 def touched(size_bytes: int) -> bytearray:
-    """Memory in which every page was written."""
+    """Memory of which every page was written."""
     memory = bytearray(size_bytes)
     for at in range(0, size_bytes, mmap.PAGESIZE):
         memory[at] = 1
@@ -114,7 +114,7 @@ def _send_zmq(way: str, address: object, size_bytes: int, said: Connection) -> N
 
 def copies_gb_per_s(way: str, *, size_bytes: int, pairs: int = 1) -> float:
     """GB/s of so many pairs of processes at once, all together: from the first byte of the first
-    to the last of the last. Raises RuntimeError when one of them does not finish."""
+    pair to the last byte of the last. Raises RuntimeError when one of them does not finish."""
     plain = "socket" in way
     receive: Callable[..., None] = _receive_plain if plain else _receive_zmq
     send: Callable[..., None] = _send_plain if plain else _send_zmq
@@ -145,7 +145,7 @@ def copies_gb_per_s(way: str, *, size_bytes: int, pairs: int = 1) -> float:
 
 
 def _told(said: Connection) -> float:
-    """What a process says next."""
+    """The next value that a process sends."""
     if not said.poll(PATIENCE_S):
         raise RuntimeError(f"a process that copies said nothing for {PATIENCE_S:g} s")
     found: float = said.recv()
@@ -174,7 +174,7 @@ class Yardstick:
 
 
 def shown(found: dict[str, list[float]]) -> dict[str, Yardstick]:
-    """Print all the ways; the fastest of those over TCP, and of all."""
+    """Print all ways. Returns the fastest of those over TCP, and of all."""
     print(f"copies on one machine in chunks of {CHUNK_BYTES >> 10} KiB, GB/s")
     for way, rates in found.items():
         middle, low, high = median_and_quartiles(rates)

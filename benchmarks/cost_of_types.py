@@ -4,8 +4,8 @@
 
 The command itself, as a user gives it, in a process of its own: all types of the catalogue, on
 demand, on spot and mixed, every layout over zones, every redundancy mode, and the best of them
-played on simulated markets. Wall seconds and CPU seconds of all its processes; the latter say more
-where others use the machine.
+played on simulated markets. It gives wall seconds and CPU seconds of all its processes; the latter
+are more reliable where others use the machine.
 """
 
 import argparse

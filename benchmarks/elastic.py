@@ -2,11 +2,10 @@
 
     python -m benchmarks.elastic [--parts grow,cut,shares,checkpoints] [--rounds 5]
 
-All on the virtual device: the arithmetic is real, each operation takes its figure. `grow`: D
-1 -> 2 -> 3 -> 1, four virtual nodes. `cut`: stages 4 -> 2 -> 4. What a stall is,
-`benchmarks.commit_gaps` says. `shares`: two pipelines, one of half the speed, with equal and with
-uneven shares. `checkpoints`: one every five
-steps against none, interleaved.
+All on the virtual device: the arithmetic is real, and each operation takes its given time. `grow`:
+D 1 -> 2 -> 3 -> 1, four virtual nodes. `cut`: stages 4 -> 2 -> 4. `benchmarks.commit_gaps` defines
+a stall. `shares`: two pipelines, one of half the speed, with equal and with uneven shares.
+`checkpoints`: one every five steps compared with none, interleaved.
 """
 
 import argparse
@@ -47,7 +46,7 @@ from tests.e2e.cluster import Cluster, cluster
 
 FAST, SLOW = "us-east-1a", "us-east-1b"
 BASED = "all go on from step"
-"""What the log says when the old layout has had its last step."""
+"""In the log's sentence when the old layout has had its last step."""
 
 
 def job(**cluster_keys: Any) -> JobConfig:
@@ -77,11 +76,12 @@ def on_grid(run: Cluster, grid: Grid) -> State:
 
 
 def stalls(run: Cluster) -> list[float]:
-    """Of each reconfiguration, in steps; each is seen among the commits of its two layouts."""
+    """Stalls of each reconfiguration, in steps; each is measured among the commits of its two
+    layouts."""
     times_s: dict[int, float] = {}
     for record in run.metrics("step"):
         times_s.setdefault(record["step"], record["t_s"])
-    spans: list[tuple[float, float]] = []  # from the decision to lay out anew until its last step
+    spans: list[tuple[float, float]] = []  # from the decision until its last step
     begun_s: float | None = None
     for decision in run.decisions():
         if begun_s is None and decision.state.reconfiguration is not None:
@@ -101,7 +101,7 @@ def stalls(run: Cluster) -> list[float]:
 
 
 def told(run: Cluster, name: str, body: dict[str, Any]) -> None:
-    """Print and keep what a run of reconfigurations came to."""
+    """Print and keep the result of a run of reconfigurations."""
     sent = [d.reason for d in run.decisions() if BASED in d.reason]
     found = [round(stall, 2) for stall in stalls(run)]
     wrong = difference(run)
@@ -190,7 +190,7 @@ def shares(body: dict[str, Any], rounds: int) -> None:
 
 
 def checkpoints(body: dict[str, Any], rounds: int) -> None:
-    """A checkpoint every five steps against none."""
+    """A checkpoint every five steps compared with none."""
     times: dict[str, list[float]] = {"none": [], "every 5": []}
     for number in range(rounds):
         for name, every in (("none", 0), ("every 5", 5)):
@@ -208,7 +208,7 @@ def checkpoints(body: dict[str, Any], rounds: int) -> None:
 
 PARTS = "grow,cut,shares,checkpoints"
 EQUAL = (("grow", "equal"), ("cut", "equal"), ("shares", "equal_bits"))
-"""Where a part says whether its bits are the calm run's."""
+"""Where a part says whether its bits are those of the calm run."""
 
 
 def main() -> int:

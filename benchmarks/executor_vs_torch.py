@@ -1,4 +1,4 @@
-"""Our executor beside torch's Schedule1F1B and ScheduleGPipe, and beside one plain process.
+"""Our executor compared with torch's Schedule1F1B and ScheduleGPipe, and with one plain process.
 
     python -m benchmarks.executor_vs_torch [--sizes 8x256,16x512] [--grids 1x4,1x2,2x2,2x4]
                                            [--rounds N] [--contenders off,stash,gpipe,single]
@@ -6,20 +6,20 @@
 A GPT of 8 blocks, width 256, and one of 16 blocks, width 512; 128 tokens, dropout 0.1, a global
 batch of 8 microbatches of 4 sequences, so of 4 in each of two pipelines. One thread a process,
 AdamW fused, decay for matrices alone. Ours has one microbatch more in flight on each stage but the
-last than Schedule1F1B has (bamboo/schedule/README.md). Everybody clips the global norm at 1: ours
-by the squares of each parameter, which go to all slots, torch by its own norm of each stage and a
-number by Gloo. Ours pays for the promise beside: keyed randomness, the loss record, contiguous
-boundaries, and in `stash` (the default) the gradient to the shadow and the replica's step. Two
-pipelines of torch's add their gradients in one bucket by Gloo, as DistributedDataParallel does.
+last than Schedule1F1B has (bamboo/schedule/README.md). All clip the global norm at 1: ours by the
+squares of each parameter, which go to all slots, torch by its own norm of each stage and one number
+by Gloo. Ours also pays for the promise: keyed randomness, the loss record, contiguous boundaries,
+and in `stash` (the default) the gradient to the shadow and the replica's step. Two pipelines of
+torch's add their gradients in one bucket by Gloo, as DistributedDataParallel does.
 
-All contenders of a case live at once (but for the largest, where each is alone with torch's
-Schedule1F1B) and take turns (benchmarks/turns.py): wall time per step on the cores that there are,
-and processor time per step of all processes, the store's included. Each round has processes of its
-own, for those of one life keep an advantage or a disadvantage of some percent to its end; what it
-does not draw anew is the layout of addresses, which all forks of one parent share. Fewer cores than
-processes have no bubbles, so what counts is the ratio of costs in one round: 1f1b / it, above 1 it
-is faster than torch's Schedule1F1B. `us/op` is what our training threads take of the processors for
-each operation, beside the operation's own work.
+All contenders of a case live at once (except in the largest, where each is alone with torch's
+Schedule1F1B) and take turns (benchmarks/turns.py). Measured are wall time per step on the existing
+cores, and processor time per step of all processes, the store's included. Each round has new
+processes, because a process keeps an advantage or a disadvantage of some percent to its end. Only
+the layout of addresses stays, which all forks of one parent share. With fewer cores than processes
+there are no bubbles, so what counts is the ratio of costs in one round: 1f1b / contender; above 1
+the contender is faster than torch's Schedule1F1B. `us/op` is the processor time of our training
+threads for each operation, without the operation's own work.
 """
 
 import argparse
@@ -57,7 +57,7 @@ from benchmarks.turns import Contender, Cost, beside_us, mean_of, read_stamps, t
 
 REFERENCE = "1f1b"
 LIMITS = {"off": 1.0, "stash": 0.97}
-"""Of torch's time for a step over ours."""
+"""Torch's time for a step divided by ours, at least."""
 OURS = tuple(LIMITS)
 CONTENDERS = (REFERENCE, *OURS, "gpipe", SINGLE)
 CUTS = {
@@ -68,21 +68,22 @@ CUTS = {
 }
 """The embedding goes with the first blocks, the head with the last."""
 STEPS = {"8x256": 6, "16x512": 1}
-"""In a turn, of nine seconds or so: a shorter one is mostly its begin, with cold caches."""
+"""Steps in a turn, which lasts nine seconds or so: a shorter turn is mostly its begin, with cold
+caches."""
 WARM_UP_STEPS = 2
-"""All memory that a step touches is touched, and what two steps keep at once."""
+"""They touch all memory that a step touches, and what two steps keep at once."""
 TURNS = 2
-"""Of each contender in a round, whose cost is their mean."""
+"""Turns of each contender in a round, whose cost is their mean."""
 ROUNDS = 6
-"""As many in each case, and enough for an interval."""
+"""The same in each case, and enough for an interval."""
 ENDLESS_STEPS = 100_000
 PATIENCE_S = 3600.0
-"""A contender stands still for most of the time."""
+"""A contender is stopped for most of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Who competes with which model on which grid."""
+    """Which contenders run which model on which grid."""
 
     size: str
     pipelines: int
@@ -93,7 +94,7 @@ class Case:
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """Who lives at once."""
+        """The contenders that live at once."""
         if not self.apart:
             return [self.contenders]
         return [(REFERENCE, name) for name in self.contenders if name != REFERENCE]
@@ -146,8 +147,8 @@ def contender(case: Case, name: str) -> AbstractContextManager[Contender]:
 def played(
     case: Case, names: Sequence[str], rounds: int
 ) -> tuple[dict[str, list[Cost]], dict[str, float]]:
-    """By contender, of those named, what a step cost in each round, and what an operation cost
-    beside its work, in the median of rounds."""
+    """By contender, the cost of a step in each round, and the cost of an operation without its
+    work, as the median of rounds."""
     found: dict[str, list[Cost]] = {name: [] for name in names}
     beside: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
@@ -165,7 +166,7 @@ def played(
 
 
 def rows_of(case: Case, rounds: int) -> list[dict[str, Any]]:
-    """Play a case: one row of the table for each contender, with every value; a row of the
+    """Play a case. One row of the table for each contender, with every value; a row of the
     reference for each group."""
     return [row for names in case.groups for row in _rows_of(case, names, rounds)]
 
@@ -187,7 +188,7 @@ def _rows_of(case: Case, names: Sequence[str], rounds: int) -> list[dict[str, An
 
 
 def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
-    """What is to be reached by ours, by the median of the wall times' ratios."""
+    """The claims on ours, by the median of the wall times' ratios."""
     return [
         Claim(
             about=f"{row['size']} on {row['grid']}, {row['contender']}: 1f1b / it, wall",
@@ -223,9 +224,8 @@ def head_of(rounds: int) -> str:
 
 
 def chosen(sizes: str, grids: str, contenders: str) -> list[Case]:
-    """The cases of these sizes and grids; of everybody or of the
-    contenders that are named. The reference comes first. What is empty is as the defaults have
-    it."""
+    """The cases of these sizes and grids, with all contenders or those that are named. The
+    reference comes first. An empty text means the default."""
     cases = [
         _case(size, *map(int, grid.split("x")))
         for size in (sizes or ",".join(STEPS)).split(",")
@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = rows_of(case, arguments.rounds)
         print("\n".join([head, *map(line, found)]), f"\nload {os.getloadavg()[0]:.1f}", flush=True)
         rows += found
-        # Also when a later case does not come to its end.
+        # Write after each case, in case a later one does not finish.
         path = write_result("executor-vs-torch", command, _body(rows), *parts)
     print("\n".join(["", head, *map(line, rows)]))
     print("\n".join(claim.line() for claim in claims(rows)))

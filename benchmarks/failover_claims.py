@@ -1,6 +1,6 @@
-"""The table of the plays of kills, and what it says of what was to be reached. Pure.
+"""The table of the plays of kills, and its claims. Pure.
 
-Rule: a claim that cannot be made of what was played is left out, never taken for reached.
+Rule: a claim that the plays cannot support is left out, never taken as met.
 """
 
 import statistics
@@ -21,37 +21,39 @@ from benchmarks.failover_figures import (
 from benchmarks.report import median_with_interval
 
 A_MINUTE = ", a minute"
-"""Behind a system's name: its play with a kill a minute."""
+"""Appended to a system's name: its play with a kill a minute."""
 SMALLER = "torchft smaller batch"
-"""Goes on with those who are left: another training, so no claim is made beside it."""
+"""It goes on with the replicas that are left. That is another training, so no claim compares with
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one system came to in one play, or in several (`pooled`)."""
+    """The result of one system in one play, or in several (`pooled`)."""
 
     system: str
     calm_step_s: float
     kills: int
     until_commit_s: tuple[float, ...]
     hit_step_s: tuple[float, ...]
-    """Of each kill, how long the step took that it hit."""
+    """For each kill, how long the step that it hit took."""
     never_ended: int
-    """Of the kills, those after which no new step came: up to the play's end is counted."""
+    """Kills after which no new step came; they are counted up to the play's end."""
     discarded: int | None
     redone: int
     goodput: float
     of_oracle: float
-    """Its goodput, the share of its own calm pace, beside the oracle's share of the oracle's."""
+    """Its goodput, as a share of its own calm pace, divided by the oracle's share of the oracle's
+    pace."""
     samples_of_oracle: float
-    """Samples by time beside the oracle's: what it is slower than the oracle when nothing happens
+    """Samples per time divided by the oracle's, so being slower than the oracle in calm steps
     counts too."""
     bits: str
     plays: tuple["Row", ...] = ()
-    """What it was pooled from, where it was played in several rounds."""
+    """The plays that it was pooled from, where there were several rounds."""
 
     def between(self, figure: str) -> tuple[float, float] | None:
-        """The interval of a figure's median over the rounds; None of one play."""
+        """The interval of a figure's median over the rounds; None for one play."""
         if len(self.plays) < 2:
             return None
         _, low, high = median_with_interval([getattr(one, figure) for one in self.plays])
@@ -59,13 +61,13 @@ class Row:
 
     @property
     def stalls_s(self) -> list[float]:
-        """Of each kill: to the next new step, less a whole calm one. A kill comes in the middle of
-        a step, so who is not hurt at all has half a step less than nothing here."""
+        """For each kill, the time to the next new step, minus a whole calm step. A kill comes in
+        the middle of a step, so a system that is not hurt at all has minus half a step."""
         return [one - self.calm_step_s for one in self.until_commit_s]
 
     @property
     def late_s(self) -> float:
-        """How much later than a calm one the step was that a kill hit, in the median."""
+        """How much longer than a calm step the hit step was, in the median."""
         return statistics.median(self.hit_step_s) - self.calm_step_s
 
     @property
@@ -75,13 +77,14 @@ class Row:
 
     @property
     def stall_is_a_bound(self) -> bool:
-        """Whether the median is a least only: a stall that did not end may lie beyond it."""
+        """Whether the median is only a lower bound, because a stall that did not end may be above
+        it."""
         if not self.never_ended:
             return False
         return min(self.stalls_s[-self.never_ended :]) <= statistics.median(self.stalls_s)
 
     def line(self) -> str:
-        """For the table."""
+        """The row as a line of the table."""
         middle, between, longest, late = "-", "-", "-", "-"
         if self.stalls_s:
             stall_s, low, high = self.stall_s
@@ -107,8 +110,8 @@ HEAD = (
 def row(
     system: str, play: Play, *, calm_s: float, bits: str, bound: float, oracle_step_s: float
 ) -> Row:
-    """The figures of a play; `bound` is the oracle's goodput with its kills, and `oracle_step_s`
-    its step when nothing happens."""
+    """The figures of a play. `bound` is the oracle's goodput with its kills, `oracle_step_s` its
+    calm step."""
     steps_per_s = samples_per_s(play) / ours.BATCH
     goodput = steps_per_s * calm_s
     return Row(
@@ -128,8 +131,8 @@ def row(
 
 
 def pooled(plays: Sequence[Row]) -> Row:
-    """Several plays of one system as one row: all kills together, the median of what a play has one
-    of, and all that was seen of the bits but "equal"."""
+    """Several plays of one system as one row: all kills together, the medians of the figures of a
+    play, and every finding on the bits that is not "equal"."""
     if len(plays) == 1:
         return plays[0]
     ended = [x for one in plays for x in one.until_commit_s[: one.kills - one.never_ended]]
@@ -153,7 +156,7 @@ def pooled(plays: Sequence[Row]) -> Row:
 
 
 def lost_by(found: Row) -> int:
-    """Steps discarded or taken again. Raises ValueError where nobody counted them."""
+    """Steps that were discarded or repeated. Raises ValueError where they were not counted."""
     if found.discarded is None:
         raise ValueError(f"nobody counted what {found.system} discarded")
     return found.discarded + found.redone
@@ -165,14 +168,14 @@ def claims(
     first_operation_ms: Sequence[float],
     failed: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Claim]:
-    """What is to be reached, of the systems that were played; of one that did not play all its
-    rounds to the end nothing is said, and of ours that it did not."""
+    """The claims on the systems that were played. There is none on a system that did not finish all
+    its rounds, except that ours must finish them."""
     rows = {name: found for name, found in rows.items() if name not in failed}
     out: list[Claim] = []
     mine, quiet = rows.get("bamboo"), rows.get("bamboo" + A_MINUTE)
     if mine is not None and mine.kills:
         out += _of_ours(mine)
-        if len(first_operation_ms) == mine.kills:  # else the longest may be one that is not known
+        if len(first_operation_ms) == mine.kills:  # otherwise the longest may be unknown
             about, longest_s = (
                 "lost stage's first operation, longest s",
                 max(first_operation_ms) / 1e3,
@@ -220,7 +223,7 @@ def _at_least(about: str, found: Row, figure: str, limit: float) -> Claim:
 
 
 def _beside_torchft(mine: Row, rows: Mapping[str, Row]) -> list[Claim]:
-    """A third of what it takes with a heartbeat of a second, and no more than its best."""
+    """At most a third of its time with a heartbeat of a second, and no more than its best."""
     theirs_s = {
         name: statistics.median(found.stalls_s)
         for name, found in rows.items()

@@ -1,7 +1,7 @@
-"""What one play of kills came to: stalls, work lost or done again, goodput. Pure.
+"""The figures of one play of kills: stalls, work lost or repeated, goodput. Pure.
 
-Rule: every system is read by the same functions, from the same two lists: when it was hit, and when
-it committed a step of how many samples. Times are seconds of one clock.
+Rule: the same functions read every system, from the same two lists: when it was hit, and when it
+committed a step of how many samples. Times are seconds of one clock.
 """
 
 import random
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 SPREAD = 0.1
-"""Of the time between two kills, by which each comes earlier or later."""
+"""Share of the time between two kills by which each comes earlier or later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +20,17 @@ class Kill:
     """One SIGKILL, the same for every system."""
 
     at_s: float
-    """After the beginning of the play."""
+    """Seconds after the beginning of the play."""
     share: float
-    """Of those who train, in order, the one that stands at this share of them is the victim."""
+    """The victim is at this share of the ordered list of training processes."""
 
     def victim(self, training: Sequence[str]) -> str:
-        """Whose turn it is among those who train now."""
+        """The victim among the processes that train now."""
         return training[int(self.share * len(training))]
 
 
 def kills_every(every_s: float, *, for_s: float, seed: int) -> tuple[Kill, ...]:
-    """A kill in every `every_s` of the play, about its middle, so that there is time to go on."""
+    """A kill in every `every_s` of the play, about its middle, so that there is time to recover."""
     rng = random.Random(seed)
     out = []
     for number in range(int(for_s // every_s)):
@@ -42,7 +42,7 @@ def kills_every(every_s: float, *, for_s: float, seed: int) -> tuple[Kill, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A step that stands."""
+    """A committed step."""
 
     step: int
     at_s: float
@@ -51,17 +51,17 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """What was seen of one system, from `begin_s` to `end_s`."""
+    """What one system did from `begin_s` to `end_s`."""
 
     begin_s: float
     end_s: float
     kills_s: tuple[float, ...]
     commits: tuple[Commit, ...]
-    """In order of time; a step that was committed again stands here twice."""
+    """In order of time; a step that was committed again is in it twice."""
     discarded: int | None
-    """Attempts at a step that no one could commit; None where nobody counts them."""
+    """Attempts at a step that could not be committed; None where they are not counted."""
     again: int = 0
-    """Steps that stood and were taken again, beyond those that `commits` shows."""
+    """Committed steps that were repeated, beyond those that `commits` shows."""
 
     def in_time(self) -> tuple[Commit, ...]:
         """Commits within the play."""
@@ -69,7 +69,7 @@ class Play:
 
 
 def until_next_commit_s(play: Play) -> tuple[float, ...]:
-    """Of each kill the time to the next step that is new, or to the end of the play."""
+    """For each kill, the time to the next new step, or to the end of the play."""
     new = _new_at_s(play)
     out = []
     for at_s in play.kills_s:
@@ -79,8 +79,8 @@ def until_next_commit_s(play: Play) -> tuple[float, ...]:
 
 
 def hit_steps_s(play: Play) -> tuple[float, ...]:
-    """Of each kill how long the step took that it hit: from the last step that was new before it
-    (or the play's begin) to the next one, or to the end of the play."""
+    """For each kill, the time of the step that it hit: from the last new step before it (or the
+    play's begin) to the next one, or to the end of the play."""
     new = _new_at_s(play)
     out = []
     for at_s, after_s in zip(play.kills_s, until_next_commit_s(play), strict=True):
@@ -90,14 +90,13 @@ def hit_steps_s(play: Play) -> tuple[float, ...]:
 
 
 def never_ended(play: Play) -> int:
-    """How many of the kills no new step came after, so that of their stalls only the least is
-    known."""
+    """The number of kills without a later new step. Of their stalls only a lower bound is known."""
     newest_s = max(_new_at_s(play), default=play.begin_s)
     return sum(at_s >= newest_s for at_s in play.kills_s)
 
 
 def _new_at_s(play: Play) -> list[float]:
-    """When each step stood for the first time."""
+    """When each step was committed for the first time."""
     new: list[float] = []
     highest = -1
     for commit in play.commits:
@@ -108,14 +107,14 @@ def _new_at_s(play: Play) -> list[float]:
 
 
 def redone(play: Play) -> int:
-    """Steps that were committed once and had to be taken again."""
+    """Steps that were committed once and had to be repeated."""
     shown = sum(after.step <= before.step for before, after in _behind(play.commits))
     return play.again + shown
 
 
 def taken_back(commits: Sequence[Commit], bases: Sequence[tuple[float, int]]) -> int:
-    """Steps that stood when all went back to before them. `bases`: (when, the step to go on from);
-    `commits`: each step once."""
+    """Committed steps that were lost when all nodes went back. `bases`: (when, the step to continue
+    from); `commits`: each step once."""
     return sum(c.step >= base and c.at_s < at_s for at_s, base in bases for c in commits)
 
 
@@ -131,10 +130,11 @@ def _behind(commits: Sequence[Commit]) -> list[tuple[Commit, Commit]]:
 
 
 def samples_per_s(play: Play) -> float:
-    """New samples by the time that they took: a sample of a step that is taken again counts once.
+    """New samples divided by their time; a sample of a repeated step counts once.
 
-    From the last commit before the play to the last one within it, so that a step which is under
-    way at an end is no loss; but a system that commits nothing more is charged to the end.
+    The time goes from the last commit before the play to the last one within it, so that a step
+    under way at either end is not a loss. But a system that commits nothing more is charged to the
+    end.
     """
     before = [c for c in play.commits if c.at_s <= play.begin_s]
     start_s = before[-1].at_s if before else play.begin_s
@@ -150,6 +150,6 @@ def samples_per_s(play: Play) -> float:
 
 
 def step_s(commits: Sequence[Commit]) -> float:
-    """The median time between two commits of a run that nothing hit; the first few are left out."""
+    """The median time between two commits of a calm run, without the first few."""
     gaps = [after.at_s - before.at_s for before, after in pairwise(commits)]
     return statistics.median(gaps[2:])

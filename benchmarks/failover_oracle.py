@@ -1,10 +1,9 @@
-"""The best goodput that a system which keeps a replica beside each stage could have. Pure.
+"""The best goodput that a system with a replica of each stage could have. Pure.
 
-Rule: it is played by the planner's own dry run, operation by operation, with the figures of the
-device and nothing else. The oracle hears of a loss in the same instant, decides and sends in no
-time, and has a standby in the lost node's place when the hit step commits. What it cannot do is
-have back the operations that the lost node had done in that step: the shadow does them again,
-beside its own.
+Rule: the planner's own dry run plays it, operation by operation, with the figures of the device and
+nothing else. The oracle notices a loss in the same instant, decides and sends in no time, and has a
+standby in the lost node's place when the hit step commits. It cannot recover the operations that
+the lost node had done in that step: the shadow repeats them, in addition to its own.
 """
 
 from collections.abc import Sequence
@@ -17,9 +16,9 @@ from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 
 CALM_STEPS = 3
-"""Before the hit one, so that it is a step like any other."""
+"""Steps before the hit one, so that it is a step like any other."""
 PHASES = 48
-"""Of the step at which it is hit, evenly spread: their mean is that of all instants."""
+"""Instants of the hit step, evenly spread, whose mean is the mean over all instants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +33,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A step in which a stage is lost, over all instants of it."""
+    """A step in which a stage is lost, averaged over all instants of it."""
 
     extra_s: float
-    """By so much it is longer than a calm one, on average."""
+    """How much longer than a calm step it is, on average."""
     to_commit_s: float
     """From the loss to its commit, on average."""
     longest_s: float
@@ -45,7 +44,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """Of one device."""
+    """The oracle of one device."""
 
     step_s: float
     hits: tuple[Hit, ...]
@@ -54,7 +53,8 @@ class Oracle:
     """By lost stage: a whole step while its shadow owns it too."""
 
     def goodput(self, stages: Sequence[int], *, for_s: float) -> float:
-        """With these stages lost within so many seconds: the share of the time that is useful."""
+        """The share of the time that is useful when these stages are lost within so many
+        seconds."""
         return 1.0 - sum(self.hits[stage].extra_s for stage in stages) / for_s
 
 

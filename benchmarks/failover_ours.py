@@ -1,7 +1,7 @@
 """Bamboo in the plays of kills: processes on the virtual device, warm standbys, SIGKILL by pid.
 
-Rule: a killed node is followed at once by another one from the fork server, so that there are as
-many standbys before the next kill as before this one.
+Rule: the fork server starts another node as soon as one is killed, so that each kill meets the same
+number of standbys.
 """
 
 import time
@@ -30,9 +30,9 @@ STANDBYS = 1
 BATCH = 8
 FORWARD_S, BACKWARD_S = (0.020,) * STAGES, (0.040,) * STAGES
 HORIZON_STEPS = 4000
-"""Of the learning rate: more than any play takes."""
+"""Horizon of the learning rate: more steps than any play takes."""
 WARM_STEPS = 3
-"""Before a play begins: connections, caches, replicas."""
+"""Before a play begins, for connections, caches and replicas."""
 
 
 def job(mode: str = "stash", forward_s: Sequence[float] = FORWARD_S) -> JobConfig:
@@ -60,16 +60,16 @@ class Ours:
 
     play: Play
     failovers: tuple[dict[str, Any], ...]
-    """Of each kill: `stage`, and ms after it `seen`, `decided`, `promoted`, `first_operation`."""
+    """For each kill: `stage`, and ms after it `seen`, `decided`, `promoted`, `first_operation`."""
     merged_steps: tuple[int, ...]
-    """Of each kill: steps after the hit one that a merged node took."""
+    """For each kill: steps after the hit one that a merged node took."""
     difference: str
-    """The first bit that is not the calm run's; "" when all are."""
+    """The first bit that differs from the calm run; "" when all are equal."""
     overruns: int
 
 
 def calm_step_s(steps: int, mode: str = "stash", forward_s: Sequence[float] = FORWARD_S) -> float:
-    """Of the same job when nothing happens."""
+    """Seconds of a step of the same job without kills."""
     settled = job(mode, forward_s)
     settled = replace(settled, train=replace(settled.train, steps=steps + WARM_STEPS))
     with cluster(settled) as run:
@@ -79,7 +79,7 @@ def calm_step_s(steps: int, mode: str = "stash", forward_s: Sequence[float] = FO
 
 
 def killed(kills: Sequence[Kill], for_s: float) -> Ours:
-    """Play the kills for so many seconds, then stop at a step boundary and look at the bits."""
+    """Play the kills for so many seconds, then stop at a step boundary and compare the bits."""
     with cluster(job()) as run:
         run.start(STAGES + STANDBYS)
         run.wait_step(WARM_STEPS)
@@ -112,7 +112,7 @@ def killed(kills: Sequence[Kill], for_s: float) -> Ours:
 
 
 def strike(run: Cluster, kill: Kill) -> tuple[float, str, int]:
-    """(when by the monotonic clock, victim, stage)."""
+    """Kill a node: (time by the monotonic clock, victim, stage)."""
     assignment = run.state().assignment
     assert assignment is not None, "a play begins when training has"
     stage = int(kill.share * STAGES)
@@ -121,7 +121,7 @@ def strike(run: Cluster, kill: Kill) -> tuple[float, str, int]:
 
 
 def stop(run: Cluster) -> None:
-    """Ask the run to end at a step boundary, and see that it did."""
+    """Request an end at a step boundary, and check that it came."""
     run.append(StopRequested(outcome=Outcome.STOPPED, reason="the play is over"))
     ended(run)
 
@@ -133,7 +133,7 @@ def ended(run: Cluster) -> None:
 
 
 def commits_of(run: Cluster) -> list[Commit]:
-    """Each step once, when it was first said to stand; by the wall clock."""
+    """Each step once, when it was first reported as committed; by the wall clock."""
     first: dict[int, float] = {}
     for record in run.metrics("step"):
         first[record["step"]] = min(record["t_s"], first.get(record["step"], record["t_s"]))
@@ -141,8 +141,8 @@ def commits_of(run: Cluster) -> list[Commit]:
 
 
 def unplanned(decisions: Sequence[Decision]) -> list[tuple[float, int]]:
-    """When all had stopped where they were, and the step that they went on from: what was done of
-    the step in hand was done in vain, and so was what had been committed from that step on."""
+    """When all nodes had stopped where they were, and the step that they continued from. What was
+    done of the step under way was lost, and so was everything committed from that step on."""
     out, known = [], -1
     for decision in decisions:
         reconfiguration = decision.state.reconfiguration
@@ -193,5 +193,5 @@ def merged_steps(run: Cluster, victims: Sequence[str]) -> tuple[int, ...]:
 
 
 def sleep_until(at_s: float) -> None:
-    """By the monotonic clock."""
+    """Sleep until `at_s` of the monotonic clock."""
     time.sleep(max(0.0, at_s - time.monotonic()))

@@ -5,20 +5,20 @@
 
 Every system is played at both rates: a kill every few seconds, and one a minute. The same GPT and
 global batch, five processes each (four train, one is a warm spare), the same kills at the same
-instants, and a killed process is followed at once by a new one. Ours run on the virtual device:
-four stages, eight microbatches, 20 ms forward and 40 ms backward, so that a step takes 660 ms at
-best; a step of the others' replicas sleeps to these 660 ms. What each protects is not the same:
-torchft protects replicas, Bamboo protects stages. Ours is one pipeline of a model that needs four
-nodes, of which any may go; a replica of the others is a whole model on one node. Where it needs a
-pipeline of P nodes, one loss takes all P.
+instants, and a new process as soon as one is killed. Ours run on the virtual device: four stages,
+eight microbatches, 20 ms forward and 40 ms backward, so that a step takes 660 ms at best; a step of
+the others' replicas sleeps to these 660 ms. The systems do not protect the same thing: torchft
+protects replicas, Bamboo protects stages. Ours is one pipeline of a model that needs four nodes,
+any of which may be lost; a replica of the others is a whole model on one node. Where a replica
+needs a pipeline of P nodes, one loss takes all P.
 
-Stall: from the kill to the next new step, less a step of the same system that nothing hit. Goodput:
-new samples by time, as a share of the same system's own when nothing hit it, and of the oracle's
-(`benchmarks.failover_oracle`). Bits: the weights after every step beside those of a run of the same
-system without kills; where those of two such runs differ, it says so. A round has kills of its own
-and calm runs of its own. The smaller batch of torchft is another training: four replicas and no
-spare, and it goes on with those that are left. The peers need
-an environment of their own: `benchmarks/peers/setup.sh`.
+Stall: from the kill to the next new step, minus a calm step of the same system. Goodput: new
+samples per time, as a share of the same system's own calm rate, and of the oracle's
+(`benchmarks.failover_oracle`). Bits: the weights after every step compared with those of a run of
+the same system without kills; where two such runs differ, it says so. Each round has its own kills
+and its own calm runs. torchft with the smaller batch is another training: four replicas and no
+spare, and it goes on with those that are left. The peers need an environment of their own:
+`benchmarks/peers/setup.sh`.
 """
 
 import argparse
@@ -48,14 +48,14 @@ TORCHFT = {
     "torchft defaults": Settings(heartbeat_ms=5000, join_ms=60000, tick_ms=100, collective_s=60.0),
     SMALLER: Settings(heartbeat_ms=1000, join_ms=1000, tick_ms=20, collective_s=1.0, fixed=False),
 }
-"""Which one is its best, the play tells. Tighter ones fall out of step with each other: with a
-shorter time to join a step takes twice as long when nothing happens (it was tried)."""
+"""The play shows which one is its best. Tighter settings get out of step with each other: with a
+shorter time to join, a calm step takes twice as long (it was tried)."""
 THEIR_BEST = "torchft 1 s"
-"""By goodput, in the plays so far; by its median stall "tight" has been ahead of it too."""
+"""By goodput, in the plays so far; by its median stall "tight" has been better too."""
 SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
 OURS = ("bamboo", "bamboo" + A_MINUTE)
 PLAYED_BADLY = (RuntimeError, AssertionError, OSError, ValueError, subprocess.TimeoutExpired)
-"""What one play may end with; the others are played and written all the same."""
+"""Errors that one play may end with. The others are played and written all the same."""
 WARM_STEPS = 4
 LEAST_CALM_STEPS = 6
 QUIET_EVERY_S = 60.0
@@ -68,7 +68,7 @@ class Calm:
     digests: dict[int, str]
     step_s: float
     control: str
-    """How a second such run's weights were beside them."""
+    """How the weights of a second such run compare."""
 
 
 class Bench:
@@ -92,10 +92,10 @@ class Bench:
         self.rounds: list[tuple[Kill, ...]] = []
         self.begin_round()
         self.details: dict[str, list[dict[str, Any]]] = {}
-        """Of each system's plays."""
+        """Details of each system's plays."""
 
     def begin_round(self) -> None:
-        """Other kills from now on, and our pace when nothing happens is measured again."""
+        """Draw other kills, and measure our calm pace again."""
         seed = self._seed + len(self.rounds)
         self.kills = kills_every(self._every_s, for_s=self._for_s, seed=seed)
         self._quiet_kills = kills_every(QUIET_EVERY_S, for_s=self._quiet_s, seed=seed)
@@ -103,7 +103,7 @@ class Bench:
         self._calm_s = 0.0
 
     def bamboo(self, kills: Sequence[Kill], for_s: float, name: str) -> Row:
-        """Ours."""
+        """Play Bamboo."""
         if not self._calm_s:
             self._calm_s = ours.calm_step_s(self._calm_steps)
         found = ours.killed(kills, for_s)
@@ -119,7 +119,7 @@ class Bench:
         return self._row(name, found.play, calm_s=self._calm_s, bits=bits, bound=bound)
 
     def torchft(self, system: str, kills: Sequence[Kill], for_s: float, name: str) -> Row:
-        """With one of the settings."""
+        """Play torchft with one of the settings."""
         settings = TORCHFT[system]
         work = self._work if settings.fixed else replace(self._work, active=0)
         count = ours.STAGES + ours.STANDBYS * settings.fixed
@@ -134,7 +134,7 @@ class Bench:
         )
 
     def torchrun(self, kills: Sequence[Kill], for_s: float, name: str) -> Row:
-        """With checkpoints."""
+        """Play torchrun with checkpoints."""
         killed = torchrun_agents.played(
             self._work, kills, for_s, spares=ours.STANDBYS, warm=WARM_STEPS
         )
@@ -158,7 +158,8 @@ class Bench:
         *,
         bound: float,
     ) -> Row:
-        """Beside a calm run of as many steps; `bound` is the oracle's goodput."""
+        """The row of another system, compared with a calm run of as many steps; `bound` is the
+        oracle's goodput."""
         detail: dict[str, Any] = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
         self.details.setdefault(name, []).append(detail)
         system = name.removesuffix(A_MINUTE)
@@ -177,9 +178,9 @@ class Bench:
         return self._row(name, killed.play, calm_s=beside.step_s, bits=bits, bound=bound)
 
     def _beside(self, name: str, steps: int, work: Work, calm: Callable[[Work], Theirs]) -> Calm:
-        """A calm run of so many steps: the first of them at their pace, the others as fast as they
-        can, since only their bits are looked at. An earlier one, or a second, shows what these bits
-        are worth."""
+        """A calm run of so many steps. The first steps have their normal pace, the others run as
+        fast as they can, since only their bits count. An earlier run, or a second one, shows how
+        reliable these bits are."""
         paced = self._calm_steps + WARM_STEPS
         steps = max(steps, paced)
         one = calm(replace(work, slow_steps=paced, steps=steps))
@@ -202,7 +203,7 @@ class Bench:
         return row(name, play, calm_s=calm_s, bits=bits, bound=bound, oracle_step_s=step_s)
 
     def play(self, system: str) -> Row:
-        """One of SYSTEMS; with A_MINUTE behind its name the play with a kill a minute."""
+        """Play one of SYSTEMS; a name that ends in A_MINUTE means one kill a minute."""
         name, kills, for_s = system, self.kills, self._for_s
         if name.endswith(A_MINUTE):
             system, kills, for_s = name.removesuffix(A_MINUTE), self._quiet_kills, self._quiet_s
@@ -214,15 +215,16 @@ class Bench:
 
 
 def unlike_from(digests: Mapping[int, str], others: Mapping[int, str]) -> int | None:
-    """The first step after which the weights were not those of the other run; None: always."""
+    """The first step after which the weights differ from those of the other run; None: they never
+    do."""
     return min((step for step in digests if digests[step] != others.get(step)), default=None)
 
 
 def played(
     bench: Bench, systems: Sequence[str], rounds: int
 ) -> tuple[dict[str, Row], dict[str, list[str]]]:
-    """All of them, round by round, each round begun by another one: by system all its plays as one
-    row, and for who did not play to the end why, by round."""
+    """Play all systems round by round, each round beginning with another one. Returns all plays of
+    each system as one row, and for systems with unfinished plays the reasons, by round."""
     rows: dict[str, list[Row]] = {}
     failed: dict[str, list[str]] = {}
     try:
@@ -249,12 +251,13 @@ def _stages(kills: Sequence[Kill]) -> list[int]:
 
 
 def first_operations_ms(plays: Sequence[dict[str, Any]]) -> list[float]:
-    """Of every failover, from the kill to the lost stage's first operation on its shadow."""
+    """For every failover, the time from the kill to the lost stage's first operation on its
+    shadow."""
     return sorted(one["first_operation"] for play in plays for one in play["failovers"])
 
 
 def of_first_operation(plays: Sequence[dict[str, Any]]) -> str:
-    """In words, with the steps that a merged node took."""
+    """The same in words, with the steps that a merged node took."""
     found = first_operations_ms(plays)
     if not found:
         return "no failover"

@@ -1,9 +1,9 @@
 """Tidies results, `python -m benchmarks.history`: the newest file of each name stays, its long
 lists are shortened, and `results/HISTORY.md` has a row for every result that was ever there.
 
-Rule: a row outlives its file. A result that another checkout has brought, without a row or beside
-an older one, is taken in when the next result is written, or by this command; so are both sides of
-a table that git could not merge.
+Rule: a row outlives its file. A result that came from another checkout, without a row or next to an
+older one, is taken in when the next result is written, or by this command. So are both sides of a
+table that git could not merge.
 """
 
 import json
@@ -16,12 +16,12 @@ from typing import Any
 
 TABLE = "HISTORY.md"
 LIMIT_BYTES = 50_000
-"""Of one result file. Past that its longest lists of numbers are kept as count, quartiles and ends,
-its longest lists of records as count, first and last."""
+"""Size of one result file. Beyond it, its longest lists of numbers are reduced to count, quartiles
+and ends, its longest lists of records to count, first and last."""
 SHORTEST_BYTES = 300
-"""A list that is shorter stays as it is."""
+"""A shorter list stays as it is."""
 KEPT = ("claims", "rows")
-"""Lists that are what a result says, and are read from it: they are never shortened."""
+"""Lists that are the result itself and are read from the file: they are never shortened."""
 FILE = re.compile(r"(?P<name>.+)-(?P<date>\d{4}-\d\d-\d\d)\.json")
 
 HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -70,15 +70,16 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "waterfall": (("ours over checkpoint-restart, value", "of_checkpoint_restart"),),
 }
-"""The figures of a benchmark: a label, and where the figure lies in the result. `*` is every item,
+"""The figures of a benchmark: a label, and the path of the figure in the result. `*` is every item,
 and of several values the median is shown. A result without any shows its first two claims."""
 
 
 def tidy(folder: Path) -> None:
-    """Leave the newest file of each name, shortened, and in the table a row for each there was.
+    """Keep the newest file of each name, shortened, and a row of the table for each that ever
+    existed.
 
     Raises OSError and ValueError for what cannot be read or written, naming the file. The table is
-    written before an older file goes.
+    written before an older file is deleted.
     """
     rows = dict(table_rows((folder / TABLE).read_text() if (folder / TABLE).exists() else ""))
     newest: dict[str, Path] = {}
@@ -102,7 +103,7 @@ def tidy(folder: Path) -> None:
 
 
 def text_of(body: Mapping[str, Any]) -> str:
-    """A result as it is kept: what holds no other lists or tables stands on one line, and the
+    """The text of a result file. A value without lists or tables in it is on one line, and the
     longest lists are shortened until the whole is within LIMIT_BYTES, or nothing long is left."""
     body = json.loads(json.dumps(body))  # a copy, with the types of JSON alone
     text = _dumped(body)
@@ -129,7 +130,7 @@ def _dumped(value: Any, margin: str = "") -> str:
 
 
 def _lists(value: Any) -> Iterator[tuple[int, Any, Any]]:
-    """Each list of plain numbers or of flat records, as (its bytes, what holds it, where)."""
+    """Each list of plain numbers or of flat records, as (its bytes, its container, its key)."""
     for place, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
         if place in KEPT:
             continue
@@ -164,7 +165,7 @@ writes its result after each case has one row."""
 
 
 def key(name: str, facts: Mapping[str, Any]) -> Key:
-    """Of one result."""
+    """The key of one result."""
     return name, facts["date"], str(facts.get("commit", "")).partition(" to ")[0]
 
 
@@ -179,7 +180,7 @@ def row(name: str, body: Mapping[str, Any]) -> str:
 
 
 def headline(name: str, body: Mapping[str, Any]) -> str:
-    """One or two figures of a result; "" of one that has none which are known."""
+    """One or two figures of a result; "" where none is known."""
     known = next((HEADLINES[start] for start in _longest_first() if name.startswith(start)), ())
     found = [(label, list(_at(body, where.split("/")))) for label, where in known]
     told = [f"{label} {_figure(statistics.median(v))}" for label, v in found if v]
@@ -232,7 +233,7 @@ def table(rows: Mapping[Key, str]) -> str:
 
 
 def table_rows(text: str) -> Iterator[tuple[Key, str]]:
-    """The rows of a table that was written here."""
+    """The rows of a table that `table` wrote."""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 6 and re.fullmatch(r"\d{4}-\d\d-\d\d", cells[1]):

@@ -1,11 +1,11 @@
-"""By how much the step that a loss hits is longer, with `stash` and with `eager`.
+"""How much longer the step is that a loss hits, with `stash` and with `eager`.
 
     python -m benchmarks.hit_step [--rounds 2] [--kills 8]
 
 Four later-heavier stages on the virtual device (14, 18, 22, 26 ms forward and twice that back),
 eight microbatches, a warm standby. The modes take turns; in a round both lose the same stages at
-the same shares of a step. The extra time is that from the commit before to the commit of the hit
-step, less the median of the run's calm steps. Beside it stands what the planner's own dry run says
+the same shares of a step. The extra time is the time between the commits before and after the hit
+step, minus the median of the run's calm steps. It is compared with the planner's own dry run
 (`benchmarks.failover_oracle`).
 """
 
@@ -37,15 +37,15 @@ from tests.e2e.forker import close_shared_forker
 FORWARD_S = (0.014, 0.018, 0.022, 0.026)
 MODES = ("stash", "eager")
 LIMIT = 0.75
-"""Of eager's extra time in the hit step over stash's."""
+"""Eager's extra time in the hit step divided by stash's, at most."""
 PROTECTED_S = 30.0
 SETTLED_STEPS = 2
-"""After every slot is protected again, before the next kill: the last one counts as calm."""
+"""Steps after every slot is protected again, before the next kill; the last one counts as calm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Of a stage, at this share of a step."""
+    """The loss of a stage, at this share of a step."""
 
     stage: int
     share: float
@@ -76,7 +76,7 @@ def whole(state: State) -> bool:
 
 
 def played(mode: str, todo: Sequence[Loss], step_s: float) -> Found:
-    """Lose the stages one after the other, each once all is protected again."""
+    """Lose the stages one after the other, each once everything is protected again."""
     stamps: list[float] = []
     with cluster(ours.job(mode, FORWARD_S)) as run:
         run.start(ours.STAGES + ours.STANDBYS)
@@ -98,7 +98,7 @@ def played(mode: str, todo: Sequence[Loss], step_s: float) -> Found:
 
 
 def _strike(run: Cluster, loss: Loss) -> float:
-    """SIGKILL, and its time; once the run knows of it, what is protected is so again."""
+    """SIGKILL a node; the time of that. Returns once the run knows of the loss."""
     victim = run.owner(Slot(pipeline=0, stage=loss.stage))
     at_s = time.time()
     run.kill(victim)
@@ -107,7 +107,7 @@ def _strike(run: Cluster, loss: Loss) -> float:
 
 
 def _hit_s(commits: Sequence[float], at_s: float) -> float:
-    """Of the step that was under way then."""
+    """Seconds of the step that was under way then."""
     return next(after - before for before, after in pairwise(commits) if after > at_s)
 
 

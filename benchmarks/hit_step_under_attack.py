@@ -4,10 +4,10 @@ nobody does.
     python -m benchmarks.hit_step_under_attack [--rounds 2] [--kills 3] [--connections 20000]
 
 The job of `benchmarks.hit_step` (mode stash), over TCP, encrypted and not. The arms take turns. In
-each every stage of a list is lost by SIGKILL, once all is protected again, and at the end an
-instance gets a notice and is taken when its time is up. Under attack `tests.security.worker_ports`
-has tried so many connections in all before that, of which twenty at each port greet slowly. The
-bits must be those of the calm run.
+each, the stages of a list are lost by SIGKILL, one after the other, each once everything is
+protected again. At the end an instance gets a notice and is taken at its deadline. Under attack,
+`tests.security.worker_ports` has opened so many connections in all before that, of which twenty at
+each port greet slowly. The bits must be those of the calm run.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from tests.e2e.forker import close_shared_forker
 
 ARMS = ("quiet", "attacked")
 LIMIT = 2.0
-"""Of the hit step under attack over the quiet one."""
+"""The hit step under attack divided by the quiet one, at most."""
 NOTICE_S = 5.0
 PROTECTED_S = 60.0
 PROCESSES = 2
-"""Of strangers: one may not have descriptors for all of them."""
+"""Processes of strangers: one may not have descriptors for all connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Found:
     """One run of one arm."""
 
     hit_s: tuple[float, ...]
-    """Of each step that a SIGKILL hit."""
+    """For each step that a SIGKILL hit."""
     notice_s: float
     """The longest step between the notice and the instance's end."""
     calm_s: float
@@ -83,13 +83,13 @@ def play(arm: str, *, encrypt: bool, todo: Sequence[Loss], connections: int) -> 
 
 
 def settle(run: Cluster) -> None:
-    """Until every slot is protected, and a step after that."""
+    """Wait until every slot is protected, and a step more."""
     run.wait(whole, PROTECTED_S, "protection")
     run.wait_step(max(run.losses()) + 2)
 
 
 def notice(run: Cluster) -> tuple[float, float]:
-    """Announce the end of the first stage's instance and take it when it is due; both times."""
+    """Give the first stage's instance a notice, and take it at its deadline; both times."""
     node = run.owner(Slot(pipeline=0, stage=0))
     noticed_s = time.time()
     run.append(NoticeReceived(node=NodeId(node), deadline_s=noticed_s + NOTICE_S))
@@ -103,7 +103,8 @@ def notice(run: Cluster) -> tuple[float, float]:
 
 @contextmanager
 def strangers(run: Cluster, connections: int) -> Iterator[None]:
-    """So many connections in all at the ports of the nodes that are there, once they are made."""
+    """So many connections in all to the ports of the present nodes; the block begins when they are
+    made."""
     ports = [node.endpoint.removeprefix("tcp://") for node in run.state().nodes]
     each = connections // (len(ports) * PROCESSES)
     command = [sys.executable, "-m", "tests.security.worker_ports", "--hold"]

@@ -1,6 +1,6 @@
 """Runs a job with real worker processes and an embedded store, without a cloud: the runtime alone.
 
-Used by benchmarks that time the executor; what `bamboo launch` adds (agents, the mock cloud, the
+Benchmarks that time the executor use it: what `bamboo launch` adds (agents, the mock cloud, the
 screen) would only add noise on a small machine.
 """
 
@@ -12,7 +12,7 @@ from tests.e2e.cluster import cluster
 SKIPPED_STEPS = 2
 """The first steps pay for connections and caches."""
 LEAST_STEPS = SKIPPED_STEPS + 2
-"""Of a job, for one time between two commits to be left."""
+"""Steps of a job that leave at least one time between two commits."""
 
 
 def step_times_s(job: JobConfig) -> tuple[list[float], list[dict[str, object]]]:

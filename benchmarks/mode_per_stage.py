@@ -2,11 +2,11 @@
 
     python -m benchmarks.mode_per_stage [--jobs 40] [--whole 6]
 
-Random jobs of the trace's kind: steps of seconds, layers unlike each other, 4 to 10 stages, 1 to 3
+Random jobs like those of the trace: steps of seconds, different layers, 4 to 10 stages, 1 to 3
 pipelines, links that matter or do not, and a node's memory between what `stash` and what `gap`
 needs. Each is planned with one mode for all and as `auto` plans it, at three rates of preemption.
-For a few jobs of four stages all 256 mixtures are valued, with that memory and with memory for all:
-what no search over stages could do better.
+For a few jobs of four stages all 256 mixtures are valued, with that memory and with memory for all
+of them: no search over stages could do better.
 """
 
 import argparse
@@ -87,14 +87,14 @@ def random_job(chance: random.Random, *, stages: int, most_microbatches: int) ->
 
 
 def best_for_all(job: Job, hazard: Hazard, memory_bytes: int) -> Candidate:
-    """With one mode for all stages, cut as `stash` has them: another cut is another matter."""
+    """With one mode for all stages and the cut of `stash`; other cuts are not compared here."""
     found = ranked(job.work, job.room(memory_bytes), hazard, standbys=1, played=job.played)
     cut = next(one.choice.cut for one in found if one.choice.mode == "stash")
     return next(one for one in found if one.choice.cut == cut)
 
 
 def planned_gain(job: Job, hazard: Hazard) -> float:
-    """In samples per dollar, by what `auto` takes; 0: one mode for all."""
+    """Gain in samples per dollar of what `auto` takes; 0: it takes one mode for all."""
     alike, room = best_for_all(job, hazard, job.memory_bytes), job.room(job.memory_bytes)
     mixed = by_stage(
         job.work, alike, room, hazard, standbys=1, cut=alike.choice.cut, played=job.played
@@ -103,7 +103,7 @@ def planned_gain(job: Job, hazard: Hazard) -> float:
 
 
 def most_gains(job: Job, hazard: Hazard) -> tuple[float, float]:
-    """By the best of all mixtures: with the job's memory, and with memory for all of them."""
+    """Gain of the best of all mixtures: with the job's memory, and with memory for all of them."""
     judge = Judge(
         job.work, job.room(ROOMY_BYTES), hazard, spread="one", standbys=1, played=job.played
     )
@@ -120,7 +120,7 @@ def most_gains(job: Job, hazard: Hazard) -> tuple[float, float]:
 
 
 def told(what: str, gains: Sequence[float]) -> dict[str, Any]:
-    """Printed in a line; all of them go into the result."""
+    """Print them in a line; the result has all of them."""
     spread = {
         "median": statistics.median(gains),
         "p90": statistics.quantiles(gains, n=10)[-1],

@@ -1,11 +1,11 @@
-"""The preset `nsdi23` beside the figures that were published (Thorpe et al., Bamboo, NSDI 2023).
+"""The preset `nsdi23` compared with the published figures (Thorpe et al., Bamboo, NSDI 2023).
 
     python -m benchmarks.nsdi23 --trace bamboo-p3.csv [--seeds 500]
 
 First the recorded p3 trace, 12 h as it is; for three models nothing was published. Then random
-markets: on the seeds of the published means, 1 to 100, and on more, to see how sure such means are
-(half the width of the 95 % interval stands beside each). Everything is simulated: no figure depends
-on the machine but the time that a run takes.
+markets: on the seeds of the published means, 1 to 100, and on more, to see how certain such means
+are (each has half the width of its 95 % interval). Everything is simulated: only the time that a
+run takes depends on the machine.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def on_trace(path: Path) -> dict[str, dict[str, float]]:
 
 
 def on_random(seeds: range) -> dict[str, dict[str, tuple[float, float]]]:
-    """BERT on random markets: of each figure the mean and its confidence."""
+    """BERT on random markets: the mean and its confidence for each figure."""
     out: dict[str, dict[str, tuple[float, float]]] = {}
     for hazard, published in RANDOM.items():
         begin_s = time.process_time()

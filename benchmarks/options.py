@@ -1,4 +1,4 @@
-"""Options of a benchmark: what cannot be is said before anything is played."""
+"""Options of a benchmark: wrong ones are rejected before anything is played."""
 
 import math
 import signal
@@ -12,15 +12,15 @@ from bamboo.sim.trace import read_trace
 
 
 def parsed(parser: ArgumentParser, given: Sequence[str] | None = None) -> Namespace:
-    """What was asked for; by default on the command line. From now on whoever is asked to end
-    (SIGTERM) ends what it started, as on Ctrl-C."""
+    """The parsed options, by default from the command line. From now on SIGTERM ends what the
+    process started, as Ctrl-C does."""
     arguments = parser.parse_args(given)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     return arguments
 
 
 def selected(parser: ArgumentParser, arguments: Namespace, *names: str) -> list[str]:
-    """What was asked for by these options where it is not the default, for a result's name."""
+    """The values of these options that differ from their defaults, for a result's name."""
     values = [
         getattr(arguments, x) for x in names if getattr(arguments, x) != parser.get_default(x)
     ]
@@ -28,7 +28,7 @@ def selected(parser: ArgumentParser, arguments: Namespace, *names: str) -> list[
 
 
 def chosen(parser: ArgumentParser, what: str, words: str, there: Collection[str]) -> list[str]:
-    """Names out of `there`, comma separated; the parser ends with what is wrong about them."""
+    """Names out of `there`, comma separated; the parser exits with an error about a wrong one."""
     names = words.split(",")
     if unknown := [name for name in names if name not in there]:
         parser.error(f"there is no {what} {unknown[0]!r}; there are {', '.join(there)}")
@@ -36,7 +36,7 @@ def chosen(parser: ArgumentParser, what: str, words: str, there: Collection[str]
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of a whole number of an option."""
+    """The type of an option that is a whole number."""
 
     def read(text: str) -> int:
         if not text.strip().isdecimal() or int(text) < least:
@@ -47,7 +47,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def more_than_zero(text: str) -> float:
-    """The type of a time, or of another length."""
+    """The type of an option that is a time, or another length."""
     try:
         found = float(text)
     except ValueError:
@@ -58,7 +58,7 @@ def more_than_zero(text: str) -> float:
 
 
 def job_file(text: str) -> Path:
-    """The type of a job: a file that can be read, whatever it says."""
+    """The type of an option that is a job: a readable file, whatever it contains."""
     try:
         Path(text).read_bytes()
     except OSError as error:
@@ -69,7 +69,7 @@ def job_file(text: str) -> Path:
 
 
 def trace_file(text: str) -> Path:
-    """The type of a recorded market: a file that is one."""
+    """The type of an option that is a recorded market: a file with a valid trace."""
     try:
         read_trace(Path(text))
     except InputError as error:

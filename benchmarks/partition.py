@@ -2,9 +2,9 @@
 
     python -m benchmarks.partition [--layers 128] [--stages 32] [--rounds 5]
 
-free       the plain partition, which asks for no memory
-easy       under a limit that binds nowhere
-<mode>     under a limit so close to the least that any cut needs that it decides: 0.5 % above it
+free       the plain partition, without a memory limit
+easy       under a limit that is never reached
+<mode>     under a limit that decides: 0.5 % above the least memory that any cut needs
 heavy      in mode `eager`, one layer in eight much larger than the others
 
 Layers of random times, parameters, outputs and activations, the same ones in every run. CPU seconds
@@ -35,7 +35,7 @@ LIMIT_S = 0.2
 
 
 def drawn(layers: int, *, heavy: bool, seed: int = 1) -> tuple[list[LayerFacts], list[float]]:
-    """Layers and their times."""
+    """Random layers and their times."""
     chance = random.Random(seed)
     facts, costs = [], []
     for number in range(layers):
@@ -54,7 +54,7 @@ def drawn(layers: int, *, heavy: bool, seed: int = 1) -> tuple[list[LayerFacts],
 
 
 def tight(facts: list[LayerFacts], costs: list[float], bounds: Bounds) -> Bounds:
-    """With a limit just above the least that any cut needs."""
+    """With a limit just above the least memory that any cut needs."""
     cut = tightest_cut(facts, costs, bounds)
     report = memory_report(facts, cut=cut, grid=bounds.grid, shape=bounds.shape, mode=bounds.mode)
     return replace(bounds, limit_bytes=int(max(stage.total for stage in report) * MARGIN))

@@ -1,11 +1,11 @@
-"""What the plan says of a step and of the memory, beside what real processes then take.
+"""The plan's step time and memory, compared with those of real processes.
 
     python -m benchmarks.plan_vs_real [--rounds 3] [--jobs deep,wide,linked,cpu]
 
-Three jobs on the virtual device, where nodes find room on a few cores, and one that computes on
-the CPU with more processes than cores, where its step is planned as a calm one that takes longer
-wherever more nodes compute at once than there are cores. Steps: the median of a run against the
-prediction. Bytes: of the node that holds most of what the plan gives it, its tensors at their peak.
+Three jobs on the virtual device, where a few cores suffice for the nodes, and one that computes on
+the CPU with more processes than cores. The plan of that one takes longer wherever more nodes
+compute at once than there are cores. Steps: the median of a run against the prediction. Bytes: of
+the node that holds most of what the plan gives it, its tensors at their peak.
 """
 
 import argparse
@@ -28,7 +28,7 @@ JOB = Path(__file__).parents[1] / "examples" / "gpt-local.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A job by what differs from the example, and how far its step may be from the plan's."""
+    """A job by its differences from the example, and how far its step may be from the plan's."""
 
     keys: tuple[str, ...]
     limit: float
@@ -36,7 +36,7 @@ class Case:
 
 COMMON = ("cluster.standbys=0", "chaos.kill=[]", "train.steps=24")
 SMALL = ("model.width=64", "model.heads=4", "model.context=32")
-"""So that the virtual device's sleep, not its work, is what a step takes."""
+"""So small that a step's time is the virtual device's sleep, not its work."""
 CASES = {
     "deep": Case(
         keys=(
@@ -95,13 +95,13 @@ def predicted(job: JobConfig) -> tuple[float, int]:
 
 
 def measured(job: JobConfig) -> tuple[float, int]:
-    """The median step of a run of real processes, and the most bytes that a node of it held."""
+    """The median step of a run of real processes, and the most bytes that one of its nodes held."""
     times, records = step_times_s(job)
     return statistics.median(times), max(int(str(r["peak_tensor_bytes"])) for r in records)
 
 
 def compare(name: str, case: Case, rounds: int) -> dict[str, Any]:
-    """One case, its prediction made anew for each run."""
+    """One case, with a new prediction for each run."""
     job = job_of(case)
     ratios, fullest, plans, runs = [], [], [], []
     for _ in range(rounds):

@@ -1,26 +1,25 @@
-"""What losing a node and laying a run out anew take, by bytes of state a stage and by nodes.
+"""What a lost node and a reconfiguration take, by bytes of state per stage and by nodes.
 
     python -m benchmarks.recovery_at_size [--parts copy,sizes,nodes] [--mb 1,8,64,512] [--rounds 1]
 
 Real processes, two stages, one wide block in each: a stage's state is 12 bytes a parameter. The
-virtual device gives operations their figures, longer ones from 32 MB on, so that about as much of
-an operation is left to its host whatever the size; overruns are printed. Of each size:
+virtual device gives operations their times, longer ones from 32 MB on, so that about the same share
+of an operation is left to its host whatever the size; overruns are printed. For each size:
 
-- `replace`: a standby waits; the owner of stage 1 is killed. The parts of the pause (the end of
-  the victim's connection comes late where it had much memory), then the standby is sent both of
-  its slots while the two others train, and takes one at a step boundary.
+- `replace`: a standby waits; the owner of stage 1 is killed. Measured are the parts of
+  the pause (the end of the victim's connection comes late where it had much memory). Then the
+  standby is sent both of its slots while the two others train, and takes one at a step boundary.
 - `grow`: 1 x 2 -> 2 x 2. Two new nodes are sent a stage each while the others train, and follow
   them; then all stop at a step's end, and go on.
 
-The pace is that of all that a new layout has sent ahead: the state, and the gradient of each step
-that ended meanwhile. Frames go over TCP on loopback, without encryption, as the copies do.
+The pace is that of everything that a new layout prefetches: the state, and the gradient of each
+step that ended meanwhile. Frames go over TCP on loopback, without encryption, as the copies do.
 
-What a stall is, `benchmarks.commit_gaps` says. `copy` measures what the bytes are held against,
+`benchmarks.commit_gaps` defines a stall. `copy` measures what the bytes are compared with,
 `benchmarks.copy_bandwidth`: once by itself, and before and after each play that is judged by it,
-some 15 s from what is judged: a machine that others use copies twice as fast at one time as at
-another.
-`nodes` does both with little state on 4 to 32 processes. Every run's losses and final bits are
-compared with the calm run's.
+some 15 s apart from the play, because a shared machine copies twice as fast at one time as at
+another. `nodes` does both with little state on 4 to 32 processes. Every run's losses and final bits
+are compared with the calm run's.
 """
 
 import argparse
@@ -70,22 +69,23 @@ from tests.e2e.calm import samples_difference
 from tests.e2e.cluster import Cluster, cluster
 
 STATE_BYTES = 12
-"""Of a parameter: itself and two moments."""
+"""State of a parameter: itself and two moments."""
 FULL_FIGURES_MB = 32
-"""Of state a stage: with more the arithmetic takes longer, and so do the device's operations. It
-stands for that of a GPU, which leaves its host alone: an operation has several times as long."""
+"""State of a stage. With more the arithmetic takes longer, and so do the device's operations. They
+stand for those of a GPU, which leaves its host free, so an operation has several times its
+arithmetic's time."""
 COPIED_BYTES = 512 << 20
-"""By each copy that a pace is held against."""
+"""Bytes of each copy that a pace is compared with."""
 AFTER = 4
-"""Steps of a new layout that are waited for."""
+"""Steps of a new layout to wait for."""
 WARM = 3
 """Steps before anything is done to the run."""
 PATIENCE_S = 300.0
 LOOK_S = 0.25
-"""Between two looks at a run that gets a pipeline more: a hundred a second took 5 % of a core, and
-when what happened is in its log."""
+"""Between two looks at a run that gets another pipeline. A hundred looks a second took 5 % of a
+core, and the log has the time of each event anyway."""
 HORIZON_STEPS = 2000
-"""More than any run takes: it is stopped when what is looked at has happened."""
+"""More than any run takes: it is stopped when the event of interest has happened."""
 PARTS = ("copy", "sizes", "nodes")
 
 
@@ -123,7 +123,7 @@ def sized_job(state_mb: int, *, redundancy: str) -> JobConfig:
 
 
 def bits_differ(run: Cluster) -> str:
-    """What differs from the calm run, "" when nothing does; one tensor at a time in memory."""
+    """What differs from the calm run, "" where nothing does; one tensor at a time in memory."""
     job, found = run.job, run.losses()
     prepare(job.cluster)
     calm = CalmRun(job, build_model(job), load_data(job))
@@ -145,14 +145,14 @@ def bits_differ(run: Cluster) -> str:
 
 
 def ended(run: Cluster) -> dict[str, Any]:
-    """Of a run that has stopped at a step boundary: whether its bits are right, and how many
+    """For a run that has stopped at a step boundary: whether its bits are right, and how many
     operations overran."""
     overruns = sum(int(record["overruns"]) for record in run.metrics("memory"))
     return {"differs": bits_differ(run), "overruns": overruns}
 
 
 def first(decisions: Sequence[Decision], of: Any) -> Decision:
-    """The first decision after which `of` holds for its state."""
+    """The first decision whose state satisfies `of`."""
     return next(d for d in decisions if of(d.state))
 
 
@@ -160,7 +160,8 @@ def first(decisions: Sequence[Decision], of: Any) -> Decision:
 
 
 def replaced(job: JobConfig, standbys: int = 1) -> dict[str, Any]:
-    """Kill the owner of the last stage beside a standby, and wait until all is as it was."""
+    """Kill the owner of the last stage while a standby waits, and wait until everything is as
+    before."""
     grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
     with cluster(job) as run:
         run.start(grid.size + standbys)
@@ -207,7 +208,7 @@ STAMPS = ("seen_s", "decided_s", "promoted_s", "first_operation_s")
 
 
 def settled(state: State) -> bool:
-    """Whether nothing is to be sent or moved any more."""
+    """Whether nothing more has to be sent or moved."""
     finished = state.phase is Phase.FINISHED
     return finished or (state.phase is Phase.RUNNING and not (state.transfers or state.moves))
 
@@ -218,8 +219,8 @@ def copied() -> dict[str, list[float]]:
 
 
 def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
-    """One pipeline more, on as many new nodes. `beside_copies`: what copies do is measured before
-    the run begins and when it has stopped."""
+    """Add one pipeline, on as many new nodes. With `beside_copies` the copies are measured before
+    the run begins and after it has stopped."""
     before = copied() if beside_copies else {}
     stages, pipelines = job.cluster.stages, job.cluster.pipelines
     wanted = Grid(pipelines=pipelines + 1, stages=stages)
@@ -277,8 +278,8 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
 
 
 def counted_job(nodes: int, *, grows: bool) -> JobConfig:
-    """Little state on so many nodes: pipelines of four stages (of two for four nodes), with figures
-    that leave two cores time for all of them; `grows`: one pipeline less at first."""
+    """Little state on so many nodes: pipelines of four stages (of two for four nodes), with times
+    that two cores can keep for all of them. With `grows` it begins with one pipeline less."""
     stages = 2 if nodes == 4 else 4
     pipelines = nodes // stages
     slow = max(1.0, nodes / 8)
@@ -322,7 +323,7 @@ def rows(
 
 
 def numbers(parser: argparse.ArgumentParser, option: str, words: str, step: int = 1) -> list[int]:
-    """Whole numbers, multiples of `step`; the parser ends with what is wrong about them."""
+    """Whole numbers, multiples of `step`; the parser exits with an error about a wrong one."""
     out = []
     for word in words.split(","):
         if not word.isdecimal() or not int(word) or int(word) % step:

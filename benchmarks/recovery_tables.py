@@ -1,4 +1,4 @@
-"""The tables of `recovery_at_size`, and what they say of what was to be reached. Pure."""
+"""The tables of `recovery_at_size`, and their claims. Pure."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from benchmarks.report import median_with_interval, paired_ratios
 
 MB = 10**6
 JUDGED_MB = 512
-"""Of state a stage, at which the pace is held against a copy's."""
+"""State of a stage at which the pace is compared with a copy's."""
 SENT_AT_ONCE = 2
-"""Stages, each from one process to another."""
+"""Stages that are sent at once, each from one process to another."""
 INDEPENDENT_S = 0.1
-"""A stall that is so little longer is no longer for the state's size."""
+"""A stall that is longer by no more than this does not depend on the state's size."""
 REPLACED = (
     f"{'':>8} {'EOF':>6} {'decide':>6} {'promote':>7} {'1st op':>6} ms  {'hit step':>8} "
     f"{'longest':>8} steps  {'sent MB':>8} {'protected':>9} s  {'steps':>6} {'overruns':>8}  bits"
@@ -39,7 +39,7 @@ def replaced_row(found: dict[str, Any]) -> str:
 
 
 def grown_row(found: dict[str, Any]) -> str:
-    """A line of the table GROWN; beside copies, with its share of the fastest one over TCP."""
+    """A line of the table GROWN; with copies also its share of the fastest one over TCP."""
     copies = beside([found])
     fastest = max((rates[0] for way, rates in copies.items() if "tcp" in way), default=0.0)
     share = f"{found['gb_per_s'] / fastest:9.0%}" if fastest else f"{'':9}"
@@ -53,17 +53,17 @@ def grown_row(found: dict[str, Any]) -> str:
 
 
 def beside(plays: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """GB/s of each way of copying, one value a play: the mean of what was measured before it and
-    after it. Empty where nothing was."""
+    """GB/s of each way of copying, one value for each play: the mean of the measurements before it
+    and after it. Empty where there were none."""
     measured = [play.get("copies", {}) for play in plays]
     ways = set(measured[0]).intersection(*measured[1:]) if measured else set()
     return {way: [statistics.mean(of[way]) for of in measured] for way in sorted(ways)}
 
 
 def _paces(plays: Sequence[dict[str, Any]]) -> list[Claim]:
-    """The pace held against copies beside it, play by play: of the fastest way over TCP, as state
-    goes here; of the fastest with as many at once as stages are sent; and of ZeroMQ's, which
-    carries ours, with as many."""
+    """The pace compared with copies, play by play: with the fastest way over TCP, which the state
+    takes here; with the fastest for as many at once as stages are sent; and with ZeroMQ's, our
+    transport, for as many."""
     copies = beside(plays)
     if not copies:
         return []
@@ -83,7 +83,7 @@ def _paces(plays: Sequence[dict[str, Any]]) -> list[Claim]:
 
 
 def claims(sizes: dict[str, Any]) -> list[Claim]:
-    """What is to be reached by a pipeline more, by the medians of the rounds."""
+    """The claims on adding a pipeline, by the medians of the rounds."""
     found = {int(mb): plays for mb, plays in sizes.get("grow", {}).items()}
     out = _paces(found.get(JUDGED_MB, []))
     if len(found) > 1:

@@ -10,8 +10,9 @@ slow, in relation to the computation, as 2.5 and 10 Gbps are for GPT-2 XL on V10
 `benchmarks.wire_formula` derives it). `wide`: four pipelines of four stages, 16 processes, so that
 operations take four times as long for two cores to keep up.
 
-Operations compute for real and in less than their figure; overruns are counted and printed. Bytes
-are those of whole frames, counted where they are handed to ZeroMQ, beside the formula's.
+Operations really compute, in less than their given time; overruns are counted and printed. Bytes
+are those of whole frames, counted where they are handed to ZeroMQ, and are compared with the
+formula's.
 """
 
 import argparse
@@ -62,34 +63,34 @@ STAGES_MS = {
 """Forward; a backward takes twice that."""
 STAGES, MICROBATCHES = 4, 8
 MODEL = ModelConfig(layers=4, width=128, heads=4, context=64)
-"""So wide that headers are small beside tensors, and with GPT-2 XL's ratio of gradients to
+"""So wide that headers are small compared with tensors, and with GPT-2 XL's ratio of gradients to
 boundaries over a step of this many stages and microbatches."""
 CUT = (0, 2, 3, 4, 6)
 PARTS = ("fast", "xl", "wide")
 WIDE = 4
-"""Pipelines, and how many times as long operations take."""
+"""Number of pipelines, and factor on the times of operations."""
 LINKS_GBPS = (10.0, 2.5)
 LIMITS = {("equal", "stash"): 1.01, ("equal", "gap"): 1.025, ("later-heavier", "eager"): 1.05}
-"""On a fast link and with one pipeline, at most so many times `off`."""
+"""Largest ratio to `off`, on a fast link and with one pipeline."""
 BYTES_LIMIT = 0.01
-"""Of what is sent, beyond or below the formula, everywhere."""
+"""Largest deviation of the sent bytes from the formula, everywhere."""
 MB = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all modes are compared in."""
+    """The conditions under which all modes are compared."""
 
     name: str
     shape: str
     pipelines: int = 1
     slow: float = 1.0
     gbps: float = 0.0
-    """Of the virtual link; 0: no limit."""
+    """Bandwidth of the virtual link; 0: no limit."""
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Those that differ here: `peer` is `off` without another pipeline."""
+        """The modes that differ here: without another pipeline `peer` is `off`."""
         return tuple(m for m in REDUNDANCY_MODES if m != "peer" or self.pipelines > 1)
 
 
@@ -99,7 +100,7 @@ def fast(shape: str) -> str:
 
 
 def settings(parts: Sequence[str]) -> list[Setting]:
-    """Of the parts that were asked for."""
+    """The settings of the parts that were asked for."""
     out = []
     if "fast" in parts:
         out += [Setting(name=fast(shape), shape=shape) for shape in STAGES_MS]
@@ -127,7 +128,8 @@ def like_xl_gbps(gbps: float) -> float:
 
 
 def like_xl_ship(gbps: float) -> tuple[float, float]:
-    """(here, GPT-2 XL): a gradient's time on that link over a step's; here only nearly alike."""
+    """(here, GPT-2 XL): a gradient's time on that link divided by a step's; the two are only nearly
+    alike."""
     forward_s = STAGES_MS["equal"][0] / 1e3
     here = slowness(
         gbps=like_xl_gbps(gbps),
@@ -142,12 +144,12 @@ def like_xl_ship(gbps: float) -> tuple[float, float]:
 
 
 def boundary_bytes() -> int:
-    """Of one microbatch, which is one sequence."""
+    """Bytes of one microbatch, which is one sequence."""
     return MODEL.context * MODEL.width * FLOAT_BYTES
 
 
 def gradient_bytes() -> list[int]:
-    """Of each stage."""
+    """Bytes of each stage."""
     facts = gpt_facts(
         layers=MODEL.layers,
         width=MODEL.width,
@@ -182,7 +184,7 @@ def job(setting: Setting, mode: str, steps: int) -> JobConfig:
 
 
 def bound_ms(setting: Setting) -> float:
-    """What no 1F1B order can beat."""
+    """The step time that no 1F1B order can beat."""
     grid = Grid(pipelines=setting.pipelines, stages=STAGES)
     forward_s = [setting.slow * ms / 1e3 for ms in STAGES_MS[setting.shape]]
     costs = Costs.of(STAGES, forward_s=forward_s, backward_s=[2 * s for s in forward_s])
@@ -205,18 +207,18 @@ def formula(setting: Setting, mode: str) -> dict[str, float]:
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What the rounds of one mode came to."""
+    """The results of one mode's rounds."""
 
     step_ms: list[float]
     sent_bytes: dict[str, float]
-    """A step, by kind, of the last round: rounds do not differ but in acknowledgements."""
+    """Bytes of a step, by kind, in the last round; rounds differ only in acknowledgements."""
     most_bytes: int = 0
-    """Tensors of the node that held most."""
+    """Bytes of tensors on the node that held most."""
     overruns: int = 0
 
 
 def one_round(setting: Setting, mode: str, steps: int, found: Found) -> None:
-    """Run it once and note what came out."""
+    """Run it once and note the result."""
     times, memory = step_times_s(job(setting, mode, steps))
     found.step_ms.append(1e3 * median_and_quartiles(times)[0])
     last: dict[str, Any] = {str(record["node"]): record for record in memory}
@@ -229,7 +231,7 @@ def one_round(setting: Setting, mode: str, steps: int, found: Found) -> None:
 
 
 def table(setting: Setting, found: dict[str, Found]) -> dict[str, Any]:
-    """Print a setting's table; what is kept of it."""
+    """Print a setting's table. Returns what the result keeps of it."""
     print(
         f"\n{setting.name}: 1F1B bound {bound_ms(setting):.0f} ms"
         + (f", virtual link of {1e3 * setting.gbps:.1f} Mbps" if setting.gbps else "")
@@ -264,7 +266,7 @@ def table(setting: Setting, found: dict[str, Found]) -> dict[str, Any]:
 
 
 def claims(tables: dict[str, Any]) -> list[Claim]:
-    """What is to be reached, of the settings that were played."""
+    """The claims on the settings that were played."""
     out = []
     for (shape, mode), limit in LIMITS.items():
         if (found := tables.get(fast(shape))) is not None:
@@ -284,7 +286,8 @@ def claims(tables: dict[str, Any]) -> list[Claim]:
 
 
 def say_apart(sent: dict[str, float], expected: dict[str, float]) -> None:
-    """The kinds of `full`, which has all of them: tensors beside the formula, and the others."""
+    """Print the kinds of `full`, which has all of them: tensors next to the formula, and the
+    others."""
     words = [
         f"{kind} {sent.get(kind, 0.0) / expected[kind] - 1:+.2%}"
         for kind in TENSOR_KINDS
@@ -295,7 +298,8 @@ def say_apart(sent: dict[str, float], expected: dict[str, float]) -> None:
 
 
 def say_winners(rows: dict[str, Any]) -> None:
-    """Where each mode is worth its time: which protect for at most 1 %, and what the rest costs."""
+    """Print where each mode is worth its time: which modes protect for at most 1 %, and what the
+    others cost."""
     over = {m: r["ratio_to_off"][0] - 1 for m, r in rows.items() if m != "off"}
     free = [mode for mode, share in over.items() if share <= 0.01]
     dear = [f"{mode} {share:+.1%}" for mode, share in over.items() if share > 0.01]

@@ -1,4 +1,4 @@
-"""What every benchmark shares: medians with spread, the machine's facts, and the dated result."""
+"""What all benchmarks share: medians with spread, the machine's facts, and the dated result."""
 
 import contextlib
 import importlib.metadata
@@ -20,9 +20,9 @@ RESULTS = Path(__file__).parent / "results"
 LOAD_BEFORE = round(os.getloadavg()[0], 2)
 """When the benchmark began, before any load of its own."""
 ENOUGH = 6
-"""Values, for their median to have a 95 % interval."""
+"""Number of values from which a median has a 95 % interval."""
 RESAMPLES = 4000
-"""Of a bootstrap: the ends of the interval move by less than their last printed digit."""
+"""Resamples of a bootstrap. The ends of the interval move by less than their last printed digit."""
 
 
 def median_and_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -34,16 +34,17 @@ def median_and_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def paired_ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
-    """Round by round, so that what both rounds suffered alike cancels."""
+    """Ratios round by round, so that what affected both in a round cancels."""
     return [a / b for a, b in zip(numerator, denominator, strict=True)]
 
 
 def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """(median, low, high): the median and its 95 % confidence interval.
 
-    The interval is the percentile bootstrap's (Efron 1979) of always the same resamples, so that a
-    result file and its table agree. One value has no interval: it is its own ends. Of fewer than
-    six values it is their range, which holds the true median in 1 - 2^(1 - n) of all cases only.
+    The interval is a percentile bootstrap (Efron 1979) with the same resamples each time, so that a
+    result file and its table agree. One value is both ends of its own interval. For fewer than six
+    values the interval is their range, which contains the true median in only 1 - 2^(1 - n) of all
+    cases.
     """
     rng = random.Random(len(values))
     medians = sorted(
@@ -54,18 +55,19 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def in_turn(items: Sequence[T], number: int) -> list[T]:
-    """All of them, in another order each round: whoever begins may have it warmer, or colder."""
+    """All of them, in another order each round, because the first may have warmer or colder
+    caches."""
     shift = number % len(items)
     return [*items[shift:], *items[:shift]]
 
 
 def interval_name(count: int) -> str:
-    """What `median_with_interval` gives for so many values."""
+    """The name of the interval that `median_with_interval` gives for so many values."""
     return "95 %" if count >= ENOUGH else f"range of {count}"
 
 
 def facts(command: str) -> dict[str, Any]:
-    """Where and on what a result was measured."""
+    """Where, and with which versions, a result was measured."""
     ended_on = commit()
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -84,8 +86,8 @@ def facts(command: str) -> dict[str, Any]:
 def ratio_of_means(
     numerator: Sequence[float], denominator: Sequence[float]
 ) -> tuple[float, float, float]:
-    """(ratio, low, high) of the means of values that stand beside each other in pairs, with the
-    95 % interval of a bootstrap over the pairs."""
+    """(ratio, low, high) of the means of paired values, with the 95 % interval of a bootstrap over
+    the pairs."""
     pairs = list(zip(numerator, denominator, strict=True))
     rng = random.Random(len(pairs))
     ratios = sorted(_over(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
@@ -97,7 +99,7 @@ def _over(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _cpu() -> str:
-    """Its model, where the kernel says it, else its kind."""
+    """The processor's model where the kernel gives it, otherwise its kind."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -106,7 +108,7 @@ def _cpu() -> str:
 
 
 def commit() -> str:
-    """The one that is checked out, and whether anything differs from it."""
+    """The commit that is checked out, and whether anything differs from it."""
     found = _git("describe", "--always")
     # A benchmark that ran just before this one has changed its own result, and nothing else.
     if _git("status", "--porcelain", "--", ":/", ":!/benchmarks/results"):
@@ -115,7 +117,7 @@ def commit() -> str:
 
 
 def _git(*words: str) -> str:
-    """What it says of this checkout; "" outside of one."""
+    """Git's answer in this checkout; "" outside of one."""
     done = subprocess.run(
         ["git", *words],
         cwd=RESULTS.parent,
@@ -128,7 +130,8 @@ def _git(*words: str) -> str:
 
 
 def command_of(module: str, arguments: Namespace) -> str:
-    """How to get the same again: what is empty is left out, and the folders of files are."""
+    """The command that gives the same again, without empty options and without the folders of
+    files."""
     words = (
         f"--{name.replace('_', '-')} {_said(value)}".rstrip()
         for name, value in vars(arguments).items()
@@ -145,9 +148,9 @@ def _said(value: object) -> str:
 
 def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) -> Path:
     """Write `results/<name>-<date>.json`, which replaces the older file of that name, and its row
-    in the table of all results. `parts`: these alone of what is measured, comma separated; they
-    have a file of their own, beside that of the whole. Where it cannot be written the command ends
-    with 1, and the older file stays."""
+    in the table of all results. `parts`: only these parts were measured, comma separated; they have
+    a file of their own, next to that of the whole. Where it cannot be written the command ends with
+    1, and the older file stays."""
     head = facts(command)
     words = (part.replace(",", "+") for part in parts if part)
     path = RESULTS / f"{'-'.join([name, *words])}-{head['date']}.json"
@@ -174,4 +177,4 @@ def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) 
 
 
 COMMIT = commit()
-"""When the benchmark began: what ran is what was there then."""
+"""When the benchmark began, because that is the code that ran."""

@@ -1,14 +1,14 @@
-"""Where redundancy pays against checkpoint-restart: nodes x losses x what a restart takes.
+"""Where redundancy pays compared with checkpoint-restart: nodes x losses x restart time.
 
     python -m benchmarks.restart_map [--seeds 3] [--hours 24] [--plot MAP.svg] [--of RESULT.json]
 
 BERT-large in up to eight pipelines of four stages, on made-up markets with as many victims at an
 instant as the published p3 trace has. Ours is in the mode that `redundancy = "auto"` takes for the
-hazard, with a checkpoint every EVERY steps; it is also played in the other modes, which says
-whether `auto` was right. Theirs is checkpoint-restart with its best interval, and the same step
-times and markets. Messages take their time on the link, beside the published step times. Value is
-samples per dollar, bytes between zones and the store of checkpoints counted. All of it is
-simulated and modelled; cells in which ours gains nothing stand there as well.
+hazard, with a checkpoint every EVERY steps. It is also played in the other modes, which shows
+whether `auto` was right. The rival is checkpoint-restart with its best interval, and the same step
+times and markets. Messages take time on the link, in addition to the published step times. Value is
+samples per dollar, with bytes between zones and the store of checkpoints. All of it is simulated
+and modelled; cells in which ours gains nothing are in the map as well.
 """
 
 import argparse
@@ -60,7 +60,7 @@ GPU_BYTES = 16 * 2**30
 
 
 def asked(work: Workload, grid: Grid, mode: str, *, hours: float, every: int) -> Asked:
-    """A job of that grid, which is cut anew while there are fewer nodes."""
+    """A job of that grid, which gets another cut while there are fewer nodes."""
     times, leaves = StepTimes(work, mode), work.shape.virtual_nodes
     lengths = range(2, STAGES + 1)
     return Asked(
@@ -121,7 +121,7 @@ def value(found: Sequence[Figures]) -> float:
 
 
 def markets(nodes: int, hazard: float, *, seeds: int, hours: float) -> list[Trace]:
-    """As many nodes as the job takes; each that is lost is back after a minute and its boot."""
+    """As many nodes as the job takes; a lost node is back after a minute and its boot."""
     market = Market(
         zones=(ZoneNodes(name=ZONE, nodes=nodes),),
         preemptions_per_node_hour=hazard,
@@ -165,7 +165,7 @@ def row(work: Workload, nodes: int, hazard: float, *, seeds: int, hours: float) 
 
 
 def text_of(rows: Sequence[dict[str, Any]]) -> str:
-    """The map: a line a number of nodes and hazard."""
+    """The map as text: a line for each number of nodes and hazard."""
     lines = [
         f"{'nodes':>5} {'losses/h':>9} {'auto':>7}  " + "".join(f"{r:>8g} s" for r in RESTARTS_S)
     ]
@@ -185,8 +185,8 @@ def text_of(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def map_svg(rows: Sequence[dict[str, Any]]) -> bytes:
-    """The map as a picture: a panel a restart time, a cell a number of nodes and a hazard, with the
-    ratio and the mode that `auto` takes; where it is PAYS or more it stands in bold."""
+    """The map as a picture: a panel for each restart time, a cell for each number of nodes and
+    hazard, with the ratio and the mode that `auto` takes; a ratio of PAYS or more is in bold."""
 
     def draw(figure: "Figure") -> None:
         panels = figure.subplots(1, len(RESTARTS_S), sharey=True)
@@ -259,7 +259,7 @@ def main(given: Sequence[str] | None = None) -> int:
 def play(*, seeds: int, hours: float) -> list[dict[str, Any]]:
     """All rows of the map; each is printed as it is known."""
     base = bert_large()
-    base = replace(base, bytes_per_s=base.state_bytes_per_s)  # what redundancy sends takes time
+    base = replace(base, bytes_per_s=base.state_bytes_per_s)  # sending for redundancy takes time
     rows = []
     for nodes in NODES:
         leaves = max(base.shape.virtual_nodes, nodes // STAGES)

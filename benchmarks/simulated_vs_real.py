@@ -2,10 +2,11 @@
 
     python -m benchmarks.simulated_vs_real --trace bamboo-p3.csv [--rounds 1] [--jobs spare,all]
 
-Real: `bamboo launch --trace`, on the virtual device, so that nodes find room on a few cores. Each
-is stopped after so many hours of the trace. Simulated: `bamboo simulate --time-scale` of the same
-job file with the same keys, from the figures that the virtual device is given. The dollars are
-modelled in both: what the mock of the cloud bills for real seconds, and what the simulator bills.
+Real: `bamboo launch --trace`, on the virtual device, so that a few cores suffice for the nodes.
+Each run is stopped after so many hours of the trace. Simulated: `bamboo simulate --time-scale` of
+the same job file with the same keys, from the times that the virtual device is given. The dollars
+are modelled in both: what the mock of the cloud bills for real seconds, and what the simulator
+bills.
 """
 
 import argparse
@@ -26,12 +27,12 @@ from benchmarks.report import command_of, write_result
 JOB = Path(__file__).parents[1] / "examples" / "trace-local.toml"
 MAX_NODES = 8
 LIMIT_S = 1200.0
-"""Beyond this a run is stuck."""
+"""A run that takes longer is stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What both play, and how fast."""
+    """The job that both play, and how fast."""
 
     keys: tuple[str, ...]
     time_scale: float
@@ -69,7 +70,7 @@ JOBS = {
 
 
 def words_of(verb: str, job: Job, trace: Path) -> list[str]:
-    """What both have in common."""
+    """The arguments that both have in common."""
     command = [sys.executable, "-m", "cli.main", verb, str(JOB), "--trace", str(trace), "--json"]
     command += ["--time-scale", f"{job.time_scale:g}", "--hours", f"{job.hours:g}"]
     return [*command, *(part for key in (*COMMON, *job.keys) for part in ("--set", key))]

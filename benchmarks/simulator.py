@@ -41,9 +41,9 @@ HOURS, HAZARD, SLOTS = 24.0, 0.10, 48
 SIZES = {64: 5, 4096: 341}
 """Nodes -> pipelines of 12 stages."""
 EVENT_HOURS = 2.0
-"""Of each market whose events are timed."""
+"""Length of each market whose events are timed."""
 TRACE_LIMIT_S = 600.0
-"""Beyond this the one trace is stuck."""
+"""If one trace takes longer, it is stuck."""
 
 
 def made(market: Market, seed: int) -> Trace:
@@ -51,7 +51,7 @@ def made(market: Market, seed: int) -> Trace:
 
 
 def one_trace(path: Path) -> dict[str, float]:
-    """In this process."""
+    """Play the trace in this process."""
     trace = multiplied(tiled(read_trace(path), hours=HOURS), times=2)
     begin_s = time.process_time()
     one = asked(bert_large(), trace, least=6)
@@ -89,7 +89,7 @@ def thousand(seeds: int) -> dict[str, float]:
 
 
 def per_event(nodes: int, pipelines: int) -> dict[str, float]:
-    """All played twice with the same step times: the second run makes no dry run any more."""
+    """Play everything twice with the same step times, so that the second run makes no dry run."""
     work: Workload = replace(bert_large(), shape=BatchShape(virtual_nodes=512, microbatches=2))
     market = hazard_market(nodes=nodes, preemptions_per_node_hour=HAZARD)
     seeds = range(1, 1 + max(SIZES) // nodes)
@@ -127,7 +127,7 @@ def per_event(nodes: int, pipelines: int) -> dict[str, float]:
 
 
 def events_of(sizes: dict[int, int], rounds: int) -> dict[str, Any]:
-    """Of both sizes in turn, `rounds` times; the ratios of neighbouring rounds."""
+    """Both sizes in turn, `rounds` times, with the ratios of neighbouring rounds."""
     played = [[per_event(*size) for size in sizes.items()] for _ in range(rounds)]
     small, large = zip(*played, strict=True)
     of: dict[str, Any] = {"rounds": played}

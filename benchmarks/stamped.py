@@ -1,8 +1,8 @@
-"""Worker processes of ours that stamp the ends of their steps, in a file each.
+"""Our worker processes, which stamp the ends of their steps in a file each.
 
-Rule: a stamp is a line, written by the process that trains, so that nobody has to ask the run
-anything while it is timed. Beside the work that an operation gives to its device, all that the
-training thread does is what our runtime costs: picking, messages, copies, records.
+Rule: a stamp is a line that the training process writes, so that the run is not queried while it is
+timed. Everything that the training thread does, except the work that an operation gives to its
+device, is the cost of our runtime: picking, messages, copies, records.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ DEADLINE_S = 600.0
 
 
 class Work:
-    """How often a device was given work, and the processor time of that in seconds."""
+    """How often a device was given work, and the processor time of that work in seconds."""
 
     def __init__(self) -> None:
         self.operations, self.cpu_s = 0, 0.0
@@ -49,7 +49,7 @@ class Work:
 
 def main(config: Mapping[str, str]) -> int:
     """A worker that stamps the steps of what it owns; its exit status."""
-    die_with_parent()  # stopped for most of the time, it would not see that nobody is left
+    die_with_parent()  # it is stopped most of the time and would not notice that its parent is gone
     stamps, work = Stamps(Path(config["run_dir"]), config["node"]), Work()
     stepped = Trainer.stepped
 
@@ -66,8 +66,8 @@ def main(config: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def ours(name: str, job: JobConfig) -> Iterator[Contender]:
-    """Our workers, one a slot, training the job, which must not end before the `with` block; the
-    store counts as one of the processes, but is never stopped."""
+    """Our workers, one for each slot, training the job, which must not end before the `with` block
+    does. The store counts as one of the processes, but is never stopped."""
     with cluster(job, entry=ENTRY) as running:
         running.start()
 
@@ -91,7 +91,7 @@ def ours(name: str, job: JobConfig) -> Iterator[Contender]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A whole run: by process, the ends of its steps; and what the nodes recorded."""
+    """A whole run: the ends of its steps by process, and what the nodes recorded."""
 
     stamps: list[list[Stamp]]
     memory: list[dict[str, Any]]
@@ -109,7 +109,8 @@ def whole_run(job: JobConfig) -> Ran:
 
 
 def _wait(running: Cluster) -> None:
-    """Until every process has ended, without asking the run, which would take its cores."""
+    """Wait until every process has ended, without queries to the run, which would take its
+    cores."""
     for node, process in running.processes.items():
         if process.status(DEADLINE_S) is None:
             raise RuntimeError(f"{node} is still there\n{running.report()}")

@@ -1,5 +1,7 @@
-"""A model that hardly computes, for virtual devices: what an operation takes is given there, and on
-two cores the arithmetic of many nodes, which wait for nobody else, delays each other's messages.
+"""A model that hardly computes, for virtual devices.
+
+The device is told how long an operation takes. On two cores, real arithmetic of many nodes, which
+otherwise do not wait for each other, would delay each other's messages.
 """
 
 from collections.abc import Callable

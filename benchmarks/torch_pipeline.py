@@ -1,13 +1,13 @@
 """The same training by torch alone: a pipeline of torch.distributed.pipelining, or one process.
 
-Rule: nothing of our runtime runs here, only layers and data, so that what is compared is the
-executor; but the C library keeps freed memory here as it does there. Each rank is a process of its
-own that stamps the end of its steps.
+Rule: nothing of our runtime runs here, only layers and data, so that the comparison is between
+executors; but the C library keeps freed memory here too, as it does in our workers. Each rank is a
+process of its own that stamps the end of its steps.
 
 After the schedule the gradients of each stage are added over pipelines in one bucket by Gloo, as
-DistributedDataParallel does, but not beside the backward. The norm for the clipping is each stage's
+DistributedDataParallel does, but not during the backward. The norm for the clipping is each stage's
 own (torch.nn.utils.get_total_norm), its square added over stages in float32 by Gloo: one number.
-The learning rate stays what it is; ours follows its schedule.
+The learning rate is constant; ours follows its schedule.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ SINGLE = "single"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process: its pipeline and stage among the job's."""
+    """One process: its pipeline and stage in the job's grid."""
 
     number: int
     pipelines: int
@@ -67,7 +67,7 @@ class Rank:
 
 @contextlib.contextmanager
 def torchs(name: str, job: JobConfig, cut: Sequence[int]) -> Iterator[Contender]:
-    """The job under the schedule of torch's that `name` names, or in one plain loop of one thread
+    """The job under the torch schedule that `name` names, or in one plain loop of one thread
     (`single`). It must not end before the `with` block does."""
     size = 1 if name == SINGLE else job.cluster.pipelines * job.cluster.stages
     context = multiprocessing.get_context("fork")
@@ -114,7 +114,7 @@ def _guarded(number: int, folder: Path, job: JobConfig, name: str, cut: tuple[in
 
 
 def weights_of(folder: Path, number: int) -> Path:
-    """Where a rank's parameters lie, in order, when it has taken the job's last step."""
+    """The file of a rank's parameters, in order, after the job's last step."""
     return folder / f"weights-{number}.safetensors"
 
 

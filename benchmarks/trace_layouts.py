@@ -8,12 +8,12 @@ layouts (pipelines x stages + standbys), step times and microbatches. For each, 
     ours       redundancy "stash"
     theirs     redundancy "off", as it is played there: the core's own restarts, each charged
                `CONSTANTS_S[MAIN]` seconds of the trace, a checkpoint every 2, 6 or 18 steps
-    one each   a checkpoint-restart that takes those who come during a restart along, so that a loss
+    one each   a checkpoint-restart that admits nodes that come during a restart, so that a loss
                costs it one restart, where the core makes two of a layout without standbys
-    no pauses  always the best grid for those who are there: no system of ours can do more
+    no pauses  always the best grid for the present nodes: no system of ours can do more
 
-Steps are whole and checkpoints come at multiples, so that chance decides a step or two: each row is
-played with operations some percent shorter and longer, and the median ratio counts.
+Steps are whole and checkpoints come at multiples, so chance decides a step or two. Each row is
+therefore played with operations some percent shorter and longer, and the median ratio counts.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from cli.markets import MarketOptions
 from cli.simulating import prepare
 
 BASE_MS = 40.0
-"""Of a forward; all others are this one, scaled."""
+"""Time of a forward; all others are scaled from it."""
 STRETCH = (0.97, 1.0, 1.03)
 SETTLE_S = 60.0
 NO_OPTIONS = MarketOptions(preset=None, hazard=None, bulk=None, back_s=None, nodes=None, zones=None)
@@ -76,7 +76,7 @@ LAYOUTS = (
 )
 FORWARDS_MS = (10.0, 40.0, 160.0)
 QUICK = 30.0
-"""Below this scale a pause is so little that the step time hardly tells."""
+"""Below this scale a pause is so short that the step time hardly matters."""
 
 
 def rows(forwards_ms: Sequence[float]) -> Iterator[Row]:
@@ -87,7 +87,7 @@ def rows(forwards_ms: Sequence[float]) -> Iterator[Row]:
 
 
 def further() -> Iterator[Row]:
-    """What promised more: longer steps, and fewer or more microbatches."""
+    """Rows that promised more: longer steps, and fewer or more microbatches."""
     all_eight = Row(pipelines=2, stages=4, standbys=0)
     wide, deep = (
         replace(all_eight, pipelines=4, stages=2),
@@ -110,7 +110,7 @@ class Study:
         self._charge_s = CONSTANTS_S[MAIN] / scale
 
     def study(self, row: Row) -> dict[str, Any]:
-        """Mean steps, and the ratios to the best of their intervals."""
+        """Mean steps, and the ratios to the rival's best interval."""
         found = [self._once(row, stretch) for stretch in STRETCH]
         ours, bound = ([one[name] for one in found] for name in ("ours", "no pauses"))
         theirs = {n: [one[f"theirs {n}"] for one in found] for n in INTERVALS}
@@ -161,7 +161,7 @@ class Study:
         return world.progress.whole
 
     def _step_s(self, row: Row) -> float:
-        """Calm."""
+        """Seconds of a calm step."""
         asked, _ = self._asked(row, "stash", 1.0)
         shares = equal_shares(asked.workload.shape.virtual_nodes, row.pipelines)
         return StepTimes(asked.workload, "stash").calm_s(asked.grid, shares)
@@ -204,7 +204,7 @@ class Study:
             f"cluster.virtual_backward_ms=[{2 * BASE_MS}]",
             "checkpoint.every_steps=6",
             f"train.batch={row.batch}",
-            # So many that eight stages can be cut anew into seven.
+            # Enough that eight stages can be cut into seven.
             "model.layers=14",
         )
         planned = prepare(JOB, overrides=keys, market=market, endless=True)
@@ -212,7 +212,7 @@ class Study:
 
 
 def _ratios(ours: list[int], theirs: dict[int, list[int]]) -> list[float]:
-    """To the interval that served best that time."""
+    """Ratios to the interval that was best each time."""
     served = zip(*theirs.values(), strict=True)
     return [mine / max(best) for mine, best in zip(ours, served, strict=True)]
 

@@ -4,20 +4,21 @@
                                       [--systems bamboo,torchft] [--charges]
 
 Real processes through `bamboo launch --trace`, on the virtual device, at most 8 nodes, one system
-after the other: side by side, two systems of sixteen processes would be each other's load. The
-ratio is that of the steps they end with.
+after the other, because two systems of sixteen processes at once would load the machine for each
+other. The ratio is that of the steps that they end with.
 
-Bamboo: redundancy "stash"; whatever it stands still for counts, multiplied by the time scale.
-Checkpoint-restart: redundancy "off". All stop for every change of membership and go on from the
-newest checkpoint, or from the boundary that they agreed on. Its processes stay warm, its standbys
-are as many, its checkpoints are written behind its back, and its own time to stop and go on counts
-once. Upon that each restart is charged a constant, in seconds of the trace (`CONSTANTS_S`).
+Bamboo: redundancy "stash"; all time in which it stands still counts, multiplied by the time scale.
+Checkpoint-restart: redundancy "off". All nodes stop for every change of membership and continue
+from the newest checkpoint, or from the boundary that they agreed on. Its processes stay warm, it
+has as many standbys, its checkpoints are written in the background, and its own time to stop and
+continue counts once. In addition each restart is charged a constant, in seconds of the trace
+(`CONSTANTS_S`).
 
-torchft (where `benchmarks/peers/setup.sh` was run), with the settings of most goodput: a replica is
+torchft (where `benchmarks/peers/setup.sh` was run), with its settings of best goodput: a replica is
 a pipeline that lives while all of its nodes do (`benchmarks.trace_torchft`).
 
 Dollars are modelled, and the same for all systems of a setting: the node hours of the trace, at the
-price of an hour that stands in our receipt.
+price of an hour in our receipt.
 
 Each setting (`SETTINGS`, and more `BY_NAME`): Bamboo, then checkpoint-restart with three checkpoint
 intervals, of which the one that serves it best is played in every further round too; with
@@ -58,12 +59,12 @@ CONSTANTS_S = {
 MAIN = "Varuna, the geometric middle of the published ones"
 SYSTEMS = ("bamboo", "restart", "torchft")
 LIMIT_S = 1800.0
-"""Beyond this a run is stuck."""
+"""A run that takes longer is stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What both systems play, and with what."""
+    """What both systems play, and with which settings."""
 
     stages: int
     standbys: int
@@ -71,10 +72,10 @@ class Setting:
     hours: float
     pipelines: int = 2
     forward_ms: float = 40.0
-    """Of an operation of the virtual device; a backward takes twice that. 40 are long enough for
-    two cores to keep sixteen nodes at their figures."""
+    """Time of a forward on the virtual device; a backward takes twice that. With 40 ms two cores
+    can keep sixteen nodes at their times."""
     constants: tuple[float, ...] = ()
-    """Other than `MAIN`, once, where they are asked for."""
+    """Constants other than `MAIN`, played once where they are asked for."""
 
 
 OTHERS_S = tuple(seconds for name, seconds in CONSTANTS_S.items() if name != MAIN)
@@ -91,8 +92,8 @@ BY_NAME = {
     "wide-60": WIDE,
     "wide-slow-60": replace(WIDE, forward_ms=320.0),
 }
-"""Also those that are played only when they are named: four pipelines of two stages, whose steps
-take 86 and 173 s of the trace."""
+"""Also those that are played only by name: four pipelines of two stages, whose steps take 86 and
+173 s of the trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What a run came to."""
+    """The result of a run."""
 
     play: Play
     run: str
@@ -117,19 +118,19 @@ class Played:
     """Of nodes that the run had."""
     failovers: int
     restarts: int
-    """Times that all stopped and went on in a new layout."""
+    """How often all nodes stopped and continued in a new layout."""
     restores: int
-    """Those of them that went back to a checkpoint."""
+    """How many of these went back to a checkpoint."""
     steps_done_again: int
     overruns: int
-    """Operations that took longer than the virtual device's figures."""
+    """Operations that took longer than the virtual device's times."""
     samples: int
     usd_per_node_hour: float
-    """That the run's own bill was made with, on average."""
+    """The mean price in the run's own bill."""
 
 
 def keys_of(setting: Setting) -> list[str]:
-    """Of the job, in every system."""
+    """The job's keys, the same for every system."""
     return [
         "train.steps=100000",
         f"cluster.pipelines={setting.pipelines}",
@@ -142,7 +143,7 @@ def keys_of(setting: Setting) -> list[str]:
 
 
 def played(play: Play, run: str, trace: Path, home: Path) -> "Played":
-    """A launch in another process, to its end; its text goes to a file beside its folder."""
+    """A launch in another process, to its end; its text goes to a file next to its folder."""
     setting = play.setting
     keys = [
         f"cluster.redundancy={play.redundancy}",
@@ -201,14 +202,14 @@ def result_of(play: Play, run: str, home: Path) -> Played:
 
 
 def price_in(bill: Mapping[str, Any]) -> float:
-    """USD of a node hour, on average over the seconds that instances were there."""
+    """USD of a node hour, on average over the seconds in which instances existed."""
     lines = bill["instances"]
     seconds = sum(line["seconds"] for line in lines)
     return float(sum(line["usd_per_hour"] * line["seconds"] for line in lines) / seconds)
 
 
 def proofs(run: str, home: Path) -> dict[str, bool]:
-    """Bits, samples and decisions of a run, by `bamboo verify`."""
+    """Whether bits, samples and decisions of a run are right, by `bamboo verify`."""
     out = {}
     for name, options in (("bits", ()), ("samples", ("--samples",)), ("log", ("--decisions",))):
         command = [sys.executable, "-m", "cli.main", "verify", run, *options, "--json"]
@@ -245,10 +246,10 @@ class Bench:
         self._plays: list[dict[str, Any]] = []
         self._ratios: dict[str, list[float]] = {}
         self._best: dict[str, int] = {}
-        """The checkpoint interval that serves checkpoint-restart best, by setting."""
+        """The best checkpoint interval for checkpoint-restart, by setting."""
 
     def round(self, name: str, number: int) -> None:
-        """Bamboo once, and checkpoint-restart as often as this round has it."""
+        """Play Bamboo once, and checkpoint-restart as often as this round requires."""
         setting = BY_NAME[name]
         ours = self._play(f"{name}-{number}-bamboo", Play(setting, "stash", 6))
         if "torchft" in self._systems:
@@ -303,7 +304,7 @@ class Bench:
         )
 
     def _usd(self, setting: Setting, usd_per_node_hour: float) -> float:
-        """Modelled: what all nodes of the trace cost while it was played."""
+        """Modelled: the cost of all nodes of the trace while it was played."""
         trace = self._settled(setting)
         hours = node_hours(trace.events, begin_s=trace.terms.begin_s, end_s=trace.end_s)
         return hours * usd_per_node_hour
@@ -333,7 +334,7 @@ class Bench:
 
     @property
     def all_verified(self) -> bool:
-        """Whether bits, samples and decisions of every run of ours were."""
+        """Whether bits, samples and decisions of every run of ours were right."""
         return all(all(play.get("verified", {}).values()) for play in self._plays)
 
     def write(self) -> Path:

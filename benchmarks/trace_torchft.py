@@ -2,8 +2,9 @@
 
 Rule: everything that is modelled here favours torchft. A pipeline of P nodes is one process, whose
 step takes what the step of that pipeline takes for its share of the batch. It is killed when any of
-its nodes goes, and another one is started, with everything imported, as soon as there are P free
-nodes. Where none is left, the next ones go on as if a checkpoint of every step had been free.
+its nodes is lost, and another one is started, with everything imported, as soon as there are P free
+nodes. Where no replica is left, the next ones continue as if a checkpoint of every step had been
+free.
 """
 
 import time
@@ -21,7 +22,7 @@ from bamboo.topology.grid import Grid
 from benchmarks.peers.torchft_group import Group, Settings, Work, group
 
 FIRST_STEP = 1
-"""Committed before the trace begins."""
+"""The step that is committed before the trace begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +33,11 @@ class Change:
     killed: tuple[int, ...]
     started: tuple[int, ...]
     alone: bool
-    """None was left: what starts has nobody to take the state from."""
+    """No replica was left, so the new ones cannot copy the state from one."""
 
 
 def changes(events: Iterable[SeatEvent], *, size: int, most: int) -> tuple[Change, ...]:
-    """Which replicas of `size` seats there are, at most `most`, as seats are lost and filled."""
+    """Which replicas of `size` seats exist, at most `most`, as seats are lost and filled."""
     free: list[int] = []
     seats: dict[int, set[int]] = {}
     number, out = 0, []
@@ -63,7 +64,7 @@ def changes(events: Iterable[SeatEvent], *, size: int, most: int) -> tuple[Chang
 
 
 def node_hours(events: Sequence[SeatEvent], *, begin_s: float, end_s: float) -> float:
-    """Of all seats that are filled between two times, in seconds of the events."""
+    """Hours of all filled seats between two times, in seconds of the events."""
     total_s, filled, last_s = 0.0, 0, begin_s
     for event in [*events, SeatEvent(at_s=end_s, seat=-1, filled=True)]:
         at_s = min(max(event.at_s, begin_s), end_s)
@@ -129,7 +130,7 @@ def samples_on_trace(
 
 
 def _at(begin_s: float, todo: Sequence[Change]) -> Change:
-    """All that is there when the trace begins."""
+    """Everything that exists when the trace begins."""
     alive: list[int] = []
     for change in todo:
         if change.at_s <= begin_s:

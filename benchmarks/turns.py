@@ -1,9 +1,9 @@
-"""Long runs that take turns on the machine: all but one of them stand still (SIGSTOP).
+"""Long runs that take turns on the machine: all but one of them are stopped (SIGSTOP).
 
-Rules: a turn ends when every process has ended so many further steps, the order turns round by
-round, and nobody else runs meanwhile, so start-up and warm-up do not count and neighbours in time
-are compared. What a contender does between its last step and its stop, it has done at the begin of
-its next turn. Processor time is read by the kernel's clocks while the processes stand still.
+Rules: a turn ends when every process has ended so many further steps. The order rotates each round,
+and nothing else runs meanwhile, so start-up and warm-up do not count, and neighbours in time are
+compared. Work between a contender's last step and its stop is already done when its next turn
+begins. Processor time is read from the kernel's clocks while the processes are stopped.
 """
 
 import signal
@@ -23,7 +23,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one step, on average over a turn."""
+    """Cost of one step, on average over a turn."""
 
     wall_s: float
     cpu_s: float
@@ -31,7 +31,7 @@ class Cost:
 
 
 def mean_of(costs: Sequence[Cost]) -> Cost:
-    """Of as many steps in each turn."""
+    """Their mean; each turn has the same number of steps."""
     return Cost(
         wall_s=fmean(cost.wall_s for cost in costs), cpu_s=fmean(cost.cpu_s for cost in costs)
     )
@@ -42,7 +42,7 @@ class Stamp(NamedTuple):
 
     at_s: float
     beside_s: float = 0.0
-    """Processor time of the training thread until then, beside the work of operations."""
+    """Processor time of the training thread so far, without the work of operations."""
     operations: float = 0.0
 
 
@@ -53,7 +53,7 @@ class Stamps:
         self._path = folder / f"stamps-{name}"
 
     def step(self, beside_s: float = 0.0, operations: int = 0) -> None:
-        """A step has ended now."""
+        """Stamp the end of a step now."""
         with self._path.open("a") as file:
             file.write(f"{time.monotonic():.6f} {beside_s:.6f} {operations}\n")
 
@@ -66,12 +66,12 @@ class Contender:
     folder: Path
     pids: Sequence[int]
     send: Callable[[int], None]
-    """A signal to all of them; 0 only looks. Raises RuntimeError when one has ended."""
+    """Sends a signal to all of them; 0 only checks. Raises RuntimeError when one has ended."""
     beside: Sequence[int] = ()
     """Processes whose time counts too, and which are never stopped."""
 
     def run(self, steps: int) -> Cost:
-        """Take a turn until every process has ended `steps` further steps; then stand still."""
+        """Take a turn until every process has ended `steps` further steps; then stop."""
         wanted = self.steps() + steps
         before_s, begin_s = self.cpu_s(), time.monotonic()
         self.send(signal.SIGCONT)
@@ -101,8 +101,8 @@ class Contender:
 def take_turns(
     contenders: Sequence[Contender], *, rounds: int, steps: int
 ) -> dict[str, list[Cost]]:
-    """Give each a turn of `steps` in each round; by name, what a step cost in each. They stand
-    still before and after."""
+    """Give each a turn of `steps` in each round. Returns by name the cost of a step in each. They
+    are stopped before and after."""
     found: dict[str, list[Cost]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
         for contender in in_turn(contenders, number):
@@ -111,7 +111,7 @@ def take_turns(
 
 
 def read_stamps(folder: Path) -> list[list[Stamp]]:
-    """By process, the ends of its steps."""
+    """The ends of steps, by process."""
     return [
         [Stamp(*map(float, line.split())) for line in path.read_text().splitlines()]
         for path in sorted(folder.glob("stamps-*"))
@@ -119,8 +119,8 @@ def read_stamps(folder: Path) -> list[list[Stamp]]:
 
 
 def beside_us(stamps: Sequence[Sequence[Stamp]], skipped: int) -> float:
-    """Processor microseconds that the training threads took for each operation beside its work,
-    after the first `skipped` steps; 0 where nothing is stamped but the time."""
+    """Processor microseconds of the training threads for each operation without its work, after the
+    first `skipped` steps; 0 where stamps have only the time."""
     ends = [(found[skipped - 1], found[-1]) for found in stamps]
     operations = sum(last.operations - first.operations for first, last in ends)
     spent_s = sum(last.beside_s - first.beside_s for first, last in ends)
@@ -128,5 +128,5 @@ def beside_us(stamps: Sequence[Sequence[Stamp]], skipped: int) -> float:
 
 
 def _clock_of(pid: int) -> int:
-    """The kernel's clock of a process's time on processors (clock_getcpuclockid)."""
+    """The kernel's clock of a process's processor time (clock_getcpuclockid)."""
     return (~pid << 3) | 2

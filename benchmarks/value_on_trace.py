@@ -1,18 +1,18 @@
-"""What a planned job is worth on a recorded spot market, beside on-demand and checkpoint-restart.
+"""The value of a planned job on a recorded spot market, on demand and with checkpoint-restart.
 
     python -m benchmarks.value_on_trace --trace bamboo-p3.csv [--jobs gpt2-xl] [--seeds 10]
 
-For each job the plan that `bamboo cost --trace` takes, first of p3.2xlarge alone, of which the
-trace is, then of all types, as if the others' market were that one. It is then played on the trace
-as it was recorded, by `bamboo simulate`'s machinery: a fleet that holds as many nodes as the plan
-has and takes the next that the market has when one is lost. Nothing of that is random; beside it
-stands the median of made-up markets like the trace.
+For each job it takes the plan of `bamboo cost --trace`, first with p3.2xlarge alone, the type of
+the trace, then with all types, as if their markets were the same. The plan is played on the
+recorded trace by the code of `bamboo simulate`: a fleet holds as many nodes as the plan has, and
+takes the market's next one when one is lost. Nothing of that is random; it is shown with the median
+of made-up markets like the trace.
 
-Against it: on demand on the same type; the best on demand of any type in the catalogue; and
+It is compared with on demand on the same type; the best on demand of any type in the catalogue; and
 checkpoint-restart on the same trace, with the best plan that has no redundancy. Value is samples
-per dollar of instances. Spot is billed as EC2 does, which asks nothing for an instance that it
-takes back in its first hour, and with every second paid; at the catalogue's spot price, at the top
-of its range, and at the paper's. All of it is modelled.
+per dollar of instances. Spot is billed as EC2 does, which charges nothing for an instance that it
+takes in its first hour, and with every second paid; at the catalogue's spot price, at the top of
+its range, and at the paper's. All of it is modelled.
 """
 
 import argparse
@@ -85,19 +85,20 @@ JOBS = {
     "gpt2-xl": (ROOT / "examples" / "gpt2-xl-300usd.toml").read_text(encoding="utf-8"),
     "gpt2-small": GPT2,
 }
-# The trace names no zones: all is in one. Without a budget the most value is taken.
+# The trace names no zones, so all nodes are in one. Without a budget the option of most value is
+# taken.
 OVERRIDES = ('cloud.zones=["us-east-1a"]', "budget.max_usd=0")
 
 
 @contextmanager
 def quiet(_what: str) -> Iterator[Callable[[int, int], None]]:
-    """No bar."""
+    """Shows no bar."""
     yield lambda _done, _of_all: None
 
 
 def held(trace: Trace, nodes: int) -> Trace:
-    """What a fleet of so many nodes has of a market: the first that come, and for each that goes
-    the one that has waited longest, under a new name."""
+    """The nodes that a fleet of this size gets from a market: the first that come, and for each
+    that is lost the one that has waited longest, under a new name."""
     there: dict[str, str] = {}
     waiting: deque[TraceEvent] = deque()
     events: list[TraceEvent] = []
@@ -119,7 +120,7 @@ def held(trace: Trace, nodes: int) -> Trace:
 
 
 def found(path: Path, trace: Path, *, types: tuple[str, ...], seeds: int) -> JobCost:
-    """What `bamboo cost` says of a job on a market like the trace."""
+    """The result of `bamboo cost` for a job on a market like the trace."""
     asked = CostAsked(times=TimesAsked(types=types), trace=trace, seeds=seeds)
     return cost_of_job(path, asked, overrides=OVERRIDES, bar=quiet)
 
@@ -133,7 +134,8 @@ def played(
     usd_per_hour: float = 0.0,
     paid: bool = False,
 ) -> Figures:
-    """An option on the trace, to its end; 0: at the price of its plan. `paid`: every second is."""
+    """An option on the trace, to its end. `usd_per_hour` 0: the price of its plan. `paid`: every
+    second is paid."""
     market = fit(trace)
     terms = MarketTerms(
         bulk=market.bulk,
@@ -203,7 +205,7 @@ def of_job(path: Path, file: Path, *, seeds: int) -> dict[str, Any]:
 
 
 def text_of(name: str, body: dict[str, Any]) -> str:
-    """For the terminal."""
+    """The figures for the terminal."""
     same, best = body["on_demand"]["value"], body["on_demand_of_any"]["value"]
     other = body["of_all_types"]
     rows = [(f"{OF_THE_TRACE}, {which}", one) for which, one in body["values"].items()]
@@ -231,7 +233,7 @@ def text_of(name: str, body: dict[str, Any]) -> str:
 
 
 def verdict(bodies: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Which basis reaches what is wanted."""
+    """Which basis reaches the target."""
     for words, key in (("the same type", "on_demand"), ("any type", "on_demand_of_any")):
         for planned in (OF_THE_TRACE, "all types"):
             reached = []

@@ -1,15 +1,15 @@
-"""Deep pipelines on the virtual device, beside what no 1F1B order can beat.
+"""Deep pipelines on the virtual device, compared with a bound that no 1F1B order can beat.
 
     python -m benchmarks.virtual_bound [--cases 1x8x16,2x16x16] [--rounds 3] [--steps 6]
 
-A case is pipelines x stages x microbatches of each pipeline. An operation computes a tiny model for
-real and then sleeps to its figure: 20 ms forward and 40 ms backward, as in the other benchmarks;
-also half of it, and twice that where many processes share the cores (two serve 32 nodes). All else
-is real: the messages, the exchange, the norm, the optimizer. The bound is modelled: the slowest
-stage is always busy, M (f + b), and the others fill and drain before and after, (P - 1)(f + b).
-What is short of it is what the executor, the wire and waking up cost, overruns included. `us/op` is
-the processor time of the training threads beside the operations' own work, for each operation. The
-modes of a case take turns, round by round.
+A case is pipelines x stages x microbatches of each pipeline. An operation really computes a tiny
+model and then sleeps until its given time: 20 ms forward and 40 ms backward, as in the other
+benchmarks; also half of it, and twice that where many processes share the cores (two serve 32
+nodes). Everything else is real: the messages, the exchange, the norm, the optimizer. The bound is
+modelled: the slowest stage is always busy, M (f + b), and the others fill and drain before and
+after, (P - 1)(f + b). The difference to the bound is the cost of the executor, the wire and waking
+up, overruns included. `us/op` is the processor time of the training threads for each operation,
+without the operation's own work. The modes of a case take turns, round by round.
 """
 
 import argparse
@@ -47,12 +47,12 @@ from benchmarks.turns import Stamp, beside_us
 SKIPPED_STEPS = 2
 MODES = ("off", "stash")
 CLAIMED, LIMIT = "1x8x16", 0.95
-"""At least so much of the bound is to be reached there, in each mode."""
+"""The case and the least share of the bound that each mode has to reach there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A grid, its microbatches in each pipeline, and the figures of an operation."""
+    """A grid, its microbatches in each pipeline, and the times of an operation."""
 
     pipelines: int
     stages: int
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def bound_s(self) -> float:
-        """Of a step whose stages are equal."""
+        """The bound of a step whose stages are equal."""
         grid = Grid(pipelines=self.pipelines, stages=self.stages)
         costs = Costs.of(
             self.stages, forward_s=[self.forward_ms / 1e3], backward_s=[self.backward_ms / 1e3]
@@ -85,8 +85,8 @@ CASES = (
 
 
 def job(case: Case, mode: str, steps: int) -> JobConfig:
-    """A layer for each stage but the two ends, which have the embedding and the head too; a model
-    that hardly computes, as stages in step would else wait for each other's arithmetic."""
+    """A layer for each stage; the first and the last also have embedding and head. The model hardly
+    computes, since stages in step would otherwise wait for each other's arithmetic."""
     batch = case.microbatches * case.pipelines
     return JobConfig(
         checkpoint=CheckpointConfig(every_steps=0),
@@ -105,8 +105,8 @@ def job(case: Case, mode: str, steps: int) -> JobConfig:
 
 
 def per_step_s(stamps: Sequence[Sequence[Stamp]], skipped: int) -> float:
-    """Seconds a step after the first `skipped`, by the means of all processes' ends. Raises
-    ValueError when the processes stamped other numbers of steps, or none is left."""
+    """Seconds per step after the first `skipped`, by the means of all processes' ends. Raises
+    ValueError when the processes stamped different numbers of steps, or none is left."""
     counts = {len(found) for found in stamps}
     if len(counts) != 1 or min(counts) <= skipped:
         raise ValueError(f"{sorted(counts)} steps were stamped, of which {skipped} do not count")
@@ -116,7 +116,7 @@ def per_step_s(stamps: Sequence[Sequence[Stamp]], skipped: int) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What the rounds of one mode came to."""
+    """The results of one mode's rounds."""
 
     step_s: list[float] = field(default_factory=list)
     beside_us: list[float] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Found:
 
 
 def one_round(case: Case, mode: str, steps: int, found: Found) -> None:
-    """Run it once and note what came out."""
+    """Run it once and note the result."""
     ran = whole_run(job(case, mode, steps))
     found.step_s.append(per_step_s(ran.stamps, SKIPPED_STEPS))
     found.beside_us.append(beside_us(ran.stamps, SKIPPED_STEPS))
@@ -134,7 +134,7 @@ def one_round(case: Case, mode: str, steps: int, found: Found) -> None:
 
 
 def played(case: Case, modes: Sequence[str], *, rounds: int, steps: int) -> list[dict[str, Any]]:
-    """A row for each mode: the share of the bound in each round, and what the processors did."""
+    """A row for each mode: the share of the bound in each round, and the processors' load."""
     by_mode = {mode: Found() for mode in modes}
     for number in range(rounds):
         for mode in in_turn(modes, number):
@@ -157,7 +157,7 @@ def played(case: Case, modes: Sequence[str], *, rounds: int, steps: int) -> list
 
 
 def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
-    """What is to be reached, at every figure of an operation that the case was played with."""
+    """The claims, at every time of an operation that the case was played with."""
     return [
         Claim(
             about=f"{row['case']} at {row['forward_ms']:g} ms, {row['mode']}: of the bound",

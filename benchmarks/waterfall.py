@@ -1,12 +1,11 @@
-"""From the paper's rules to ours on a recorded market, a change at a time, and what each gains.
+"""From the paper's rules to ours on a recorded market, one change at a time, with its gain.
 
     python -m benchmarks.waterfall --trace bamboo-p3.csv
 
 BERT-large, up to 4 pipelines of 12 stages, one world and one price. Every row is a policy simulated
-over the whole trace; only the first takes the published table of step times, all others take what
-the dry run of the schedule says for one profile, which is fitted to that table
-(`bamboo.sim.presets`). Value is samples per second by dollars per hour, over the whole time. All of
-it is modelled.
+over the whole trace; only the first uses the published table of step times, all others use the
+schedule's dry run for one profile, which is fitted to that table (`bamboo.sim.presets`). Value is
+samples per second divided by dollars per hour, over the whole time. All of it is modelled.
 """
 
 import argparse
@@ -36,9 +35,9 @@ from benchmarks.report import command_of, write_result
 MODEL = "bert"
 PIPELINES = 4
 LEAST_STAGES = 6
-"""Of a pipeline that was cut anew. The published table shows no time for the exchange between
-pipelines; with half the stages twice the bytes would have to hide as well, and fewer are not
-claimed. What other limits give is in the result, too."""
+"""The fewest stages of a pipeline after a new cut. The published table has no time for the exchange
+between pipelines. With half the stages twice the bytes would have to be hidden as well, and fewer
+stages are not claimed. The result has other limits, too."""
 OTHER_LEAST_STAGES = (8, 10, 12)
 PATIENCE_S, SURPLUS_S = 10.0, 60.0
 RECUT, FRUGAL = "+ pipelines cut anew", "+ surplus given back"
@@ -48,7 +47,7 @@ TABLE = "published table"
 
 
 def asked(work: Workload, trace: Trace, *, least: int = STAGES, redundancy: str = "stash") -> Asked:
-    """Our policy, with pipelines of `least` stages at least."""
+    """Our policy, with pipelines of at least `least` stages."""
     times = StepTimes(work, redundancy)
     shares = {d: equal_shares(work.shape.virtual_nodes, d) for d in range(1, PIPELINES + 1)}
     grids = tuple(
@@ -96,7 +95,7 @@ def by_paper(
 
 
 def rows(trace: Trace) -> list[tuple[str, str, Figures]]:
-    """What, the source of its step times, and its figures."""
+    """(what, the source of its step times, its figures) for each row."""
     work = bert_large()
     times = StepTimes(work, "eager")
     leaves = work.shape.virtual_nodes
@@ -149,7 +148,7 @@ def rows(trace: Trace) -> list[tuple[str, str, Figures]]:
 
 
 def _copy_s(work: Workload) -> float:
-    """A stage's state over the network."""
+    """Seconds to send a stage's state over the network."""
     size = work.state_bytes(range(len(work.layers) // STAGES))
     return size / work.state_bytes_per_s
 

@@ -1,7 +1,8 @@
-"""What a calm step sends between nodes, by kind of message, and links that are slow as in GPT-2 XL.
+"""What a calm step sends between nodes, by kind of message, and links that are as slow as GPT-2
+XL's.
 
 Rule: pure. The formula follows from the protocol (bamboo/runtime/README.md), not from the code that
-sends: `redundancy_overhead` holds the bytes that were counted against it.
+sends. `redundancy_overhead` compares the counted bytes with it.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from bamboo.topology.virtual_nodes import blocks
 TENSOR_KINDS = ("act", "grad", "partial", "shard", "ship")
 XL_STAGES = 12
 XL_MICROBATCHES = 2 * XL_STAGES
-"""Two for each stage, of one sequence, as the benchmark's eight are for its four stages."""
+"""Two for each stage, of one sequence each, like the benchmark's eight for its four stages."""
 
 
 def wire_bytes(
@@ -59,12 +60,12 @@ def wire_bytes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowness:
-    """How long a link takes for what training sends, over how long a stage computes."""
+    """How long a link takes for what training sends, divided by how long a stage computes."""
 
     boundary: float
-    """A boundary tensor, over the forward of a microbatch."""
+    """A boundary tensor, divided by the forward of a microbatch."""
     ship: float
-    """A stage's gradient, over a step's forwards and backwards with their bubbles."""
+    """A stage's gradient, divided by a step's forwards and backwards with their bubbles."""
 
 
 def slowness(
@@ -77,7 +78,8 @@ def slowness(
     stages: int,
     microbatches: int,
 ) -> Slowness:
-    """Of a link between equal stages in 1F1B, a step being M + P - 1 forwards and backwards."""
+    """Slowness of a link between equal stages in 1F1B, a step being M + P - 1 forwards and
+    backwards."""
     bytes_per_s = gbps * 1e9 / 8
     step_s = (microbatches + stages - 1) * (forward_s + backward_s)
     return Slowness(
@@ -120,5 +122,5 @@ def xl_slowness(gbps: float, gpus: GpuTable, *, gpu: str = "V100") -> Slowness:
 
 
 def as_slow_gbps(boundary: float, *, boundary_bytes: float, forward_s: float) -> float:
-    """The link on which a boundary tensor takes so many forwards."""
+    """The speed of a link on which a boundary tensor takes so many forwards."""
     return 8 * boundary_bytes / (boundary * forward_s) / 1e9

@@ -1,1 +1,1 @@
-"""Other systems beside ours: each trains the same model in a virtual environment of its own."""
+"""Other systems to compare with: each trains the same model in a virtual environment of its own."""

@@ -1,9 +1,9 @@
-"""A fork server of a peer: it has everything imported, so that a new process is there at once.
+"""A fork server of a peer: it has everything imported, so that a new process starts at once.
 
     python -m benchmarks.peers.forks MODULE
 
-Reads one JSON configuration a line and answers with the process id of a fork that runs
-`MODULE.main(configuration)`. Rule: no thread is started here; what it forked is killed when its
+It reads one JSON configuration per line and answers with the process id of a fork that runs
+`MODULE.main(configuration)`. Rule: no thread is started here; its forks are killed when its
 standard input ends.
 """
 

@@ -1,7 +1,7 @@
 """Processes of the peers' environment, started and ended by the harness on our side.
 
-Rule: every process has a deadline to come up, is killed by the id that it was started with, and
-none outlives the `with` block that it was started in.
+Rule: every process has a deadline to start, is killed by the id that it was started with, and does
+not outlive the `with` block that it was started in.
 """
 
 import contextlib
@@ -22,35 +22,37 @@ BIN = ROOT / ".venv-peers" / "bin"
 MAKE_IT = "benchmarks/peers/setup.sh"
 DEADLINE_S = 120.0
 TO_END_S = 60.0
-"""For who is asked."""
+"""How long a process may take to end on request."""
 POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
-"""Of prctl(2), Linux."""
+"""A constant of prctl(2), Linux."""
 
 
 def at_hand() -> bool:
-    """Whether the peers' environment has been made."""
+    """Whether the peers' environment was installed."""
     return (BIN.parent / "made").exists()
 
 
 def missing() -> str:
-    """What is said where it has not been."""
+    """The message where it was not."""
     return f"the peers are not installed in {BIN.parent.name}; make it with `{MAKE_IT}`"
 
 
 def surroundings(**more: str) -> dict[str, str]:
-    """Of a process of the peers: our layers can be imported, sockets stay on this machine."""
+    """The environment of a peer's process: it can import our layers, and its sockets stay on this
+    machine."""
     known = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
     here = {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "PATH": f"{BIN}:{known['PATH']}"}
     return {**known, **here, "OMP_NUM_THREADS": "1", **more}
 
 
 WHILE_HEARD = '"$@" & child=$!; cat >/dev/null; kill -9 $child'
-"""Of a shell: a command that ends with the process that holds our end of its standard input."""
+"""A shell script that runs a command and ends it with the process that holds our end of its
+standard input."""
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when the one that started it ends, however it does."""
+    """Let the kernel kill this process when its parent ends, however it does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
@@ -74,7 +76,7 @@ def running(command: list[str], log: Path, **more: str) -> Iterator["subprocess.
 
 
 def wait_for(there: Callable[[], bool], complaint: Callable[[], str], timeout_s: float) -> None:
-    """Look until it is there. Raises RuntimeError with the complaint when it does not come."""
+    """Wait until it is there. Raises RuntimeError with the complaint when it does not come."""
     give_up_s = time.monotonic() + timeout_s
     while not there():
         if time.monotonic() > give_up_s:
@@ -83,7 +85,7 @@ def wait_for(there: Callable[[], bool], complaint: Callable[[], str], timeout_s:
 
 
 def end_in_order(process: "subprocess.Popen[bytes]") -> None:
-    """Ask a process to end, which ends what it started; kill it when it does not."""
+    """Request the end of a process, which ends what it started; kill it when it does not end."""
     process.terminate()
     try:
         process.wait(TO_END_S)
@@ -102,7 +104,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """A port of this machine that is unused now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -128,7 +130,7 @@ class Forks:
         self._line()
 
     def start(self, name: str, config: Mapping[str, Any]) -> int:
-        """A new process, at once; its id."""
+        """Start a new process at once; its id."""
         assert self._server.stdin is not None
         log = str(self._directory / f"{name}.log")
         self._server.stdin.write(json.dumps({**config, "log": log}) + "\n")
@@ -145,7 +147,7 @@ class Forks:
         return line.strip()
 
     def close(self) -> None:
-        """End the server, which kills all that it forked."""
+        """End the server, which kills all of its forks."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.close()

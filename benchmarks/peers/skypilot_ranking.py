@@ -3,8 +3,8 @@
 Standard input: {"nodes": N, "types": [{"type", "gpu", "gpus", "vcpus", "on_demand", "spot"}, ...]},
 prices in USD per hour. Standard output, last line: [{"type", "spot", "usd_per_hour"}, ...], best
 first, `usd_per_hour` of all N nodes. SKY_RUNTIME_DIR and HOME have to name an empty folder: the
-catalogue is written there, and AWS is called an account that may be used, so that nothing is asked
-of the network. A ranking comes of asking for the best again and again, without those named before.
+catalogue is written there, and AWS is marked there as usable, so that no network access is needed.
+The ranking results from asking for the best again and again, without those named before.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def write_catalogue(home: Path, version: str, types: list[dict]) -> None:
                     "x86_64",
                 )
             )
-    # An image is looked for, and never used: nothing is launched.
+    # An image is looked up, and never used, since nothing is launched.
     (folder / "aws" / "images.csv").write_text(
         "Tag,Region,OS,OSVersion,ImageId,CreationDate,BaseImageId\n"
         "skypilot:custom-gpu-ubuntu,us-east-1,ubuntu,22.04,ami-0,20240101,\n"

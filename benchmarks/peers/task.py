@@ -1,7 +1,7 @@
 """What a process of another system trains: the same layers, data, optimizer and step time as ours.
 
-Rule: it runs in the peers' environment, imports of ours only what a model is made of, and knows
-nothing of processes. Its gradients are sums over microbatches, divided by the tokens of a step.
+Rule: it runs in the peers' environment, imports only our model code, and knows nothing of
+processes. Its gradients are sums over microbatches, divided by the tokens of a step.
 """
 
 import hashlib
@@ -65,19 +65,19 @@ class Task:
         ]
 
     def load(self, tensors: Iterable[Tensor]) -> None:
-        """Take over what `state` gave elsewhere."""
+        """Take over what `state` returned elsewhere."""
         for mine, theirs in zip(self.state(), tensors, strict=True):
             mine.copy_(theirs)
 
     def write(self, path: Path, step: int) -> None:
-        """A checkpoint before `step`: its number, then parameters and moments as they lie."""
+        """A checkpoint before `step`: its number, then the bytes of parameters and moments."""
         with path.open("wb") as file:
             file.write(step.to_bytes(8, "little"))
             for tensor in self.state():
                 file.write(tensor.contiguous().numpy().tobytes())
 
     def read(self, path: Path) -> int:
-        """Take over what `write` wrote; the step that comes next."""
+        """Take over what `write` wrote. Returns the step that comes next."""
         content = bytearray(path.read_bytes())
         at = 8
         for mine in self.state():
@@ -95,5 +95,5 @@ class Task:
 
 
 def pace(begun_s: float, step_s: float) -> None:
-    """Sleep until the operations of a step would be done that began at `begun_s`."""
+    """Sleep until the operations of a step that began at `begun_s` would be done."""
     time.sleep(max(0.0, begun_s + step_s - time.monotonic()))

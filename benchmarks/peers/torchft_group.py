@@ -1,7 +1,8 @@
-"""torchft in the plays of kills: replicas of the whole model, and a lighthouse that says who is in.
+"""torchft in the plays of kills: replicas of the whole model, and a lighthouse that decides
+membership.
 
-Rule: a killed replica is followed at once by another one from a fork server that has torch and
-torchft imported, as a killed node of ours is.
+Rule: as soon as a replica is killed, a fork server that has imported torch and torchft starts
+another one, as for a killed node of ours.
 """
 
 import contextlib
@@ -24,20 +25,20 @@ FOREVER = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of the lighthouse and the replicas."""
+    """Settings of the lighthouse and the replicas."""
 
     heartbeat_ms: int
     join_ms: int
     tick_ms: int
     collective_s: float
-    """A sum over all replicas is given up then. Who has no connection to a dead replica in the
-    ring of the sum learns of it only so."""
+    """A sum over all replicas is given up after this. A replica without a connection to a dead one
+    in the ring of the sum notices the loss only so."""
     fixed: bool = True
     """Whether a spare takes a lost replica's share, so that the batch stays the same. Otherwise
-    there is none, and the batch is as large as there are replicas."""
+    there is no spare, and the batch shrinks with the number of replicas."""
 
     def options(self) -> list[str]:
-        """Of the lighthouse's command line."""
+        """Options of the lighthouse's command line."""
         return [
             *("--heartbeat_timeout_ms", str(self.heartbeat_ms)),
             *("--join_timeout_ms", str(self.join_ms)),
@@ -58,12 +59,12 @@ class Work:
     """Samples of a microbatch."""
     step_s: float
     slow_steps: int = FOREVER
-    """Steps that take `step_s`; those after them take what they take."""
+    """Steps that take `step_s`; later ones are not slowed down."""
     steps: int = FOREVER
 
 
 class Group:
-    """Replicas by name, of which any may be killed."""
+    """Replicas by name, any of which may be killed."""
 
     def __init__(
         self, directory: Path, work: Work, settings: Settings, lighthouse: str, forks: Forks
@@ -74,7 +75,7 @@ class Group:
         self._started = 0
 
     def start(self) -> str:
-        """One more replica."""
+        """Start one more replica."""
         name = f"r{self._started:03d}"
         self._started += 1
         work = self._work
@@ -94,19 +95,19 @@ class Group:
         return name
 
     def kill(self, name: str) -> float:
-        """SIGKILL; when, by the monotonic clock."""
+        """SIGKILL a replica; the time by the monotonic clock."""
         at_s = time.monotonic()
         os.kill(self._pids.pop(name), signal.SIGKILL)
         return at_s
 
     @property
     def names(self) -> list[str]:
-        """Of those that live, in the order in which they were started."""
+        """Names of the live replicas, in the order in which they were started."""
         return list(self._pids)
 
     def training(self) -> list[str]:
-        """Those who share the batch: with spares, the first in torchft's order, which is that of
-        the names."""
+        """The replicas that share the batch: with spares, the first in torchft's order, which is
+        the order of the names."""
         return self.names[: self._work.active or None]
 
     def records(self) -> list[dict[str, Any]]:
@@ -119,7 +120,7 @@ class Group:
         return sorted(found, key=lambda one: one["at_s"])
 
     def wait_step(self, step: int, timeout_s: float = 180.0) -> None:
-        """Until somebody has committed that step."""
+        """Wait until a replica has committed that step."""
         wait_for(
             lambda: any(r["committed"] and r["step"] >= step for r in self.records()),
             lambda: f"torchft did not come to step {step}: {self.said()}",
@@ -153,15 +154,15 @@ class Theirs:
 
     play: Play
     digests: dict[int, str]
-    """Of the weights after each step, the newest."""
+    """Digest of the weights after each step, the newest where there are several."""
     unlike: int
-    """Steps after which two processes had other weights."""
+    """Number of steps after which two processes had different weights."""
 
 
 def killed(
     work: Work, settings: Settings, kills: Sequence[Kill], for_s: float, *, count: int, warm: int
 ) -> Theirs:
-    """Play the kills of `count` replicas for so many seconds after `warm` steps."""
+    """Play the kills with `count` replicas for so many seconds after `warm` steps."""
     with group(work, settings) as replicas:
         for _ in range(count):
             replicas.start()
@@ -193,7 +194,7 @@ def theirs(
     end_s: float,
     stamps: Sequence[float],
 ) -> Theirs:
-    """What the records of all replicas say."""
+    """One play, from the records of all replicas."""
     first: dict[int, dict[str, Any]] = {}
     digests: dict[int, set[str]] = {}
     given_up: dict[str, int] = {}

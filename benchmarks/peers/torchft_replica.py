@@ -1,9 +1,9 @@
 """One replica of torchft: the whole model, a share of the batch, steps that all commit or none.
 
 Rule: with `active` > 0 the mode is FIXED_WITH_SPARES: so many replicas share the global batch in
-every step, and a spare follows with a gradient of zeros. Otherwise every replica brings
-`each` microbatches, and the batch is as large as there are replicas. The quorum is asked for while
-the step is computed, as torchft advises; all of its arithmetic is part of the step's time.
+every step, and a spare follows with a gradient of zeros. Otherwise every replica brings `each`
+microbatches, and the batch is as large as there are replicas. The quorum is requested while the
+step is computed, as torchft advises; all of its arithmetic is part of the step's time.
 """
 
 import json
@@ -50,7 +50,7 @@ class Replica:
         )
 
     def attempt(self, record: TextIO) -> None:
-        """One step, which may come to nothing."""
+        """One step, which may not be committed."""
         begun_s, manager, each = time.monotonic(), self.manager, int(self._config["each"])
         manager.start_quorum()
         if manager.current_step() < self._config["slow_steps"]:
@@ -69,7 +69,7 @@ class Replica:
             self.task.take(step, flat * count)
         at_s = time.monotonic()
         digest = self.task.digest() if done else ""
-        self._compute_s += time.monotonic() - at_s  # looked at by us: no time of its step's
+        self._compute_s += time.monotonic() - at_s  # our own check is not part of its step's time
         found = {
             "step": step,
             "committed": bool(done),

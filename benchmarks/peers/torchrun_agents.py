@@ -1,7 +1,7 @@
-"""torchrun in the plays of kills: an agent a node, one more that waits, and checkpoints.
+"""torchrun in the plays of kills: one agent per node, one more that waits, and checkpoints.
 
 Rule: a kill takes a whole node, the agent and its worker; another agent is started at once. The
-store of the rendezvous is a process that nobody kills, as with an etcd beside the nodes.
+store of the rendezvous is a process that is never killed, like an etcd apart from the nodes.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from benchmarks.peers.processes import BIN, end, free_port, running, surrounding
 from benchmarks.peers.torchft_group import Theirs, Work
 
 EVERY_STEPS = 5
-"""Between two checkpoints: they are small, so more of them would cost next to nothing."""
+"""Steps between two checkpoints. They are small, so more of them would cost next to nothing."""
 STORE = (
     "import sys, time, torch.distributed as d\n"
     "s = d.TCPStore('localhost', int(sys.argv[1]), is_master=True, wait_for_workers=False)\n"
@@ -32,7 +32,7 @@ COLLECTIVE_S = 5.0
 
 
 class Agents:
-    """Agents in the order in which they were started, of which any may be killed."""
+    """Agents in the order in which they were started, any of which may be killed."""
 
     def __init__(self, directory: Path, work: Work, port: int) -> None:
         self._directory, self._work, self._port = directory, work, port
@@ -53,7 +53,7 @@ class Agents:
         (directory / "config.json").write_text(json.dumps(config))
 
     def start(self) -> None:
-        """One more agent: it trains, or waits until one is missing."""
+        """Start one more agent: it trains, or waits until one is missing."""
         nodes = self._work.active
         command = ["setpriv", "--pdeathsig", "KILL", str(BIN / "torchrun")]
         command += [f"--nnodes={nodes}:{nodes}", "--nproc-per-node=1"]
@@ -74,7 +74,7 @@ class Agents:
         self._agents.append(agent)
 
     def kill(self, kill: Kill) -> float:
-        """SIGKILL an agent that trains, and its worker; when, by the monotonic clock."""
+        """SIGKILL an agent that trains, and its worker; the time by the monotonic clock."""
         training = [a for a in self._agents if _children(a.pid)] or self._agents
         victims = [str(a.pid) for a in training[: self._work.active]]
         victim = next(a for a in training if str(a.pid) == kill.victim(victims))
@@ -100,7 +100,7 @@ class Agents:
         return sorted(out, key=lambda one: one[0].at_s)
 
     def wait_step(self, step: int, timeout_s: float = 180.0) -> None:
-        """Until that step was committed."""
+        """Wait until that step was committed."""
         wait_for(
             lambda: any(c.step >= step for c in self.records()),
             lambda: f"torchrun did not come to step {step}: {self.logs()}",
@@ -126,7 +126,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _end_node(agent: "subprocess.Popen[bytes]") -> None:
-    """The worker first: an agent that sees it end would start another one."""
+    """Kill the worker first: an agent that sees it end would start another one."""
     os.kill(agent.pid, signal.SIGSTOP)
     for pid in _children(agent.pid):
         with contextlib.suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
 """One worker of torchrun: the whole model, a share of the batch, a checkpoint every few steps.
 
-Rule: its processes are started by torchrun's agents, with all that a start takes; whoever comes up
-goes on from the newest checkpoint. A step is committed when the sum over all workers was taken.
+Rule: torchrun's agents start its processes, with everything that a start takes, and a new process
+continues from the newest checkpoint. A step is committed when the sum over all workers was taken.
 """
 
 import json
