@@ -1,5 +1,4 @@
-"""How long the step is that a loss hits, while strangers hold the ports of all workers, and while
-nobody does.
+"""How long a hit step is while strangers hold the ports of all workers, and without strangers.
 
     python -m benchmarks.hit_step_under_attack [--rounds 2] [--kills 3] [--connections 20000]
 

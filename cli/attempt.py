@@ -177,7 +177,7 @@ class _Attempt:
         return booked
 
     def go_on(self, site: Site, store: Store, driver: "Driver", booked: Booked) -> None:
-        """Follow a run that is already going to its end, as if we had started it."""
+        """Follow a run that is under way to its end, as if we had started it."""
         self._screen.note(f"{self._folder.id}: a new launcher takes up the run")
         self.progress = replace(self.progress, now_s=time.time())
         with ExitStack() as stack:

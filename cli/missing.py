@@ -23,8 +23,8 @@ def missing(
     now_s: float,
     waited_s: Callable[[float], float],
 ) -> list[PeerLost | NodeFailed]:
-    """The events that are due for the instances of a run. `waited_s` gives how much of the time
-    since a moment a node could have joined in: while the store is away none can."""
+    """The events that are due for the instances of a run. `waited_s` gives the part of
+    the time since a moment in which a node could have joined: while the store is away none can."""
     lost = _lost(state, rented, now_s=now_s, gone_s=job.cluster.gone_s)
     return [*lost, *_never_came(state, rented, job, waited_s=waited_s)]
 

@@ -42,8 +42,8 @@ FLOPS_PER_THREAD = 50e9
 
 
 class _GpuName(click.ParamType[str]):
-    """A name of the table of GPUs. Other words are left alone, since a job file after a bare
-    `--gpu` would otherwise be read as its name."""
+    """A name of the table of GPUs. A job file after a bare `--gpu` is read as this name, and
+    rejected."""
 
     name = "gpu"
 

@@ -40,7 +40,7 @@ DEEP, MOST_LOSSES_IF_DEEP = 16, 24
 """In a pipeline with more than DEEP stages nearly every loss leads to a new layout, whose dry run
 takes long. Ten runs still have some hundred losses."""
 LONGER, AT_LEAST_H = 4.0, 12.0
-"""A run may take so many times its expected time, and so many hours at least."""
+"""A run may take so many times its expected time, plus so many hours."""
 ANCHORS = "on-demand"
 """The zone of the anchors; it is not a zone of the cloud."""
 ALWAYS = "on demand"
