@@ -26,7 +26,7 @@ FACTOR = 4.0
 """A part may take so many times as long as on two quiet cores."""
 TO_END_S = 60.0
 QUIET_LOAD, QUIET_WITHIN_S = 1.0, 240.0
-"""The load average of a minute takes three and a half minutes to fall from 32 busy processes to
+"""The minute's load average takes three and a half minutes to fall from 32 busy processes to
 one."""
 
 
@@ -153,8 +153,7 @@ def written() -> dict[str, float]:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End it with all of its session, even if it has ended itself: by request first, then by
-    force."""
+    """End it with all of its session, even if it has ended itself: by request, then by force."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -84,8 +84,7 @@ def theirs(python: Path, types: list[dict[str, Any]], nodes: int) -> list[dict[s
 
 
 def rows_of(ranked: list[dict[str, Any]], found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each spot choice of SkyPilot's, in its order, with our rank among the same
-    types."""
+    """One row for each spot choice of SkyPilot's, in its order, with our rank among these types."""
     names = [one["type"] for one in ranked if one["spot"]]
     worth = {name: found[name]["simulated"]["samples_per_usd"] for name in names if name in found}
     order = sorted(worth, key=lambda name: -worth[name])

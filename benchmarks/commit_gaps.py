@@ -44,8 +44,8 @@ class LayoutGaps:
 
 def layout_gaps(commits_s: Sequence[float], *, begun_s: float, last_s: float) -> LayoutGaps:
     """The gaps of commits in two layouts: the new one was decided at `begun_s`, and the old one had
-    its last commit by `last_s`. Raises ValueError where either has too few commits to know its
-    step."""
+    its last commit by `last_s`. Raises ValueError where either has too few commits for a step
+    time."""
     ordered = sorted(commits_s)
     old, new = [t for t in ordered if t <= last_s], [t for t in ordered if t > last_s]
     calm = [t for t in old if t <= begun_s]

@@ -76,8 +76,7 @@ def on_grid(run: Cluster, grid: Grid) -> State:
 
 
 def stalls(run: Cluster) -> list[float]:
-    """Stalls of each reconfiguration, in steps; each is measured among the commits of its two
-    layouts."""
+    """Stalls of each reconfiguration, in steps, measured among the commits of its two layouts."""
     times_s: dict[int, float] = {}
     for record in run.metrics("step"):
         times_s.setdefault(record["step"], record["t_s"])

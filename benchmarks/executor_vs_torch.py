@@ -68,8 +68,7 @@ CUTS = {
 }
 """The embedding goes with the first blocks, the head with the last."""
 STEPS = {"8x256": 6, "16x512": 1}
-"""Steps in a turn, which lasts nine seconds or so: a shorter turn is mostly its begin, with cold
-caches."""
+"""Steps in a turn of nine seconds or so: a shorter turn is mostly its begin, with cold caches."""
 WARM_UP_STEPS = 2
 """They touch all memory that a step touches, and what two steps keep at once."""
 TURNS = 2

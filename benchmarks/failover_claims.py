@@ -23,8 +23,7 @@ from benchmarks.report import median_with_interval
 A_MINUTE = ", a minute"
 """Appended to a system's name: its play with a kill a minute."""
 SMALLER = "torchft smaller batch"
-"""It goes on with the replicas that are left. That is another training, so no claim compares with
-it."""
+"""It goes on with the replicas that are left: another training, so no claim compares with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +42,9 @@ class Row:
     redone: int
     goodput: float
     of_oracle: float
-    """Its goodput, as a share of its own calm pace, divided by the oracle's share of the oracle's
-    pace."""
+    """Its goodput, as a share of its own calm pace, divided by the oracle's share of its pace."""
     samples_of_oracle: float
-    """Samples per time divided by the oracle's, so being slower than the oracle in calm steps
-    counts too."""
+    """Samples per time divided by the oracle's, so slower calm steps count too."""
     bits: str
     plays: tuple["Row", ...] = ()
     """The plays that it was pooled from, where there were several rounds."""
@@ -77,8 +74,7 @@ class Row:
 
     @property
     def stall_is_a_bound(self) -> bool:
-        """Whether the median is only a lower bound, because a stall that did not end may be above
-        it."""
+        """Whether the median is only a lower bound, as a stall that did not end may be above it."""
         if not self.never_ended:
             return False
         return min(self.stalls_s[-self.never_ended :]) <= statistics.median(self.stalls_s)
@@ -110,8 +106,7 @@ HEAD = (
 def row(
     system: str, play: Play, *, calm_s: float, bits: str, bound: float, oracle_step_s: float
 ) -> Row:
-    """The figures of a play. `bound` is the oracle's goodput with its kills, `oracle_step_s` its
-    calm step."""
+    """The figures of a play. `bound` is the oracle's goodput, `oracle_step_s` its calm step."""
     steps_per_s = samples_per_s(play) / ours.BATCH
     goodput = steps_per_s * calm_s
     return Row(

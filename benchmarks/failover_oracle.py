@@ -53,8 +53,7 @@ class Oracle:
     """By lost stage: a whole step while its shadow owns it too."""
 
     def goodput(self, stages: Sequence[int], *, for_s: float) -> float:
-        """The share of the time that is useful when these stages are lost within so many
-        seconds."""
+        """The useful share of the time when these stages are lost within so many seconds."""
         return 1.0 - sum(self.hits[stage].extra_s for stage in stages) / for_s
 
 

@@ -215,8 +215,7 @@ class Bench:
 
 
 def unlike_from(digests: Mapping[int, str], others: Mapping[int, str]) -> int | None:
-    """The first step after which the weights differ from those of the other run; None: they never
-    do."""
+    """The first step after which the weights differ from those of the other run; None: none."""
     return min((step for step in digests if digests[step] != others.get(step)), default=None)
 
 
@@ -251,8 +250,7 @@ def _stages(kills: Sequence[Kill]) -> list[int]:
 
 
 def first_operations_ms(plays: Sequence[dict[str, Any]]) -> list[float]:
-    """For every failover, the time from the kill to the lost stage's first operation on its
-    shadow."""
+    """For every failover, the time from the kill to the lost stage's first operation."""
     return sorted(one["first_operation"] for play in plays for one in play["failovers"])
 
 

@@ -102,8 +102,8 @@ def notice(run: Cluster) -> tuple[float, float]:
 
 @contextmanager
 def strangers(run: Cluster, connections: int) -> Iterator[None]:
-    """So many connections in all to the ports of the present nodes; the block begins when they are
-    made."""
+    """So many connections in all to the ports of the present nodes, made before the block
+    begins."""
     ports = [node.endpoint.removeprefix("tcp://") for node in run.state().nodes]
     each = connections // (len(ports) * PROCESSES)
     command = [sys.executable, "-m", "tests.security.worker_ports", "--hold"]

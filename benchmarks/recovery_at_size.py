@@ -160,7 +160,7 @@ def first(decisions: Sequence[Decision], of: Any) -> Decision:
 
 
 def replaced(job: JobConfig, standbys: int = 1) -> dict[str, Any]:
-    """Kill the owner of the last stage while a standby waits, and wait until everything is as
+    """Kill the owner of the last stage while a standby waits; wait until everything is as
     before."""
     grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
     with cluster(job) as run:

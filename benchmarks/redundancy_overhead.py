@@ -128,8 +128,7 @@ def like_xl_gbps(gbps: float) -> float:
 
 
 def like_xl_ship(gbps: float) -> tuple[float, float]:
-    """(here, GPT-2 XL): a gradient's time on that link divided by a step's; the two are only nearly
-    alike."""
+    """(here, GPT-2 XL): a gradient's time on that link over a step's; the two are only similar."""
     forward_s = STAGES_MS["equal"][0] / 1e3
     here = slowness(
         gbps=like_xl_gbps(gbps),
@@ -286,8 +285,7 @@ def claims(tables: dict[str, Any]) -> list[Claim]:
 
 
 def say_apart(sent: dict[str, float], expected: dict[str, float]) -> None:
-    """Print the kinds of `full`, which has all of them: tensors next to the formula, and the
-    others."""
+    """Print the kinds of `full`, which has all: tensors next to the formula, and the others."""
     words = [
         f"{kind} {sent.get(kind, 0.0) / expected[kind] - 1:+.2%}"
         for kind in TENSOR_KINDS
@@ -298,8 +296,8 @@ def say_apart(sent: dict[str, float], expected: dict[str, float]) -> None:
 
 
 def say_winners(rows: dict[str, Any]) -> None:
-    """Print where each mode is worth its time: which modes protect for at most 1 %, and what the
-    others cost."""
+    """Print where each mode is worth its time: which protect for at most 1 %, what the others
+    cost."""
     over = {m: r["ratio_to_off"][0] - 1 for m, r in rows.items() if m != "off"}
     free = [mode for mode, share in over.items() if share <= 0.01]
     dear = [f"{mode} {share:+.1%}" for mode, share in over.items() if share > 0.01]

@@ -55,7 +55,7 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def in_turn(items: Sequence[T], number: int) -> list[T]:
-    """All of them, in another order each round, because the first may have warmer or colder
+    """All of them, in another order each round, since the first may have warmer or colder
     caches."""
     shift = number % len(items)
     return [*items[shift:], *items[:shift]]
@@ -86,8 +86,7 @@ def facts(command: str) -> dict[str, Any]:
 def ratio_of_means(
     numerator: Sequence[float], denominator: Sequence[float]
 ) -> tuple[float, float, float]:
-    """(ratio, low, high) of the means of paired values, with the 95 % interval of a bootstrap over
-    the pairs."""
+    """(ratio, low, high) of the means of paired values, with the 95 % interval of a bootstrap."""
     pairs = list(zip(numerator, denominator, strict=True))
     rng = random.Random(len(pairs))
     ratios = sorted(_over(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
@@ -130,8 +129,7 @@ def _git(*words: str) -> str:
 
 
 def command_of(module: str, arguments: Namespace) -> str:
-    """The command that gives the same again, without empty options and without the folders of
-    files."""
+    """The command that gives the same again, without empty options and the folders of files."""
     words = (
         f"--{name.replace('_', '-')} {_said(value)}".rstrip()
         for name, value in vars(arguments).items()

@@ -109,8 +109,7 @@ def whole_run(job: JobConfig) -> Ran:
 
 
 def _wait(running: Cluster) -> None:
-    """Wait until every process has ended, without queries to the run, which would take its
-    cores."""
+    """Wait until every process has ended, without queries to the run, which would cost time."""
     for node, process in running.processes.items():
         if process.status(DEADLINE_S) is None:
             raise RuntimeError(f"{node} is still there\n{running.report()}")

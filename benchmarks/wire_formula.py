@@ -78,8 +78,7 @@ def slowness(
     stages: int,
     microbatches: int,
 ) -> Slowness:
-    """Slowness of a link between equal stages in 1F1B, a step being M + P - 1 forwards and
-    backwards."""
+    """Of a link between equal stages in 1F1B, a step being M + P - 1 forwards and backwards."""
     bytes_per_s = gbps * 1e9 / 8
     step_s = (microbatches + stages - 1) * (forward_s + backward_s)
     return Slowness(

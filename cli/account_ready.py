@@ -17,8 +17,7 @@ from cli.instances import has_role
 from cli.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 
 LEAST_FORMING_S = 600.0
-"""An instance boots, fetches and installs before its node joins, so `forming` needs at least
-this."""
+"""The least time to form: an instance boots, fetches and installs before its node joins."""
 BOOT_FILES = (
     *("constraints.txt", "agent_names.txt", "bamboo-agent.service"),
     *("bamboo-deadman.service", "bamboo-deadman.timer", "deadman.sh"),

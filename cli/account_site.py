@@ -82,15 +82,14 @@ class AccountSite:
         """Does nothing, as `hold` does."""
 
     def stop(self) -> None:
-        """Delete login, boot files and role of the run. Raises BambooError that names what could
-        not be deleted."""
+        """Delete login, boot files and role of the run. Raises BambooError that names what is
+        left."""
         if self._put is None:  # otherwise they belong to another run of this id, if they exist
             self._remove()
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
         """End an instance of the run, which is billed like any that we end. Only the cloud gives
-        notices: raises InputError when one is asked for, and for an instance that does not
-        exist."""
+        notices: raises InputError for one, and for an instance that does not exist."""
         if notice_s > 0:
             raise InputError(
                 f"--notice {notice_s:g}: in an account only the cloud gives notice; leave it out, "
@@ -105,6 +104,6 @@ class AccountSite:
             )
 
     def not_ended(self, error: StillLive) -> BambooError:
-        """The error for instances that did not end. They go on costing money, so it says how to
-        find them."""
+        """The error for instances that did not end, with the way to find them: they still cost
+        money."""
         return BambooError(f"{error}; or `bamboo stop {self._run} --region {self._region}`")

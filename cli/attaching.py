@@ -73,8 +73,7 @@ def _see_that_it_is_led(folder: RunFolder, screen: Screen, *, detached: bool) ->
 
 
 def _store(folder: RunFolder, stack: ExitStack) -> Store | None:
-    """A connection to the store while we are attached; None while there is nothing to connect
-    to."""
+    """A connection to the store while we are attached; None while there is none to make."""
     endpoint = folder.live_endpoint()
     if endpoint is None or not store_may_answer(str(endpoint["store_url"])):
         return None

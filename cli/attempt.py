@@ -130,8 +130,7 @@ class _Attempt:
         self.progress = begun_progress(folder, self._job)
 
     def settled(self, part: Callable[[], None]) -> dict[str, Any] | None:
-        """Do `part` and settle the run however it ended. Returns None when the run goes on without
-        us."""
+        """Do `part` and settle the run however it ended; None when the run goes on without us."""
         try:
             part()
         except KeyboardInterrupt:

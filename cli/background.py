@@ -121,8 +121,7 @@ def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh:
 
 
 def _line(descriptor: int, *, deadline_s: float) -> bytes:
-    """The launcher's line, or nothing when it ended without one. Raises BambooError at the
-    deadline."""
+    """The launcher's line, or nothing where it wrote none. Raises BambooError at the deadline."""
     end_s = time.monotonic() + deadline_s
     received = b""
     while not received.endswith(b"\n"):

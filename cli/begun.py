@@ -57,8 +57,7 @@ class Begun:
         return begun
 
     def to_hand_over(self) -> tuple[str, tuple[int, ...]]:
-        """The text for a child and the descriptors that it has to inherit. Call `let_go`
-        afterwards."""
+        """The text for a child, and the descriptors that it must inherit. Then call `let_go`."""
         if self._cloud is None:
             return "", ()
         held = self._cloud.held

@@ -27,8 +27,7 @@ LEAST_BYTES = 5 << 30
 GPU_DEADLINE_S = 15.0
 OLDEST_STORE = (6, 2)
 MOST_SKEW_S = 60.0
-"""AWS refuses requests that are off by more than 5 minutes; a clock that is off by this much soon
-is."""
+"""AWS refuses requests that are off by more than 5 minutes; a clock this far off soon will be."""
 PYTHON = (3, 11)
 
 

@@ -41,8 +41,7 @@ from cli.planning import nodes_of
 from cli.pricing import Offers, TimesAsked, offers_of
 
 PARTS = 2
-"""Processes that search the offers. The number is fixed, so that the answer does not depend on the
-machine."""
+"""Processes that search the offers: a fixed number, so the answer depends on no machine."""
 SIMULATED = 3
 """How many of the best options are played."""
 MOST_HAZARD = 100.0
@@ -333,8 +332,7 @@ def _as_simulated(found: Sequence[Outcome]) -> Iterator[Case]:
 
 
 def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> Iterator[Case]:
-    """Where redundancy pays and where it does not: the plans of the table under other
-    conditions."""
+    """Where redundancy pays and where not: the plans of the table under other conditions."""
     both = [on_spot(table.found, redundant=redundant) for redundant in (True, False)]
     most_often = max((one.preemptions_per_node_hour for those in both for one in those), default=0)
     if not all(both) or not most_often:

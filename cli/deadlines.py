@@ -15,8 +15,7 @@ from bamboo.core.state import Outcome, Phase, State
 from cli.stopping import not_formed
 
 PATIENCE_S = 60.0
-"""On top of the job's own time limits. Members end a run that stands still; this is for all
-else."""
+"""On top of the job's own time limits, by which members end a run that stands still."""
 
 
 class Deadlines:
@@ -43,8 +42,7 @@ class Deadlines:
         return self._clock.counted_s(since_s)
 
     def due(self, state: State, *, now_s: float) -> Iterator[Event]:
-        """The events that are due now. An event counts as reported when the next one is
-        requested."""
+        """The events that are due now. One counts as reported when the next is requested."""
         counted_s, cluster = self._clock.at(now_s), self._cluster
         event = self._patience.due(state, now_s=counted_s)
         if event is not None:

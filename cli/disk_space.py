@@ -47,7 +47,7 @@ def refuse_to_settle(folder: RunFolder) -> None:
 
 
 def unsettled(folder: RunFolder, sentence: str, error: Exception) -> BooksUnwritable:
-    """The error for a run that ended with `sentence` and whose receipt or books could not be
+    """The error for a run that ended with `sentence`, and whose receipt or books were not
     written."""
     remedy = "" if isinstance(error, InputError) else f"make room in {folder.path}, "
     return BooksUnwritable(

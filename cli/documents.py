@@ -153,8 +153,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         },
     },
 }
-"""File name -> field -> its kind if the field exists. `a.b` is a field of `a`, `a[]` an item of a
-list."""
+"""File name -> field -> its kind if it exists. `a.b` is a field of `a`, `a[]` an item of a list."""
 
 
 def read_document(path: Path) -> Document:
@@ -191,8 +190,7 @@ def read_text(path: Path, *, most: int | None = None) -> str:
 
 
 def _checked(value: Any, name: str, *, path: Path, kinds: Mapping[str, Kind]) -> Any:
-    """The value, with each object in it as a Document. Raises InputError for a value of another
-    kind."""
+    """The value, with each object in it as a Document. Raises InputError for a wrong kind."""
     kind = kinds.get(name)
     if kind is not None and not kind.holds(value):
         shown = json.dumps(value)

@@ -87,8 +87,7 @@ def told_by_events(folder: RunFolder) -> dict[int, Told]:
 
 
 def told_by_decisions(folder: RunFolder, store: Store, *, number: int) -> Told:
-    """The duties, recomputed from the decision log of part `number`. How busy the instances were is
-    unknown."""
+    """The duties, recomputed from the decision log of part `number`, without work."""
     roster = Roster()
     for metric in read_metrics(folder.metrics):
         if metric.at_s is not None:

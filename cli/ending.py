@@ -113,8 +113,7 @@ def remove_left(region: str, stack: str) -> tuple[RunId, ...]:
 
 
 def _led_no_more(folder: RunFolder) -> bool:
-    """Whether the launcher has left its receipt: it has nothing more to do, and exits in a
-    moment."""
+    """Whether the launcher has left its receipt: it has nothing more to do, and soon exits."""
     end_s = time.monotonic() + GOING_S
     while not lock.is_free(folder):
         if not folder.receipt.exists() or time.monotonic() > end_s:
@@ -146,8 +145,7 @@ def _take_back(run: RunId, region: str, job: JobConfig | None) -> None:
 
 
 def account_job() -> JobConfig | None:
-    """A job with the account file's settings and nothing of its own; None where no account is
-    named."""
+    """A job with only the account file's settings; None where no account is named."""
     if not account_file().exists():
         return None
     return parse_job({"cloud": {**account_defaults(), "provider": "ec2"}}, file=str(account_file()))

@@ -82,8 +82,7 @@ def bring_late(folder: RunFolder, receipt: Mapping[str, Any]) -> str:
 
 def wrong_with_final(folder: RunFolder, *, step: int | None = None) -> str:
     """Why nothing can continue from the final state of a run, which is to be `step` steps in if
-    that is given; "" where it can. For a run in an account the state is fetched first if it is
-    missing."""
+    that is given; "" where it can. In an account the state is fetched first if it is missing."""
     late = folder.receipt.exists() and not folder.final_manifest.exists()
     if late and (why := bring_late(folder, folder.read_json(folder.receipt))):
         return why

@@ -211,8 +211,7 @@ class RunFleet:
 
     def _end_left_over(self, state: State) -> None:
         """A node that has handed over is left to the cloud, which may take it free of charge. An
-        instance that the cloud does not take after all would be paid for nothing, so it is ended
-        here."""
+        instance that the cloud does not take after all costs money for nothing, so it is ended."""
         for node in state.nodes:
             due_s = node.notice_deadline_s
             over = due_s is not None and self._now() - due_s > GRACE_S
@@ -256,8 +255,7 @@ class RunFleet:
         return self._bill.rented()
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
-        """Have the cloud take the instance. If it went by itself meanwhile, only a note is
-        printed."""
+        """Have the cloud take the instance. If it went by itself, only a note is printed."""
         try:
             self._site.preempt(instance, notice_s=notice_s, cause=cause)
         except BambooError as error:
@@ -289,14 +287,13 @@ class RunFleet:
             raise BambooError(self._unreachable)
 
     def _wait(self, began_s: float) -> None:
-        """Ask nothing for a while: the longer the cloud took since `began_s`, the longer the
-        pause."""
+        """Ask nothing for a while: the pause grows with the time that the cloud took since
+        `began_s`."""
         now_s = self._now()
         self._ask_at_s = now_s + QUIET_TIMES * (now_s - began_s)
 
     def _say(self, text: str, *, detail: bool = False) -> None:
-        """Print it once, however often it is true. `detail` marks a replacement that came as
-        expected."""
+        """Print it once, however often it holds. `detail` marks an expected replacement."""
         if text and text != self._noted:
             (self._detail if detail else self._note)(text)
         self._noted = text

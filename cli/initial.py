@@ -130,8 +130,7 @@ def _in_order(name: str) -> tuple[int, str]:
 
 @contextmanager
 def _files(job: JobConfig, source: Source) -> Iterator[tuple[list[Path], str, int]]:
-    """The files of that state, the run and its number of steps. The files exist until the block
-    ends."""
+    """The files of that state, the run and its number of steps, until the block ends."""
     folder = source.folder
     if why := finish.wrong_with_final(folder, step=source.step):
         if source.step is None:

@@ -11,8 +11,7 @@ from cloud.ec2.run_role import RunRole
 from cloud.ec2.user_data import boot_script
 
 LOCAL_IMAGE = "ami-00000000"
-"""The mock starts processes, whatever the image. In an account the launch template has the
-image."""
+"""The mock starts processes, whatever the image; in an account the launch template has it."""
 LAUNCH_TEMPLATE = "bamboo-worker"
 """The default name in `terraform/`."""
 

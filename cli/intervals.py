@@ -57,8 +57,7 @@ class Kept:
 
 
 def given_every(job: JobConfig) -> int | None:
-    """Steps between two checkpoints as the job gives them; None: the job leaves them to the
-    plan."""
+    """Steps between two checkpoints as the job gives them; None: it leaves them to the plan."""
     every = job.checkpoint.every_steps
     return None if isinstance(every, str) else every
 

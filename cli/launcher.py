@@ -331,8 +331,7 @@ class Launcher:
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
     def _store_away(self, error: StoreUnavailable) -> None:
-        """The store is away. The run costs money meanwhile, and its members cannot be asked to
-        stop."""
+        """The store is away. The run costs money meanwhile, and cannot be asked to stop."""
         now_s = self._ports.now()
         self._deadlines.away(now_s)
         if not self.progress.finished:

@@ -238,8 +238,7 @@ def _with_files(folder: RunFolder, prepared: Prepared) -> JobConfig:
 
 def run_attached(folder: RunFolder, screen: Screen, begun: Begun) -> dict[str, Any]:
     """Run it to its end in the local cloud that has `begun`, and return the content of the receipt.
-    Raises InputError for wrong input that only the start could find; then there is a receipt
-    too."""
+    Raises InputError for wrong input that only the start finds; then there is a receipt too."""
     body = attempt.launch(folder, screen, Interrupts(), ready=lambda: None, begun=begun)
     assert body is not None, "an attached launcher never leaves"
     return body

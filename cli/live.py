@@ -16,8 +16,7 @@ class StoreSilent(InputError):
 
 @contextmanager
 def live_store(folder: RunFolder) -> Iterator[Store]:
-    """The store of a run that has not ended. Raises InputError when the run has ended,
-    StoreSilent."""
+    """The store of a run that has not ended. Raises InputError when it has, StoreSilent."""
     if folder.starting():
         raise InputError(f"run {folder.id} is still starting; ask again in a moment")
     endpoint = folder.live_endpoint()

@@ -39,8 +39,7 @@ def take(folder: RunFolder) -> Lock | None:
 
 
 def is_free(folder: RunFolder) -> bool:
-    """Whether the run has no launcher at this moment. Raises InputError where that cannot be
-    read."""
+    """Whether the run has no launcher now. Raises InputError where that cannot be read."""
     if not (folder.path / NAME).exists():
         return True  # a mere question creates no file and needs no right to write
     lock = _locked(folder, os.O_RDONLY, fcntl.LOCK_SH)

@@ -124,8 +124,7 @@ def _with_remedy(error: click.ClickException) -> str:
 
 def one_line(text: str) -> str:
     """A message as one line of a terminal, whatever it was built from. Characters that could
-    control a terminal become escapes, and the middle of a line beyond MOST_CHARACTERS is left
-    out."""
+    control a terminal become escapes; the middle of a line beyond MOST_CHARACTERS is cut."""
     line = printable(" ".join(text.split()))
     if len(line) > MOST_CHARACTERS:
         line = f"{line[: MOST_CHARACTERS // 2]} ... {line[-MOST_CHARACTERS // 2 :]}"

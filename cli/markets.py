@@ -32,8 +32,7 @@ class MarketOptions:
 
 
 def market_of(options: MarketOptions, *, named: str = "--preset") -> Market:
-    """The market that the options ask for; `named` is the option that takes a name. Raises
-    InputError."""
+    """The market that the options ask for; `named` is the option of a name. Raises InputError."""
     ways = {"--like": options.like, named: options.preset, "--hazard": options.hazard}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) != 1:
@@ -63,7 +62,7 @@ def market_of(options: MarketOptions, *, named: str = "--preset") -> Market:
 
 
 def made(market: Market, *, seed: int, hours: float) -> Trace:
-    """One trace of it. Raises InputError for a seed or a length that is invalid, or gives too
+    """One trace of it. Raises InputError for an invalid seed or length, or one that gives too
     much."""
     check_hours(hours)
     check_seed("--seed", seed)

@@ -33,8 +33,7 @@ FLOW_GBPS = 5.0
 """The most that one connection between two instances carries outside a placement group (AWS)."""
 GIB = 2**30
 COPIES = 3
-"""Copies of the parameters that a look at a model holds: the parameters, and two gradients to
-compare."""
+"""Copies of the parameters in a look at a model: themselves, and two gradients to compare."""
 PASSES = 2
 """Forwards and backwards of every layer that a look at a model does at least."""
 FLOPS_PER_THREAD = 50e9
@@ -42,8 +41,7 @@ FLOPS_PER_THREAD = 50e9
 
 
 class _GpuName(click.ParamType[str]):
-    """A name of the table of GPUs. A job file after a bare `--gpu` is read as this name, and
-    rejected."""
+    """A GPU's name in the table. A job file after a bare `--gpu` is read as one, and rejected."""
 
     name = "gpu"
 

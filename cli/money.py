@@ -34,8 +34,7 @@ class Rented:
 
     @property
     def taken_free(self) -> bool:
-        """Whether its first hour is free: the cloud took it, and the job counts free first
-        hours."""
+        """Whether its first hour is free: the cloud took it, and the job counts that."""
         return self.free_first_hour and self.market == "spot" and self.interrupted
 
 

@@ -59,7 +59,6 @@ def _beats(store: Store, gone_s: float) -> bool:
 
 
 def _newest_beat(store: Store) -> tuple[float, float]:
-    """The store's time, and the time of the newest beat by the same clock; 0 where there is
-    none."""
+    """The store's time, and that of the newest beat by the same clock; 0 where there is none."""
     now_s, leases = store.leases()
     return now_s, max((lease.beaten_at_s for lease in leases.values()), default=0.0)

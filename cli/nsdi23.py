@@ -44,8 +44,7 @@ def run(
     seeds: int,
     first_seed: int,
 ) -> dict[str, Any]:
-    """Figures of one model, with their spread over seeds. Raises InputError, also when a job is
-    given."""
+    """Figures of one model, with their spread over seeds. Raises InputError, also for a job."""
     if job is not None:
         raise InputError(f"--preset nsdi23 has models of its own; leave {job} out")
     trace, hazard = market.trace, market.options.hazard

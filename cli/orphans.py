@@ -47,8 +47,7 @@ def orphans_check(
     account: Callable[..., Provider] = wiring.account,
     now: Callable[[], float] = time.time,
 ) -> Check:
-    """The check of these regions; by default those of this home's runs, or else the default
-    region."""
+    """The check of these regions; by default those of this home's runs, or the default one."""
     asked = tuple(regions) or account_regions() or (JobConfig().cloud.region,)
 
     def ask() -> Finding:
@@ -151,8 +150,8 @@ def _priced(
 
 
 def _end_command(region: str, orphan: Orphan) -> str:
-    """The command, with the account file of the orphan's stack: a launcher ends nothing of another
-    stack."""
+    """The command, with the account file of the orphan's stack: launchers end nothing of
+    another."""
     held, own = orphan.held, wiring.stack_in(region)
     command = f"bamboo stop {held.run} --region {region}"
     if not own or own == held.stack:

@@ -11,13 +11,11 @@ from bamboo.errors import BambooError, StoreRefuses, StoreUnavailable
 
 STORE_AWAY_S = 120.0
 """An embedded store that does not answer for so long is gone, and the run with it. The local cloud
-restarts a store that died at once, and ends where it cannot. A store that is stopped may wake
-up."""
+restarts a store that died at once, and ends where it cannot. A stopped store may wake up."""
 THEIR_STORE_AWAY_S = 3600.0
 """A store of the user's own is given up after so long. By then the agents leave by themselves."""
 ORDERLY_S = 120.0
-"""An outage may delay a due stop by so long. After that the run is not stopped in order any
-more."""
+"""An outage may delay a due stop by so long. After that the run is not stopped in order."""
 
 
 class Outage:

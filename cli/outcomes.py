@@ -55,8 +55,7 @@ def most_losses(stages: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketTerms:
-    """How nodes come back, and how many are taken at once. How often they are taken is the rate of
-    their type."""
+    """How nodes come back, and how many are taken at once; how often is the rate of their type."""
 
     bulk: Bulk
     spans: float

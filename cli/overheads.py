@@ -20,8 +20,7 @@ def beside_of(
     now_s: float,
     crossed_bytes: float,
 ) -> Beside:
-    """The overheads of these instances by `now_s`. The coordinator counts while any instance
-    exists."""
+    """The overheads of these instances by `now_s`. The coordinator counts while any exists."""
     spans = [_span(item, now_s) for item in rented]
     return beside_run(
         prices,

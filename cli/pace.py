@@ -36,8 +36,7 @@ class PaceKeeper:
         self._first: dict[str, _Work] = {}
         self._last: dict[str, _Work] = {}
         self._since: dict[str, _Work] = {}
-        """Where the present speeds are counted from. A node that was given other slots begins
-        again."""
+        """Where the present speeds count from. A node that was given other slots begins again."""
 
     def told(self, state: State, node: str, beat: Mapping[str, Any]) -> None:
         """Take in a lease of `node`."""
@@ -91,8 +90,7 @@ class PaceKeeper:
     def _paces(
         self, assignment: Assignment, since: Mapping[str, _Work]
     ) -> dict[NodeId, float] | None:
-        """Seconds that one microbatch takes each owner; None while one owner has done too
-        little."""
+        """Seconds that one microbatch takes each owner; None while one has done too little."""
         out = {}
         for node in sorted(set(assignment.owners)):
             first, last = since.get(node), self._last.get(node)

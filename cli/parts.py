@@ -25,8 +25,7 @@ def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:
 
 
 def ended_at_s(folder: RunFolder) -> float:
-    """When the newest part of a run ended, in Unix time: by its receipt, or else when it last
-    wrote."""
+    """When the newest part ended, in Unix time: by its receipt, or else when it last wrote."""
     if folder.receipt.exists():
         return float(folder.read_json(folder.receipt)["ended_s"])
     signs = [path.stat().st_mtime for path in _written_by_the_living(folder)]

@@ -1,5 +1,4 @@
-"""How long a failover stood still, in its parts, from the times that killer and successor
-stamped."""
+"""How long a failover stood still, in its parts, from the times of killer and successor."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +12,7 @@ PAUSE_MOMENTS = {
 
 
 def pause_parts_s(record: Mapping[str, Any]) -> dict[str, float]:
-    """The parts of a failover's pause, from the times that its successor stamped on its own
-    clock."""
+    """The parts of a failover's pause, from the times that its successor stamped."""
     return {
         name: float(record[end]) - float(record[begin])
         for name, (begin, end) in PAUSE_MOMENTS.items()

@@ -89,8 +89,7 @@ class Planned:
     samples: int
     """How many the data hold."""
     code: Manifest | None
-    """The part of the user's code that is kept with the run; None: the built-in model needs
-    none."""
+    """The part of the user's code that is kept with the run; None: the model is built in."""
 
     @property
     def whole_usd_per_hour(self) -> float:
@@ -239,8 +238,7 @@ def _grids(
     cuts: Sequence[tuple[int, ...]],
     kind: InstanceType,
 ) -> tuple[GridTime, ...]:
-    """Every grid that an instance has the memory for. The first grid was settled so that it
-    fits."""
+    """Every grid that an instance has the memory for. The first grid was settled to fit."""
     begin = (job.cluster.pipelines, job.cluster.stages)
 
     def fits(pipelines: int, cut: tuple[int, ...]) -> bool:
@@ -279,8 +277,7 @@ def _requests(
     *,
     now_s: float,
 ) -> tuple[dict[str, Any], ...]:
-    """The calls at the start: the decisions of `reconcile` for an empty fleet, at the catalogue's
-    prices."""
+    """The calls at the start: the decisions of `reconcile` for an empty fleet, at these prices."""
     settings = run_settings(job, run)
     actions = reconcile(
         desired=Desired(
@@ -347,8 +344,7 @@ def markets_of(job: JobConfig) -> tuple[Market, ...]:
 
 
 def nodes_of(job: JobConfig) -> int:
-    """How many nodes a run keeps while the cloud has them: those of the largest grid, and
-    standbys."""
+    """How many nodes a run keeps if the cloud has them: the largest grid, and standbys."""
     cluster = job.cluster
     return cluster.max_pipelines * cluster.stages + cluster.standbys
 

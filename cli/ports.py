@@ -1,5 +1,4 @@
-"""Everything that the launcher's loop uses, as Protocols: the fleet, the screen, the books, the
-log."""
+"""All that the launcher's loop uses, as Protocols: the fleet, the screen, the books, the log."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +37,7 @@ class Fleet(Protocol):
         """Have the cloud take an instance. One that went by itself meanwhile is only noted."""
 
     def kill_stamps_s(self) -> Mapping[str, float]:
-        """Instance -> time.monotonic() of this machine just before it was killed, where it is
-        known."""
+        """Instance -> time.monotonic() of this machine just before its kill, where known."""
 
     def alive(self) -> bool:
         """Whether the cloud answers at all."""

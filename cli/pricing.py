@@ -64,7 +64,7 @@ class Offers:
     """Types on which some layer does not fit even alone, and why."""
     catalogue: Catalogue
     best_known: BestKnown | None = None
-    """What the job's matrix products cost where they are cheapest; None: times are not modelled for
+    """What the job's products cost where they are cheapest; None: times are not modelled for
     GPUs."""
 
     def price_warnings(self, zones: Sequence[str]) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ _LAYOUT = "\n\t"
 
 
 def printable(text: str) -> str:
-    """The text, with escapes for characters that could control a terminal; lines, tabs and spaces
-    stay."""
+    """The text with escapes for what could control a terminal; lines, tabs and spaces stay."""
     if text.isascii() and text.translate(_WITHOUT_LAYOUT).isprintable():
         return text
     return "".join(one if _is_harmless(one) else ascii(one)[1:-1] for one in text)

@@ -216,8 +216,7 @@ def with_step(progress: Progress, *, step: int, loss: float, at_s: float) -> Pro
 
 
 def _without_taken_back(progress: Progress, base: int, *, since_s: float) -> Progress:
-    """All nodes continued from `base` at `since_s`. Later steps that were finished before then are
-    undone."""
+    """All continued from `base` at `since_s`: later steps finished before then are undone."""
     kept = tuple(one for one in progress.recent if one.steps <= base or one.at_s > since_s)
     newer = bool(kept) and kept[-1].at_s > since_s
     return replace(
@@ -285,8 +284,7 @@ def with_decision(
 
 
 def _caught_up(preemption: Preemption, event: events.CaughtUp) -> Preemption:
-    """A node that owned several slots catches up several times: the counts add, the pauses
-    overlap."""
+    """A node that owned several slots catches up several times: counts add, pauses overlap."""
     return replace(
         preemption,
         step=event.step,
@@ -339,8 +337,7 @@ def _with_pause_parts(progress: Progress, victim: str, parts_s: Mapping[str, flo
 
 
 def with_beat(progress: Progress, node: NodeId, payload: Mapping[str, Any]) -> Progress:
-    """Take in a lease's payload: counts grow and the peak is kept, so a late one changes
-    nothing."""
+    """Take in a lease's payload: counts grow and peaks stay, so a late one changes nothing."""
     old = progress.work.get(node, NodeWork())
     counts = payload.get("ops", {})
     new = NodeWork(

@@ -62,8 +62,7 @@ class RunFolder:
 
     @property
     def prices(self) -> Path:
-        """The catalogue that the run was planned with. Its dollars are counted by that to the
-        end."""
+        """The catalogue that the run was planned with; it counts the dollars to the end."""
         return self.path / "prices.json"
 
     @property
@@ -73,8 +72,8 @@ class RunFolder:
 
     @property
     def code(self) -> Path:
-        """The run's own copy of the user's code, as an absolute path; the built-in model has
-        none."""
+        """The run's own copy of the user's code, as an absolute path; none for the built-in
+        model."""
         return self.path.absolute() / CODE_FOLDER
 
     @property
@@ -101,8 +100,7 @@ class RunFolder:
 
     @property
     def cloud(self) -> Path:
-        """What the cloud did, as it would bill it: one line for each start or end of an
-        instance."""
+        """What the cloud did, as it would bill it: one line per start or end of an instance."""
         return self.path / "cloud.jsonl"
 
     @property

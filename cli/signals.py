@@ -54,8 +54,7 @@ class Interrupts:
 
     @contextmanager
     def listening(self) -> Iterator["Interrupts"]:
-        """Handle the three signals inside the block, and restore the process's handlers after
-        it."""
+        """Handle the three signals inside the block, and restore the old handlers after it."""
         wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, self._signalled) for number in wanted}
         try:

@@ -138,8 +138,7 @@ def on_demand(job: JobConfig) -> bool:
 
 
 def _prices(asked: MarketAsked, planned: Planned, job: JobConfig) -> Prices:
-    """The prices of an instance by zone; a zone that is not named has the mean of the plan's
-    zones."""
+    """The prices of an instance by zone; other zones have the mean of the plan's zones."""
     if on_demand(job):
         if asked.prices is not None:
             raise InputError(

@@ -229,7 +229,7 @@ def _any_ran_s(books: Books) -> float:
 
 
 def _budget(books: Books, spent: int) -> dict[str, Any] | None:
-    """What is left of the budget after `spent`; None without a budget. `lasts_s` is at the present
+    """What is left of the budget after `spent`; None without one. `lasts_s`: at the present
     price."""
     budget = books.job.budget
     if not budget.max_usd and not budget.max_hours:

@@ -160,8 +160,8 @@ def _refuse_another(stack: Path, values: Mapping[str, Any], named: str) -> None:
 
 
 def standing_costs() -> str:
-    """What the stack costs while there is no run, from list prices, without its secret; and what
-    ends that."""
+    """What the stack costs without a run, from list prices, without its secret; and what ends
+    that."""
     parts = auxiliary_parts(load_catalogue().auxiliary, Extras(instances=0))
     month = sum(part.usd_per_hour for part in parts) * HOURS_PER_MONTH
     why = "; ".join(part.why for part in parts if part.usd_per_hour > 0)

@@ -87,8 +87,7 @@ def refuse_another_training(given: Given, semantics: Semantics) -> None:
 
 
 def refuse_contradiction(given: Given, job: JobConfig, overrides: Sequence[str]) -> None:
-    """Raises InputError for a `--set` that contradicts the strategy. `job` already contains the
-    overrides."""
+    """Raises InputError for a `--set` that contradicts the strategy. `job` has the overrides."""
     there = placed(job, given.placement).cluster
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -105,8 +104,7 @@ def refuse_contradiction(given: Given, job: JobConfig, overrides: Sequence[str])
 
 
 def placed(job: JobConfig, placement: Placement) -> JobConfig:
-    """The job with that grid, cut and redundancy; not checked. A job that does not grow stays
-    so."""
+    """The job with that grid, cut and redundancy; not checked. One that does not grow stays so."""
     cluster, grid = job.cluster, placement.grid
     grows = cluster.max_pipelines > cluster.pipelines
     return replace(

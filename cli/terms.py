@@ -59,8 +59,7 @@ class Terms:
     from_step: int
     """The step of the checkpoint that it continues from; 0: it begins."""
     older: tuple[int, ...]
-    """Steps of the checkpoints before it, oldest first, to try if that one turns out to be
-    unusable."""
+    """Steps of the checkpoints before it, oldest first, to try if that one is unusable."""
     detached: bool
     """It goes on when its launcher is gone."""
     part: Part
@@ -150,8 +149,7 @@ def promised(folder: RunFolder) -> Mapping[str, Any] | None:
 
 
 def terms_kept(folder: RunFolder, terms: Terms, steps_done: int) -> dict[str, Any]:
-    """What a receipt has of the terms: what was planned, and which steps belong to which
-    segment."""
+    """What a receipt has of the terms: what was planned, and which segment has which steps."""
     segments = terms.strategy.semantics.listed(steps_done)
     return {"planned": promised(folder), "segments": segments}
 

@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r'^variable\s+"([a-z0-9_]+)"', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What a plan would do: resources by type; `gone` are the addresses of resources that it
+    """What a plan would do: resources by type; `gone` are the addresses of those that it
     destroys."""
 
     added: Mapping[str, int]
@@ -112,7 +112,7 @@ def plan(
     values: Mapping[str, Any],
     note: Callable[[str], None],
 ) -> Planned:
-    """Make the plan `file` that would create, or destroy, the stack with these values. Raises
+    """Make the plan `file` that creates, or destroys, the stack with these values. Raises
     InputError."""
     chosen = file.with_suffix(".tfvars.json")
     write_whole(chosen, json.dumps(values).encode())

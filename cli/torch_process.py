@@ -142,8 +142,7 @@ def ask(
 
 
 def _listen(process: Asked, told: Callable[[int, int], None] | None, other: list[str]) -> None:
-    """Collect everything that is not progress, and call `told` for progress, until the stream
-    ends."""
+    """Collect what is not progress, and call `told` for progress, until the stream ends."""
     with process.stderr as lines:
         for line in lines:
             step = _step_told(line)

@@ -54,8 +54,7 @@ def check_external_store(url: str, run: RunId) -> None:
 
 
 def check_separates_runs(url: str) -> None:
-    """Raises StoreRefused unless this store can give each run a login of its own, and requires a
-    login."""
+    """Raises StoreRefused unless the store can give each run a login, and requires one."""
     from bamboo.coord.logins import check_separates_runs
 
     check_separates_runs(store_url_of(url))
@@ -121,8 +120,7 @@ def run_url(job: JobConfig, run: RunId) -> str:
 
 
 def start_url(job: JobConfig, run: RunId) -> str:
-    """Where the instances of a run in an account start from: its launcher writes there, and no
-    instance."""
+    """Where the instances of a run in an account start from: only its launcher writes there."""
     return f"s3://{job.cloud.bucket}/{STARTS}{run}"
 
 
@@ -134,8 +132,7 @@ def run_secrets(region: str, stack: str) -> "RunSecrets":
 
 
 def check_checkpoints(job: JobConfig) -> None:
-    """Raises InputError where the checkpoint directory that the job names cannot be written
-    here."""
+    """Raises InputError where the checkpoint directory that the job names is not writable."""
     from bamboo.checkpoint.open import check_directory
 
     check_directory(job.checkpoint.url)

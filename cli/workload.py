@@ -27,8 +27,7 @@ from bamboo.user_code.manifest import Manifest
 
 OWN_CORES = ", with a core for every node"
 PROFILED = "profiled"
-"""Key in what was seen of a job: its times come from a profile, which the value describes in
-words."""
+"""Key in what was seen of a job: its times come from a profile, named by the value."""
 MODELLED = "modelled"
 """Key in what was seen of a job: a Modelled, where no layer was run."""
 
@@ -45,8 +44,7 @@ class Modelled:
 
 
 def code_of(seen: Mapping[str, Any]) -> Manifest | None:
-    """The part of the user's code that is kept with a run of this model; None: the model is built
-    in."""
+    """The part of the user's code that is kept with a run; None: the model is built in."""
     return Manifest.from_dict(seen["code"]) if seen.get("code") else None
 
 
@@ -111,8 +109,7 @@ def cuts_of(
 def cuts_by_flops(
     job: JobConfig, layers: Sequence[LayerFacts], most_stages: int
 ) -> dict[int, tuple[int, ...]]:
-    """The job's own cut, and all others balanced by flops: for modelled times, the same for any
-    GPU."""
+    """The job's own cut, and all others balanced by flops, which are the same for any GPU."""
     costs = [layer.cost for layer in layers]
     cuts = {
         stages: partition(costs, stages) for stages in range(2, min(most_stages, len(layers)) + 1)

@@ -224,8 +224,7 @@ class Fleet:
 
     def _ask_again(self, count: int, done: _Round, leaving: Collection[InstanceId]) -> None:
         """Repeat the wishes that may have been heard, unless that might be too many by now. The
-        limit of new instances does not apply: they were counted as new when they were first
-        made."""
+        limit of new instances does not apply: they were counted when they were first made."""
         for spec, unshown in self._sight.still_open():
             if self._sight.live + unshown <= count and not done.throttled:
                 self._call(spec, done)

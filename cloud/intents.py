@@ -66,8 +66,7 @@ class Intents:
         self._write("launch-again", token=spec.token)
 
     def answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
-        """The result of a wish. A full disk loses no instance: the wish then counts as
-        unanswered."""
+        """The result of a wish. A full disk loses no instance: the wish then stays unanswered."""
         instances = [{"instance": one.instance, **_pool_body(one.pool)} for one in launched]
         self._write_anyhow("launched", token=spec.token, instances=instances)
 

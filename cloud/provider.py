@@ -217,8 +217,8 @@ class Provider(Protocol):
         """The pools that may be used, with their prices, the cheapest per speed first."""
 
     def held(self, run: RunId | None) -> tuple[Held, ...]:
-        """Everything of a run, or of any run (None), that has not ended, in the order of HeldKind,
-        by id."""
+        """What a run, or any run (None), has that has not ended, in the order of HeldKind, by
+        id."""
 
     def release(self, held: Sequence[Held]) -> None:
         """Release these: requests are cancelled, fleets deleted, instances ended, volumes that are

@@ -35,8 +35,7 @@ from cloud.provider import (
 )
 
 SEEN_EVERY_S = 300.0
-"""Seconds between two records that an instance exists. An end that was never shown may be off by as
-much."""
+"""Seconds between two records that an instance exists, and the error of an end never shown."""
 FORGOTTEN_S = 60.0
 """A list may leave out a new instance for a moment; one that is missing for so long is gone."""
 

@@ -20,11 +20,9 @@ SHOWN_WITHIN_S = 30.0
 OPEN_S = 2 * SHOWN_WITHIN_S
 """After so long the result of a wish is shown, even if the call itself took its whole time."""
 END_AGAIN_S = 60.0
-"""An instance that is still shown as live so long after the cloud accepted its end is ended
-again."""
+"""An instance that is still live so long after the cloud accepted its end is ended again."""
 UNKNOWN_AGAIN_S = 2.0
-"""An instance that the cloud did not know is ended again after so long, while it may still show
-up."""
+"""An unknown instance is ended again after so long, while it may still show up."""
 
 
 class Sight:
@@ -75,8 +73,7 @@ class Sight:
         return observed, sum(o.state.live for o in paid)
 
     def left(self) -> list[InstanceId]:
-        """What the cloud shows as live, even if its end was accepted, and what it does not show
-        yet."""
+        """What the cloud shows as live, even if its end was accepted, and what it does not show."""
         shown = self._describe()
         missing = sorted(o.instance for o in self._missing())
         return [*(o.instance for o in shown if o.state.live), *missing]
@@ -164,8 +161,7 @@ class Sight:
         return [o for i, (o, _) in self._seen.items() if i not in self._there]
 
     def _as_ended(self, one: Observed) -> Observed:
-        """If it still shows an instance whose end the cloud accepted a moment ago, the list is
-        old."""
+        """If it still shows an instance whose end was accepted a moment ago, the list is old."""
         took_s = self._ended_s.get(one.instance, -math.inf)
         if one.state.live and self._now() - took_s < END_AGAIN_S:
             return replace(one, state=InstanceState.SHUTTING_DOWN)

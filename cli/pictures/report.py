@@ -235,8 +235,7 @@ def _counts(rented: Sequence[Rented], times_s: Sequence[float]) -> list[int]:
 
 
 def _mark_losses(axes: "Axes", report: Report) -> None:
-    """A triangle at the top for every instance that the cloud took; one triangle for all at the
-    same dot."""
+    """A triangle at the top for each instance that the cloud took; those at one dot share one."""
     unit_s, _ = _unit(report)
     span_s = max(report.until_s - report.started_s, 1e-9) / DOTS
     taken_s = [item.ended_at_s for item in report.rented if item.interrupted and item.ended_at_s]

@@ -24,8 +24,8 @@ class Hands:
         return pid in self._stopped
 
     def kill(self, pid: int) -> None:
-        """Raises ProcessLookupError when the process is not of this run (any more), as all of these
-        do."""
+        """Raises ProcessLookupError when the process is not of this run (any more), as all
+        below."""
         pidfd = self._open(pid)
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)

@@ -1,5 +1,4 @@
-"""Which instances a fault hits: a pure function of its random number and of the running
-instances."""
+"""Which instances a fault hits: a pure function of its number and of the running instances."""
 
 import random
 from collections.abc import Sequence

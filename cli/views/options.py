@@ -64,7 +64,7 @@ def options_text(found: JobCost, *, width: int | None = None) -> str:
 
 
 def _priced(found: JobCost) -> str:
-    """The date of the prices: of the types in the table, or without a table of all that were
+    """The date of the prices: of the types in the table, or without one of all that were
     compared."""
     catalogue = found.offers.catalogue
     named = [row.line.instance_type for row in found.rows]

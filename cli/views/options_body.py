@@ -124,8 +124,7 @@ def option_row(found: JobCost, option: Option) -> dict[str, Any]:
 
 
 def options_csv(found: JobCost) -> str:
-    """A line for each option; simulated figures have columns of their own, empty where there are
-    none."""
+    """A line for each option; columns for simulated figures are empty where there are none."""
     lines: list[list[Any]] = [[*CSV_FIELDS, *(f"simulated_{name}" for name in SIMULATED_FIELDS)]]
     for option in found.rows:
         row = option_row(found, option)

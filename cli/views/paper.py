@@ -71,8 +71,7 @@ def _nodes(nodes: Sequence[NodeShare]) -> list[str]:
 
 
 def _tightest(shown: Shown) -> list[str]:
-    """Where all stages have one redundancy mode, the stage with the least to spare, which decides
-    it."""
+    """Where all stages have one redundancy mode, the stage with the least to spare decides it."""
     memory, time = tightest(shown.nodes)
     room = shown.planned.plan.instance_type.gpu_memory_bytes
     share = time.figures.idle_s / _step_s(time)

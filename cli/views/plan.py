@@ -105,8 +105,7 @@ def fits_notice(planned: Planned) -> bool:
 
 
 def notice_words(planned: Planned) -> str:
-    """What a notice is long enough for: `a notice of 120 s keeps all: 5.0 MiB a stage at 0.6
-    GB/s`."""
+    """What a notice suffices for: `a notice of 120 s keeps all: 5.0 MiB a stage at 0.6 GB/s`."""
     stage = size(keep.largest_stage(planned.policy, planned.plan.cut))
     what = f"{stage} a stage at {planned.policy.store_bytes_per_s / 1e9:.2g} GB/s"
     notice = f"a notice of {notice_s(planned.job):g} s"

@@ -29,7 +29,7 @@ def _pause(preemption: Preemption) -> str:
 
 
 def short_preemption_line(preemption: Preemption, progress: Progress) -> str:
-    """One line: which node was lost in which step, which node goes on, how long that took, what was
+    """One line: which node was lost in which step, which goes on, how long it took, what was
     redone."""
     names = short_names([node.id for node in progress.state.nodes])
     who, zone = names.get(preemption.node, preemption.node), preemption.zone

@@ -24,8 +24,7 @@ def quota_lines(
 def quota_body(
     catalogue: Catalogue, instances: Mapping[str, int], *, spot: bool, region: str
 ) -> list[dict[str, Any]]:
-    """The same as JSON; `has_vcpus` null: the account was not asked, and is treated as a new
-    one."""
+    """The same as JSON; `has_vcpus` null: the account was not asked, and counts as new."""
     return [
         {
             "quota": None if need.quota is None else need.quota.name,

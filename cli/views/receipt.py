@@ -1,5 +1,4 @@
-"""The end of a run as text: what it did, what it lost, what it cost; from the value of
-receipt.json."""
+"""The end of a run as text: what it did, lost and cost; from the value of receipt.json."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -89,8 +89,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
 
 
 def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> str:
-    """A line for each figure; over several seeds with their spread; the rivals below, a line
-    each."""
+    """A line for each figure; over several seeds with their spread; then a line for each rival."""
     asked = simulated.asked
     lines = [
         f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}"

@@ -62,8 +62,7 @@ def label_of(use: str) -> str:
 
 
 def bar(share: float, *, width: int = BAR) -> str:
-    """A bar of `share` of the width, to an eighth of a column; a share above 0 is always
-    visible."""
+    """A bar of `share` of the width, to an eighth of a column; a share above 0 always shows."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     eighths = max(eighths, 1 if share > 0 else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -98,8 +98,7 @@ class Ec2Account:
         return str(versions[0]["LaunchTemplateData"].get("ImageId", "")) if versions else None
 
     def image_state(self, image: str) -> str | None:
-        """The state of an image, given by id or by the parameter that names it; None: there is
-        none."""
+        """The state of an image, given by id or by the name of a parameter; None: there is none."""
         if image.startswith(PARAMETER):
             name = image.removeprefix(PARAMETER)
             found = _unless_missing(

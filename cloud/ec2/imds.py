@@ -97,8 +97,7 @@ class Imds:
         return self.get(_ADVICE_PATH) is not None
 
     def get(self, path: str) -> str | None:
-        """The text at a path, or None: it does not exist (404), was refused, or did not come in
-        time."""
+        """The text at a path, or None: it does not exist (404), was refused, or came too late."""
         with self._lock:
             for _ in range(2):
                 if not self._token:

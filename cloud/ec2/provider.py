@@ -45,8 +45,8 @@ from cloud.provider import (
 READ_TIMEOUT_S = 5
 """For a list, a price or an end: the longest time that the caller is blocked."""
 KNOWN_WITHIN_S = 120.0
-"""Profile and template may be new to EC2 for so long after a first refusal; then they do not
-exist."""
+"""Profile and template may be new to EC2 for so long after a first refusal; then they are
+absent."""
 LAUNCH_TIMEOUT_S = 30
 """A launch whose answer is missed may have started something, so it gets more time."""
 _INTERRUPTED_CODE = "Server.SpotInstanceTermination"
@@ -271,8 +271,7 @@ class Ec2Provider:
         return _answered(spec, answer)
 
     def _later_where_new(self, answer: LaunchAnswer) -> LaunchAnswer:
-        """EC2 may not know yet what was made a moment ago: for a while, the answer is to ask
-        later."""
+        """EC2 may not know yet what was made a moment ago: for a while, it means to ask later."""
         if not any(names_what_is_new(one.code, one.message) for one in answer.refusals):
             self._unknown_since_s = None
             return answer

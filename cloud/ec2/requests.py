@@ -202,8 +202,7 @@ def spot_prices(*, instance_types: tuple[str, ...], now_iso: str) -> dict[str, A
 
 
 def zones(region: str) -> dict[str, Any]:
-    """The arguments of DescribeAvailabilityZones: the availability zones of a region, without local
-    zones."""
+    """The arguments of DescribeAvailabilityZones: the zones of a region, without local zones."""
     return {
         "Filters": [
             {"Name": "zone-type", "Values": ["availability-zone"]},
@@ -236,8 +235,7 @@ def run_template(role: RunRole, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def image(image_id: str) -> dict[str, Any]:
-    """The arguments of DescribeImages. The id is a filter, because an unknown id would be an
-    error."""
+    """The arguments of DescribeImages. The id is a filter, as an unknown id would be an error."""
     return {"Filters": [{"Name": "image-id", "Values": [image_id]}]}
 
 

@@ -68,8 +68,7 @@ class Owner:
 
 
 def owner_of(caller_arn: str) -> Owner:
-    """The account of the caller with this ARN. Raises InputError for a text that is not an ARN of
-    an account."""
+    """The account of the caller with this ARN. Raises InputError for a text that is not one."""
     parts = caller_arn.split(":")
     if len(parts) < 6 or parts[0] != "arn":
         raise InputError(f"AWS names its caller {caller_arn!r}, which is no ARN; check who asks")

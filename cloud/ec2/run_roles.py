@@ -258,8 +258,7 @@ def _unless(
     *,
     also: Collection[str] = (),
 ) -> bool:
-    """Whether the call was done, or (`also`) had been done before; False where the answer is one of
-    `codes`."""
+    """Whether the call was done, or (`also`) had been before; False for an answer in `codes`."""
     with translated(action, service=service):
         try:
             call()

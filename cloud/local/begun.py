@@ -71,7 +71,7 @@ class BegunCloud:
         self, *, entry: str, config: Mapping[str, str], streams: tuple[int, int, int]
     ) -> ForkedWorker:
         """Call `entry` with `config` in a fork with these streams and a process group of its own.
-        Nothing is left of the group once its end is reported. Raises BambooError where that
+        Nothing is left of the group when its end is reported. Raises BambooError where that
         fails."""
         request = Request(entry=entry, config=config, group=0, log="")
         return fork(Path(self.held.fork_server), request, streams)
@@ -156,8 +156,7 @@ def begin_local_cloud(
 
 
 def _abandon(pid: int, process: "subprocess.Popen[bytes] | None") -> None:
-    """End a host that belongs to no run. Its own reaper, if it was started, removes what there
-    is."""
+    """End a host that belongs to no run. Its own reaper, if there is one, removes the rest."""
     if process is not None:
         process.kill()
         process.wait(timeout=STOP_DEADLINE_S)

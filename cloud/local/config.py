@@ -1,5 +1,4 @@
-"""What the local cloud reports when it has begun, the configuration it then gets, and its
-answer."""
+"""What the local cloud reports when it begins, the configuration it then gets, and its answer."""
 
 import json
 from collections.abc import Mapping

@@ -25,8 +25,7 @@ from bamboo.local_sockets import accept_own, listen_privately
 CALL_DEADLINE_S = 5.0
 _LINE_LIMIT_BYTES = 1 << 16
 _MOST_CALLERS = 32
-"""Apart from those that hold. Each sends one request; the oldest connection is closed when there
-are more."""
+"""Apart from those that hold. Each sends one request; of too many the oldest is closed."""
 
 Answer: TypeAlias = Mapping[str, Any]
 

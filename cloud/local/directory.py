@@ -35,8 +35,7 @@ class Places:
 
     @property
     def store_url(self) -> Path:
-        """Has the URL of a store that the user named, so that no process's environment contains
-        it."""
+        """Has the URL of a store that the user named, so that no process's environment has it."""
         return self.directory / "store-url"
 
     @property
@@ -64,8 +63,7 @@ def make_directory(directory: Path | None = None) -> Path:
 
 
 def make_scratch(directory: Path) -> None:
-    """Make its `scratch`, which is below TMPDIR wherever the sockets are, because it may become
-    big."""
+    """Make its `scratch`, which is below TMPDIR wherever the sockets are, as it may become big."""
     root, scratch = Path(tempfile.gettempdir()), scratch_of(directory)
     if directory.parent == root:
         scratch.mkdir(mode=0o700)

@@ -53,8 +53,8 @@ class ForkedWorker:
         return self._status
 
     def wait(self) -> int:
-        """Its exit status as in `poll`, once it has ended; also 255 where the zygote does not
-        report it."""
+        """Its exit status as in `poll`, once it has ended; 255 where the zygote does not report
+        it."""
         while (status := self.poll()) is None:
             tells = [] if self._server_went else [self._connection.fileno()]
             if self._pidfd is not None and self._alive():
@@ -64,8 +64,7 @@ class ForkedWorker:
         return status
 
     def kill(self) -> None:
-        """SIGKILL; safe when it is gone already, even when its number belongs to another process
-        now."""
+        """SIGKILL; safe when it is gone already, even when another process has its number."""
         if self._pidfd is not None and self._status is None:
             try:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)

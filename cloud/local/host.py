@@ -77,8 +77,7 @@ class Host:
         self._users_environment = leave_settings()
 
     def begin(self) -> Begun:
-        """Start the fork server, before its run is known. Raises BambooError when it does not come
-        up."""
+        """Start the fork server, before its run is known. Raises BambooError when it fails."""
         directory = self._directory
         self._reaper = services.start_reaper(directory=directory, lifeline=self._lifeline)
         make_directory(directory)  # the reaper now removes it, whatever is killed
@@ -356,7 +355,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_config() -> HostConfig:
-    """The first line of standard input, read byte by byte, because what follows must stay in the
+    """The first line of standard input, byte by byte, because what follows must stay in the
     pipe."""
     line = b""
     while not line.endswith(b"\n"):

@@ -169,7 +169,7 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
             return
 
     def _make_room(self) -> None:
-        """Close callers without authentication first, then those that wait; never those being
+        """Close callers without authentication first, then waiting ones; never those being
         answered."""
         waiting = [(line.known, line.until_s, one) for one, line in self._lines.items()]
         going = min((one for one in waiting if one[1] < inf), key=lambda one: one[:2], default=None)
@@ -198,8 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._serve()
 
     def _head(self) -> bytes:
-        """The next request's lines up to the empty one; nothing where there is none, or it is too
-        long."""
+        """The next request's lines up to the empty one; nothing for none, or a too long one."""
         head = b""
         while len(head) <= HEAD_BYTES:
             line = self.rfile.readline(HEAD_BYTES + 1)

@@ -1,5 +1,4 @@
-"""The files in a run's directory that the local cloud writes: what is billed, and what was
-killed."""
+"""The files in a run's directory that the local cloud writes: what is billed, what was killed."""
 
 import json
 import logging

@@ -128,8 +128,7 @@ class MockAws:
         self._server.stop()
 
     def instances(self) -> tuple[MockInstance, ...]:
-        """All instances ever started for a run, ended ones included; the account may have
-        others."""
+        """All instances ever started for a run, also ended ones; the account may have others."""
         with self._moto_lock:
             return tuple(_seen(one) for one in _moto_instances() if _is_of_a_run(one))
 

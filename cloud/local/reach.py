@@ -32,8 +32,7 @@ def loopback_trouble() -> str:
 
 
 def mock_trouble(url: str, *, pid: int) -> str:
-    """Why the mock at `url` in process `pid` does not answer at all, with the remedy; "" where it
-    does."""
+    """Why the mock at `url` in process `pid` does not answer, with the remedy; "" if it does."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(
         place.hostname or "", place.port, timeout=REACH_DEADLINE_S

@@ -20,8 +20,7 @@ _GRACE_S = 0.2
 
 
 def log_of(directory: Path) -> Path:
-    """A link to the file for the reaper's output; until it exists, the output goes to its standard
-    error."""
+    """A link to the file for the reaper's output; without it the output goes to standard error."""
     return directory / "log"
 
 

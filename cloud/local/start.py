@@ -1,5 +1,4 @@
-"""The launcher's side of the local cloud: start it, find it again, end it, and make sure that it is
-gone."""
+"""The launcher's side of the local cloud: start it, find it again, end it, see that it is gone."""
 
 import contextlib
 import os
@@ -55,8 +54,7 @@ class LocalCloud:
 
     @cached_property
     def token(self) -> str:
-        """The session token that its mock of AWS requires. Raises BambooError when the cloud does
-        not answer."""
+        """The session token that its mock of AWS requires. Raises BambooError without an answer."""
         return self.control.token()
 
     end_s = 15.0
@@ -67,8 +65,7 @@ class LocalCloud:
         return {"cloud": asdict(self.ready)}
 
     def prepare(self) -> None:
-        """Everything was started already. Raises BambooError where its mock cannot be reached from
-        here."""
+        """Everything was started already. Raises BambooError where its mock is unreachable."""
         if trouble := self.unreachable():
             raise BambooError(trouble)
 

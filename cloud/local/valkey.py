@@ -107,8 +107,7 @@ def _settings(*, data_dir: Path, socket_path: Path) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """The path quoted as in the server's settings: none of its bytes ends the quotes or the
-    line."""
+    """The path quoted for the server's settings: no byte of it ends the quotes or the line."""
     plain = b"/._-" + string.ascii_letters.encode() + string.digits.encode()
     return '"' + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in os.fsencode(path)) + '"'
 
