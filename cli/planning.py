@@ -328,10 +328,10 @@ def speeds_of(job: JobConfig, catalogue: Catalogue) -> dict[str, float]:
     alone."""
     if job.cloud.prefer == "price":
         return dict.fromkeys(job.cloud.instance_types, 1.0)
-    table = load_gpus()
+    table, precision = load_gpus(), job.train.precision
     kinds = [catalogue.find(name) for name in job.cloud.instance_types]
     try:
-        flops = [table.of(k.gpu, k.gpu_memory_gib).fp32_tflops * k.gpus for k in kinds]
+        flops = [table.of(k.gpu, k.gpu_memory_gib).tflops(precision) * k.gpus for k in kinds]
     except InputError:
         flops = [1.0] * len(kinds)
     return {kind.name: speed / flops[0] for kind, speed in zip(kinds, flops, strict=True)}

@@ -102,7 +102,7 @@ def offers_of(
         source = one.source
     else:
         profile = _profile(job, path, progress)
-        best = best_known(profile, catalogue, load_gpus())
+        best = best_known(profile, catalogue, load_gpus(), job.train.precision)
         for kind in kinds:
             try:
                 found[kind.name] = on_type(kind, profile, job=job)

@@ -67,6 +67,8 @@ class Found:
     profile: Profile
     microbatches: int
     """In one step, over all pipelines."""
+    precision: str
+    """The job's."""
     kept: bool
     """It was read from the cache."""
     path: Path
@@ -96,6 +98,8 @@ def profile_job(
             "them out"
         )
     job = load_job(path, overrides)
+    if gpu is not None:
+        table.check_precision(gpu, job.train.precision)
     where = this_machine(with_gpus=wanted.device == "cuda")
     key = content_key(
         job, device=wanted.device, machine=where, torch_version=metadata.version("torch")
@@ -119,8 +123,9 @@ def profile_job(
         _keep(file, profile, notes)
     shape = batch_shape(job)
     return Found(
-        profile=profile if gpu is None else table.modelled(profile, gpu),
+        profile=profile if gpu is None else table.modelled(profile, gpu, job.train.precision),
         microbatches=shape.virtual_nodes * shape.microbatches,
+        precision=job.train.precision,
         kept=kept,
         path=file,
         gpu=gpu,
@@ -141,6 +146,7 @@ def shaped_work(job: JobConfig) -> Profile:
         microbatch=job.train.microbatch,
         dropout=model.dropout,
         threads=job.cluster.threads,
+        precision=job.train.precision,
     )
 
 

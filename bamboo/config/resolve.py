@@ -41,6 +41,7 @@ def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
         vocabulary=job.model.vocabulary,
         microbatch=job.train.microbatch,
         dropout=job.model.dropout,
+        precision=job.train.precision,
     )
 
 

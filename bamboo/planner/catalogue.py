@@ -47,6 +47,8 @@ class InstanceType:
     """Lowest and highest by zone; None: not in the catalogue, or no spot pool at all."""
     vcpus: int | None = None
     """vCPUs that it counts against a quota; None: not in the catalogue."""
+    host_memory_gib: float | None = None
+    """Memory of the host, of all its GPUs together; None: not in the catalogue."""
     spot_by_zone: Mapping[str, float] = field(default_factory=dict)
     """The price last seen in each zone; empty if only the range is known."""
     on_demand_from: Origin | None = None
@@ -64,6 +66,11 @@ class InstanceType:
     def gpu_memory_text(self) -> str:
         """Text such as `21.2 GiB for tensors (of 22.4)`."""
         return f"{self.gpu_memory_bytes / _GIB:.1f} GiB for tensors (of {self.gpu_memory_gib:.3g})"
+
+    @property
+    def host_memory_bytes(self) -> int | None:
+        """Memory of the host; None: unknown."""
+        return None if self.host_memory_gib is None else int(self.host_memory_gib * _GIB)
 
     @property
     def idle_gpus(self) -> str:
@@ -308,6 +315,7 @@ def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalo
 
 def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -> InstanceType:
     spot, vcpus = body.get("spot_usd_per_hour"), body.get("vcpus")
+    host = body.get("host_memory_gib")
     by_zone = {
         _text(zone): _usd(usd, f"{name} on spot in {zone}")
         for zone, usd in body.get("spot_by_zone", {}).items()
@@ -327,6 +335,7 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
         if spot is None
         else (_usd(spot[0], f"{name} on spot", most), _usd(spot[1], f"{name} on spot", most)),
         vcpus=None if vcpus is None else _count(vcpus),
+        host_memory_gib=None if host is None else _number(host),
         spot_by_zone=by_zone,
         on_demand_from=_origin(body, raw, "on_demand"),
         spot_from=_origin(body, raw, "spot") if "spot_seen" in body or spot is not None else None,
@@ -338,8 +347,11 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
     if kind.spot_usd_per_hour is not None and kind.spot_usd_per_hour[0] > kind.spot_usd_per_hour[1]:
         low, high = kind.spot_usd_per_hour
         raise ValueError(f"{name}: spot from {low} to {high} USD/h is no range")
-    if min(kind.gpus, kind.gpu_memory_gib, kind.network_gbps, kind.vcpus or 1) <= 0:
-        raise ValueError(f"{name}: GPUs, their memory and the network must be above 0")
+    known = (kind.gpus, kind.gpu_memory_gib, kind.network_gbps, kind.vcpus, kind.host_memory_gib)
+    if any(figure is not None and figure <= 0 for figure in known):
+        raise ValueError(
+            f"{name}: GPUs, their memory, that of the host and the network are above 0"
+        )
     return kind
 
 

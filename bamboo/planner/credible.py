@@ -10,7 +10,7 @@ that price.
 from dataclasses import dataclass
 
 from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.gpus import GpuTable
+from bamboo.planner.gpus import BF16, FP32, GpuTable
 from bamboo.planner.memory import Sizes, StageCounts, sizes_of
 from bamboo.planner.option import HOUR_S, Offer, Option
 from bamboo.planner.profiled import Profile
@@ -36,6 +36,8 @@ class BestKnown:
     usd_per_sample: float
     source: str
     """The source of the figure, in words."""
+    arithmetic: str
+    """The arithmetic of the job, with which options are compared with it."""
 
     @property
     def least_value(self) -> float:
@@ -59,7 +61,7 @@ class BestKnown:
         return (
             f"the best, {costs} {_usd(usd)} a million tokens, {times_text} times the "
             f"{_usd(known)} of {self.source}; beyond {MOST_TIMES:g} times that nothing is advised. "
-            "Bamboo computes in fp32 without tensor cores, on one GPU of an instance"
+            f"The job computes {self.arithmetic}, on one GPU of an instance"
         )
 
     def times(self, option: Option) -> float:
@@ -76,7 +78,9 @@ class OneCard:
     """On demand, with the times of the offer, however many other GPUs its instance has."""
 
 
-def best_known(counted: Profile, catalogue: Catalogue, gpus: GpuTable) -> BestKnown | None:
+def best_known(
+    counted: Profile, catalogue: Catalogue, gpus: GpuTable, precision: str = FP32
+) -> BestKnown | None:
     """Computed from the counted work of a job's layers. None: they have no matrix products, or no
     type of the catalogue has a GPU with bf16."""
     flops = sum(x.forward.product_flops + x.backward.product_flops for x in counted.layers)
@@ -96,6 +100,7 @@ def best_known(counted: Profile, catalogue: Catalogue, gpus: GpuTable) -> BestKn
         usd_per_sample=flops / counted.microbatch / (able[kind.name] * 1e12 * UTILISATION * HOUR_S),
         source=f"the job's flops in bf16 on {kind.name} at ${kind.on_demand_usd_per_hour:g}/h on "
         f"demand, {100 * UTILISATION:.0f} % of the {peak:g} TFLOPS of {each}",
+        arithmetic="in bf16" if precision == BF16 else "in fp32 without tensor cores",
     )
 
 

@@ -7,12 +7,14 @@ built-in GPT the facts come from its shape, so that a plan needs neither torch n
 from dataclasses import dataclass
 
 FLOAT_BYTES = 4
+BOUNDARY_BYTES = {"fp32": FLOAT_BYTES, "bf16": 2}
+"""Bytes of a number of a boundary tensor, by `train.precision`."""
 TOKEN_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """One layer, for one microbatch, in fp32."""
+    """One layer, for one microbatch."""
 
     name: str
     parameters: int
@@ -38,8 +40,12 @@ def gpt_facts(
     vocabulary: int,
     microbatch: int,
     dropout: float,
+    precision: str = "fp32",
 ) -> tuple[LayerFacts, ...]:
     """Facts of the built-in GPT: embedding, `layers` blocks, head.
+
+    `precision` is that of what layers send; what autograd holds is counted in fp32, the most that
+    it may be.
 
     `microbatch` counts sequences. Attention is counted over the full square of positions, as is
     usual (Chowdhery et al., PaLM, 2022). Activations per token of width C: a block holds its input,
@@ -50,18 +56,19 @@ def gpt_facts(
     tokens = microbatch * context
     mask = 1 if dropout > 0 else 0
     state_bytes = tokens * width * FLOAT_BYTES
+    boundary_bytes = tokens * width * BOUNDARY_BYTES[precision]
     block = LayerFacts(
         name="block",
         parameters=12 * width * width + 13 * width,
         forward_flops=float(tokens * (24 * width * width + 4 * context * width)),
-        output_bytes=state_bytes,
+        output_bytes=boundary_bytes,
         activation_bytes=state_bytes * (16 + 2 * mask),
     )
     embedding = LayerFacts(
         name="embedding",
         parameters=(vocabulary + context) * width,
         forward_flops=float(tokens * width),
-        output_bytes=state_bytes,
+        output_bytes=boundary_bytes,
         activation_bytes=tokens * TOKEN_BYTES + state_bytes * mask,
     )
     head = LayerFacts(

@@ -87,11 +87,13 @@ def newest(first: Catalogue, second: Catalogue) -> Catalogue:
     for name in (*newer.types, *(n for n in older.types if n not in newer.types)):
         both = [c.types[name] for c in (first, second) if name in c.types]
         facts = newer.types.get(name) or older.types[name]
+        host = next((k.host_memory_gib for k in reversed(both) if k.host_memory_gib), None)
         zoned = both if first.region == second.region else both[-1:]
         on_demand = max(both, key=lambda k: _seen(k.on_demand_from))
         spot = max(zoned, key=lambda k: _seen(k.spot_from))
         types[name] = replace(
             facts,
+            host_memory_gib=facts.host_memory_gib or host,  # a cloud may not have been asked for it
             **{field: getattr(on_demand, field) for field in _ON_DEMAND},
             **{field: getattr(spot, field) for field in _SPOT},
         )
@@ -158,6 +160,7 @@ def _type_body(kind: InstanceType) -> dict[str, Any]:
         "gpu_memory_gib": kind.gpu_memory_gib,
         "network_gbps": kind.network_gbps,
         "vcpus": kind.vcpus,
+        "host_memory_gib": kind.host_memory_gib,
         "offered": kind.offered,
         "on_demand_usd_per_hour": kind.on_demand_usd_per_hour,
         **_origin_body(kind.on_demand_from, "on_demand_"),

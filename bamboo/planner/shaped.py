@@ -31,8 +31,10 @@ def gpt_profile(
     microbatch: int,
     dropout: float,
     threads: int = 1,
+    precision: str = "fp32",
 ) -> Profile:
-    """The profile of embedding, blocks and head, with `microbatch` sequences; all times are 0."""
+    """The profile of embedding, blocks and head, with `microbatch` sequences; all times are 0. The
+    work is counted in fp32, and what layers send in `precision`."""
     facts = gpt_facts(
         layers=layers,
         width=width,
@@ -40,6 +42,7 @@ def gpt_profile(
         vocabulary=vocabulary,
         microbatch=microbatch,
         dropout=dropout,
+        precision=precision,
     )
     tokens, drops = microbatch * context, dropout > 0
     size = _Size(

@@ -20,7 +20,8 @@ def advice(found: JobCost) -> list[str]:
     notes += _alone(found)
     if found.offers.modelled:
         gpus = {gpu.name: gpu for gpu in map(gpu_of, kinds)}
-        notes += [f"Times of {name} are those of {gpu.arithmetic}." for name, gpu in gpus.items()]
+        precision = found.job.train.precision
+        notes += [gpu.times(precision) for gpu in gpus.values()]
         notes += _best_known(found)
     return notes
 

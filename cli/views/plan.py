@@ -131,7 +131,7 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
         notes.append(planned.modelled.why)
     if planned.modelled is not None:
         gpu = load_gpus().find(planned.modelled.gpu)
-        notes.append(f"Times of {gpu.name} are those of {gpu.arithmetic}.")
+        notes.append(gpu.times(planned.job.train.precision))
     if planned.too_large:
         grids = ", ".join(
             f"{grid.pipelines} x {grid.stages} ({size(need)})" for grid, need in planned.too_large

@@ -117,6 +117,7 @@ def _type(catalogue: Catalogue, kind: InstanceType, today: date) -> dict[str, An
         "gpus": kind.gpus,
         "gpu_memory_gib": kind.gpu_memory_gib,
         "vcpus": kind.vcpus,
+        "host_memory_gib": kind.host_memory_gib,
         "network_gbps": kind.network_gbps,
         "offered": kind.offered,
         "spot_quota": None if family is None else family.spot.code,

@@ -146,11 +146,12 @@ def _notes(found: Found) -> list[str]:
         )
     if found.gpu is not None:
         gpu, table = found.gpu, load_gpus()
+        share = table.share(found.precision)
         notes.append(
-            f"modelled: {gpu.arithmetic}. {gpu.bandwidth_gb_per_s:g} GB/s and "
-            f"{gpu.memory_gib:g} GiB by the table of {table.seen}; assumed are "
-            f"{table.product_share:.0%} of the first in products, {table.bandwidth_share:.0%} of "
-            f"the second, and {table.kernel_s * 1e6:g} µs a kernel"
+            f"{gpu.doubt or 'modelled'}: {gpu.arithmetic(found.precision)}. "
+            f"{gpu.bandwidth_gb_per_s:g} GB/s and {gpu.memory_gib:g} GiB by the table of "
+            f"{table.seen}; assumed are {share:.0%} of the first in products, "
+            f"{table.bandwidth_share:.0%} of the second, and {table.kernel_s * 1e6:g} µs a kernel"
         )
         return notes
     if profile.scatter > MUCH_SCATTER:

@@ -208,7 +208,15 @@ def test_json_is_one_object_whose_profile_a_planner_reads(
 
 
 def found(one: Profile, **changes: Any) -> Found:
-    whole = Found(profile=one, microbatches=8, kept=False, path=Path("p.json"), gpu=None, notes=())
+    whole = Found(
+        profile=one,
+        microbatches=8,
+        precision="fp32",
+        kept=False,
+        path=Path("p.json"),
+        gpu=None,
+        notes=(),
+    )
     return replace(whole, **changes)
 
 

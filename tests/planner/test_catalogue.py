@@ -68,8 +68,9 @@ def test_a_catalogue_comes_back_from_its_text() -> None:
         ('gpu = "A10G"', "", "lacks the key 'gpu'"),
         ("[0.36, 0.51]", "[0.51, 0.36]", "spot from 0.51 to 0.36 USD/h is no range"),
         ("[0.36, 0.51]", "[0.36, 1.51]", "1.51 USD is above the on-demand price of 1.006 USD"),
-        ("gpus = 1", "gpus = 0", "must be above 0"),
-        ("gpus = 1", "gpus = 1\nvcpus = -4", "must be above 0"),
+        ("gpus = 1", "gpus = 0", "are above 0"),
+        ("gpus = 1", "gpus = 1\nvcpus = -4", "are above 0"),
+        ("gpus = 1", "gpus = 1\nhost_memory_gib = 0", "are above 0"),
         ("1.006", "nan", "g5.xlarge on demand: nan is not finite"),
         ("1.006", "inf", "inf is not finite"),
         ("1.006", "true", "no number"),
@@ -113,6 +114,7 @@ def test_every_installed_price_has_a_date_and_a_source() -> None:
         priced = [kind.on_demand_from] + [kind.spot_from] * (kind.spot_usd_per_hour is not None)
         assert all(origin is not None and origin.source for origin in priced)
         assert kind.vcpus
+        assert kind.host_memory_gib
     assert set(catalogue.auxiliary) == set(NEEDED)
     for name, price in catalogue.auxiliary.items():
         assert price.unit == NEEDED[name]
@@ -131,6 +133,10 @@ def test_installed_figures_are_those_that_were_looked_up() -> None:
         "p3.16xlarge": 25,
         "p3dn.24xlarge": 100,
     }
+    hosts = {
+        name: types[name].host_memory_gib for name in ("g5.xlarge", "g6e.xlarge", "p3.2xlarge")
+    }
+    assert hosts == {"g5.xlarge": 16, "g6e.xlarge": 32, "p3.2xlarge": 61}
     assert types["p3.2xlarge"].spot_usd_per_hour == (0.38, 0.74)
     assert types["p5en.48xlarge"].on_demand_usd_per_hour == 63.296
     assert shapes["p3dn.24xlarge"] == (8, "V100", 32)
@@ -156,7 +162,9 @@ def test_of_one_family_a_larger_instance_with_as_many_gpus_is_no_cheaper() -> No
 
 
 @pytest.mark.parametrize("number", [10**400, float("inf")])
-@pytest.mark.parametrize("key", ["gpus", "gpu_memory_gib", "on_demand_usd_per_hour", "vcpus"])
+@pytest.mark.parametrize(
+    "key", ["gpus", "gpu_memory_gib", "on_demand_usd_per_hour", "vcpus", "host_memory_gib"]
+)
 def test_a_number_beyond_use_is_refused(key: str, number: float) -> None:
     kind = {"gpu": "x", "gpus": 1, "gpu_memory_gib": 1, "network_gbps": 1, "vcpus": 1}
     raw = {"schema_version": 1, "region": "r", "on_demand_seen": "2026", "spot_seen": "2026"}

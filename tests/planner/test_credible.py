@@ -72,7 +72,7 @@ def test_what_costs_more_than_so_many_times_the_best_known_price_is_not_advised(
     one = option("g5.xlarge")
 
     def doubt(times: float) -> str:
-        best = BestKnown(usd_per_sample=1 / one.value / times, source="S")
+        best = BestKnown(usd_per_sample=1 / one.value / times, source="S", arithmetic="in fp32")
         return doubt_of(one, best, catalogue, tokens_per_sample=CONTEXT)
 
     assert doubt(0.99 * MOST_TIMES) == ""
@@ -105,7 +105,7 @@ def test_a_model_that_fits_one_gpu_is_found_and_its_cheapest_told() -> None:
 
 
 def test_what_is_worth_too_little_at_most_is_doubted_without_a_plan() -> None:
-    best = BestKnown(usd_per_sample=0.001, source="S")
+    best = BestKnown(usd_per_sample=0.001, source="S", arithmetic="in fp32")
     assert best.least_value == pytest.approx(1000 / MOST_TIMES)
     said = best.doubt_at_most("L", 100.0, tokens_per_sample=CONTEXT)
     assert said.startswith("the best, L, costs at least $1,250.00 a million tokens, 10 times the $")

@@ -1,6 +1,7 @@
 """GPUs by published figures: the table, what is made from it, and what does not fit."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,31 +10,52 @@ from hypothesis import strategies as st
 from bamboo.config.catalogue import load_gpus
 from bamboo.errors import InputError
 from bamboo.planner.gpus import GIB, Gpu, GpuTable, parse_gpus
+from bamboo.planner.origin import Origin
 from bamboo.planner.profiled import Profile, Work
 from tests.planner.profiles import PROFILES, WORKS, layer, profile
+
+
+def gpu(name: str, memory_gib: float) -> Gpu:
+    """A made-up GPU."""
+    return Gpu(
+        name=name,
+        capability=(9, 0),
+        memory_gib=memory_gib,
+        fp32_tflops=10,
+        fp16_tflops=80,
+        bf16_tflops=80,
+        bandwidth_gb_per_s=500,
+        origin=Origin(seen="2026-11-27", source="a sheet"),
+    )
+
 
 TABLE = GpuTable(
     seen="a day",
     product_share=0.5,
+    tensor_share=0.25,
     bandwidth_share=0.8,
     kernel_s=1e-5,
-    gpus={
-        name: Gpu(name=name, memory_gib=gib, fp32_tflops=10, bf16_tflops=80, bandwidth_gb_per_s=500)
-        for name, gib in (("X1", 1), ("X2", 2), ("X2-4GB", 4))
-    },
+    gpus={name: gpu(name, gib) for name, gib in (("X1", 1), ("X2", 2), ("X2-4GB", 4))},
 )
+OLD = replace(TABLE.gpus["X1"], name="O", capability=(7, 5), bf16_tflops=0.0)
 FACTORS = st.floats(min_value=1, max_value=100)
 TEXT = """
-schema_version = 1
+schema_version = 2
 seen = "a day"
 product_share = 0.5
+tensor_share = 0.25
 bandwidth_share = 0.8
 kernel_us = 10
 [gpus.X1]
+capability = "9.0"
 memory_gib = 1
 fp32_tflops = 10
+fp16_tflops = 80
 bf16_tflops = 80
 bandwidth_gb_per_s = 500
+measured = ""
+seen = "2026-11-27"
+source = "a sheet"
 """
 
 
@@ -76,7 +98,7 @@ def test_a_faster_gpu_takes_no_longer_and_no_less_than_its_share(
 
 @given(PROFILES)
 def test_only_times_are_modelled(one: Profile) -> None:
-    roomy = Gpu(name="R", memory_gib=1e9, fp32_tflops=10, bf16_tflops=80, bandwidth_gb_per_s=500)
+    roomy = gpu("R", 1e9)
     made = TABLE.modelled(one, roomy)
     assert made.modelled
     assert "modelled for R" in made.source
@@ -119,12 +141,57 @@ def test_a_variant_is_found_by_the_memory_nearest_to_what_is_said() -> None:
 
 
 def test_what_times_are_of_is_said_beside_what_bf16_would_take() -> None:
-    assert TABLE.gpus["X1"].arithmetic == (
+    assert TABLE.gpus["X1"].arithmetic("fp32") == (
         "fp32 without tensor cores, 10 TFLOPS at most; bf16 on them would take 0.12 of the time of "
         "products (80 TFLOPS)"
     )
-    without = replace(TABLE.gpus["X1"], bf16_tflops=0.0)
-    assert without.arithmetic.endswith("10 TFLOPS at most; it has no bf16")
+    assert OLD.arithmetic("fp32").endswith("10 TFLOPS at most; it has no bf16")
+    assert TABLE.gpus["X1"].arithmetic("bf16") == (
+        "bf16 on tensor cores, 80 TFLOPS at most, with parameters, gradients and moments in fp32"
+    )
+
+
+def test_products_in_bf16_take_the_rate_of_tensor_cores_and_all_else_its_bytes() -> None:
+    work = Work(product_flops=2e13, product_bytes=4e10, other_bytes=4e11, kernels=1)
+    # 80 TFLOPS x 0.25, then 500 GB/s x 0.8.
+    assert TABLE.seconds(work, TABLE.gpus["X1"], "bf16") == pytest.approx(1.0 + 1.0)
+    assert TABLE.seconds(work, TABLE.gpus["X1"], "fp32") == pytest.approx(4.0 + 1.0)
+    moved = replace(work, product_flops=0.0)
+    assert TABLE.seconds(moved, TABLE.gpus["X1"], "bf16") == TABLE.seconds(
+        moved, TABLE.gpus["X1"], "fp32"
+    )
+    made = TABLE.modelled(profile(layer(0)), TABLE.gpus["X1"], "bf16").layers[0]
+    assert made.forward_s == TABLE.seconds(layer(0).forward, TABLE.gpus["X1"], "bf16")
+    assert made.optimizer_s == TABLE.seconds(layer(0).optimizer, TABLE.gpus["X1"])
+
+
+def test_bf16_below_sm_80_is_refused_with_the_remedy_in_one_line() -> None:
+    words = (
+        "train.precision = 'bf16' begins at sm_80 and a O is sm_75; take \"fp32\", or a type with "
+        "one of X1, X2, X2-4GB"
+    )
+    with pytest.raises(InputError) as found:
+        TABLE.modelled(profile(layer(0)), OLD, "bf16")
+    assert str(found.value) == words
+    assert found.value.exit_code == 2
+    TABLE.check_precision(OLD, "fp32")
+    TABLE.check_precision(TABLE.gpus["X1"], "bf16")
+
+
+def test_the_installed_table_says_where_each_figure_is_from_and_what_was_measured() -> None:
+    gpus = load_gpus().gpus
+    rates = {n: (g.sm, g.fp32_tflops, g.fp16_tflops, g.bf16_tflops) for n, g in gpus.items()}
+    assert rates["T4"] == ("sm_75", 8.1, 65, 0)
+    assert rates["L4"] == ("sm_89", 30.3, 121, 121)
+    assert rates["A100"] == ("sm_80", 19.5, 312, 312)
+    assert rates["H100"] == ("sm_90", 67, 989, 989)
+    assert all(gpu.origin.source for gpu in gpus.values())
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
+    for one in gpus.values():
+        assert (one.doubt == "") == bool(one.measured)
+        assert not one.measured or (results / f"{one.measured}.json").is_file(), one.name
+    assert TABLE.gpus["X1"].doubt == "modelled, not yet measured on this card"
+    assert replace(TABLE.gpus["X1"], measured="2026-12-01-x1").doubt == ""
 
 
 def test_the_table_is_read_and_a_damaged_one_refused() -> None:
@@ -132,7 +199,13 @@ def test_the_table_is_read_and_a_damaged_one_refused() -> None:
     assert table.kernel_s == pytest.approx(1e-5)
     assert table.gpus == {"X1": TABLE.gpus["X1"]}
     for old, new in (
-        ("schema_version = 1", "schema_version = 2"),
+        ("schema_version = 2", "schema_version = 1"),
+        ("tensor_share = 0.25", "tensor_share = 0"),
+        ('capability = "9.0"', 'capability = "7.5"'),
+        ("bf16_tflops = 80", "bf16_tflops = 0"),
+        ("fp16_tflops = 80", "fp16_tflops = -1"),
+        ('source = "a sheet"', ""),
+        ('seen = "2026-11-27"', 'seen = "lately"'),
         ('seen = "a day"', ""),
         ("product_share = 0.5", "product_share = 1.5"),
         ("bandwidth_share = 0.8", "bandwidth_share = 0"),

@@ -1,5 +1,7 @@
 """The GPT's facts agree with the layers that are really built."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -60,3 +62,13 @@ def test_flops_of_a_block_are_those_of_its_products() -> None:
     attention = 2 * (2 * tokens * tokens * width)
     assert facts[1].forward_flops == linear + attention
     assert facts[1].cost == 3 * facts[1].forward_flops
+
+
+def test_in_bf16_layers_send_half_as_much_and_all_else_is_as_in_fp32() -> None:
+    sizes = {"layers": 1, "width": 64, "context": 32, "vocabulary": 96, "microbatch": 2}
+    fp32 = gpt_facts(**sizes, dropout=0.1)
+    bf16 = gpt_facts(**sizes, dropout=0.1, precision="bf16")
+    assert [one.output_bytes * 2 for one in bf16[:-1]] == [one.output_bytes for one in fp32[:-1]]
+    assert [replace(one, output_bytes=0) for one in bf16] == [
+        replace(one, output_bytes=0) for one in fp32
+    ]

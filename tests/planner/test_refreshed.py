@@ -36,6 +36,7 @@ def test_what_was_asked_is_new_and_what_was_not_keeps_its_date() -> None:
     assert (kind.vcpus, kind.gpu_memory_gib, kind.network_gbps) == (8, 15.0, 5)
     assert kind.on_demand_from == BASE.find("g4dn.xlarge").on_demand_from
     assert ASKED.find("g5.xlarge").network_gbps == 3.5
+    assert ASKED.find("g5.xlarge").host_memory_gib == 16, "nobody asks for it"
     assert ASKED.quotas["L-3819A6DF"].vcpus == 64
     assert [kind.lacks_discount(price) for price in (0.16, 0.4733, 0.4735, 0.526, 0.6)] == [
         *(False, False),
