@@ -6,17 +6,20 @@
 # `make redis-e2e` plays runs against Debian's Redis over TLS, and
 # `make fuzz` reads CASES malformed inputs of each kind.
 # `make bench` measures (benchmarks/README.md), all or `PARTS="executor failover"`.
-# Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
+# `make gpu-check PART=bits` checks a machine with a card by PYTHON, without a set-up
+# (benchmarks/gpu_check/README.md).
+# Each other one sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
 CASES ?= 10000
+PART ?= facts
 UNITS := $(addprefix tests/,core coord schedule planner topology config telemetry data models tidy)
 BIN := .venv/bin
 # A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz bench setup
+.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz bench gpu-check setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -60,6 +63,10 @@ fuzz: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(PARTS)
+
+gpu-check:
+	$(or $(PYTHON),$(if $(wildcard $(BIN)/python),$(BIN)/python,python3)) \
+		-m benchmarks.gpu_check --part $(PART) $(ARGS)
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh
