@@ -10,9 +10,9 @@ from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import Beside, beside_run
 from bamboo.planner.value import MICRO, bill_micro_usd
+from bamboo.quantities import count, duration, usd
 from bamboo.topology.grid import Grid
 from cli.planning import Planned
-from cli.views.quantities import count, duration, usd
 
 
 def refuse_beyond(

@@ -17,13 +17,13 @@ from bamboo.config.parse import parse_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
+from bamboo.quantities import count
 from cli import lock, wiring
 from cli.boot_files import remove_boot_files
 from cli.run_roles import each, remove_role, runs_with_role
 from cli.run_status import job_of
 from cli.runs import RunFolder
 from cli.store_reference import store_of_job
-from cli.views.quantities import count
 from cloud.fleet import Fleet
 from cloud.provider import Held, HeldKind, Provider
 from cloud.recorder import Recorded

@@ -16,6 +16,7 @@ from bamboo.coord.logins import runs_with_login
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.ports import ObjectStore
+from bamboo.quantities import count
 from cli import lock, runs, wiring
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Check, Finding, Result
@@ -23,7 +24,6 @@ from cli.ending import account_job, runs_in_account
 from cli.run_roles import runs_with_role
 from cli.run_status import job_of
 from cli.store_reference import store_of_job, store_url_of
-from cli.views.quantities import count
 
 
 class Secrets(Protocol):

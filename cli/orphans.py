@@ -16,11 +16,11 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
 from bamboo.planner.auxiliary import HOURS_PER_MONTH
+from bamboo.quantities import count, usd
 from cli import runs, wiring
 from cli.doctor import Check, Finding, Result
 from cli.run_status import job_of
 from cli.runs import RunFolder
-from cli.views.quantities import count, usd
 from cloud.orphans import Known, Orphan, orphans
 from cloud.provider import HeldKind, Market, Provider
 

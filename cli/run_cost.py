@@ -13,6 +13,7 @@ from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError, StoreRefused
 from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
+from bamboo.quantities import micro_text
 from cli import lock, sites
 from cli.live import StoreSilent, live_store
 from cli.parts import ended_at_s
@@ -21,7 +22,6 @@ from cli.run_status import job_of, status_by_books, status_of, store_is_gone
 from cli.runs import RunFolder, part_of
 from cli.spent import spent_on
 from cli.terms import promised
-from cli.views.spent import micro_text
 
 NOT_TOLD = "neither the cloud's log nor a ledger says where the money went"
 STALE_S = 15.0

@@ -18,6 +18,7 @@ from cli.echo import echo, terminal_width
 from cli.printable import printable
 from cli.progress import Progress
 from cli.views.brief import end_lines
+from cli.views.columns import fold
 from cli.views.live import (
     brief_decision_line,
     briefly_told_of,
@@ -27,7 +28,6 @@ from cli.views.live import (
     told_of,
 )
 from cli.views.preemption import preemption_line, short_preemption_line
-from cli.views.quantities import fold
 from cli.views.receipt import receipt_text, summary_text
 
 verbose_option = click.option(

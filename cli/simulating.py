@@ -16,6 +16,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.policy import Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
+from bamboo.quantities import count
 from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, constant, read_prices
@@ -35,7 +36,6 @@ from cli.modelled import look_at
 from cli.planning import Planned, nodes_of, plan_job
 from cli.settling import grid_of
 from cli.strategies import placed, strategy_for
-from cli.views.quantities import count
 from cli.zone_links import linked
 from cloud.provider import Market as SpotOrNot
 

@@ -18,11 +18,11 @@ from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
+from bamboo.quantities import count, usd
 from cli import terraform, wiring
 from cli.agreement import agreed
 from cli.ending import remove_left, runs_in_account
 from cli.terraform import Planned
-from cli.views.quantities import count, usd
 
 LAUNCHERS = "launcher_cidrs"
 WHO_AM_I = "https://checkip.amazonaws.com"

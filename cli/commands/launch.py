@@ -19,8 +19,8 @@ from cli.strategies import strategy_option
 from cli.trace_options import trace_options
 from cli.views.account import account_body, account_lines
 from cli.views.brief import plan_lines
+from cli.views.columns import paragraph
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
-from cli.views.quantities import paragraph
 from cli.views.trace import trace_body, trace_text
 
 

@@ -9,11 +9,11 @@ import click
 from bamboo.core.phrases import size
 from bamboo.errors import InputError
 from bamboo.ids import RunId
+from bamboo.quantities import count
 from cli import removing, runs
 from cli.agreement import agreed
 from cli.echo import echo_result, note
 from cli.views.disk import removed_text
-from cli.views.quantities import count
 
 
 @click.command("prune")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from bamboo.quantities import number
 from bamboo.sim.run import HOUR_S, Figures
 from bamboo.sim.trace import Trace
 from bamboo.sim.trace_stats import instants, series
@@ -14,7 +15,6 @@ from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, Moment
 from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg
 from cli.pictures.market import draw_instants, draw_mean
 from cli.simulating import Simulated
-from cli.views.quantities import number
 
 SPANS = 300
 """Spans that the throughput is averaged over."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId, run_id
+from bamboo.quantities import count
 from cli import runs
 from cli.signals import Interrupts
 from cli.swarm.check import Verdict
@@ -23,7 +24,6 @@ from cli.swarm.hands import Hands
 from cli.swarm.judge import judge, protected_s, seen_s
 from cli.swarm.led import LedRun, led_run
 from cli.swarm.strikes import FIRST_STEP_S, STOP_S, Swarm
-from cli.views.quantities import count
 
 HEAD = "chaos.json"
 GONE_S = 15.0

@@ -5,9 +5,9 @@ Rule: sentences on figures that are known already, each with its source.
 """
 
 from bamboo.planner.option import Option
+from bamboo.quantities import number, usd
 from cli.costing import JobCost
 from cli.modelled import gpu_of
-from cli.views.quantities import number, usd
 
 
 def advice(found: JobCost) -> list[str]:

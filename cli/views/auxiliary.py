@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bamboo.planner.auxiliary import Part, auxiliary_usd_per_hour
-from cli.views.quantities import columns, usd
+from bamboo.quantities import usd
+from cli.views.columns import columns
 
 
 def auxiliary_lines(parts: Sequence[Part]) -> list[str]:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from bamboo.quantities import count
 from cli.swarm.check import Verdict
 from cli.swarm.draw import Fault
-from cli.views.quantities import count
 
 ASKED = {
     "end": "an end in order",

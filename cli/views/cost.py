@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cli.views.quantities import paragraph, rate, usd
+from bamboo.quantities import rate, usd
+from cli.views.columns import paragraph
 from cli.views.spent import spent_lines
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bamboo.core.phrases import size
-from cli.views.quantities import count, paragraph
+from bamboo.quantities import count
+from cli.views.columns import paragraph
 
 
 def data_lines(body: Mapping[str, Any]) -> list[str]:

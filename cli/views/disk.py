@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bamboo.core.phrases import size
-from cli.views.quantities import columns
+from cli.views.columns import columns
 
 
 def parts_text(parts: Mapping[str, int]) -> str:

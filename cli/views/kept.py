@@ -2,8 +2,9 @@
 
 from bamboo.core.phrases import size
 from bamboo.planner.checkpoint_cost import AUTO_LEAST_S
+from bamboo.quantities import count, duration, usd
 from cli.intervals import Kept
-from cli.views.quantities import count, duration, paragraph, usd
+from cli.views.columns import paragraph
 
 
 def kept_lines(kept: Kept | None) -> list[str]:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from bamboo.quantities import count, duration
 from bamboo.sim.synth import Market
 from bamboo.sim.trace import Trace
 from bamboo.sim.trace_shape import Tiling
 from bamboo.sim.trace_stats import HOUR_S, TraceStats
-from cli.views.quantities import columns, count, duration, paragraph
+from cli.views.columns import columns, paragraph
 
 
 def stats_text(name: str, found: TraceStats) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cli.views.quantities import columns, count, rate
+from bamboo.quantities import count, rate
+from cli.views.columns import columns
 
 LABELS = {
     "fatal": "fatal losses",

@@ -11,24 +11,15 @@ from typing import Any
 from bamboo.core.phrases import size
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
+from bamboo.quantities import count, duration, number, rate, usd
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from cli.costing import JobCost, beside
 from cli.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_lines
+from cli.views.columns import columns, fitting, fold, paragraph
 from cli.views.market_words import market_words, not_considered
 from cli.views.options_body import bought, misses
-from cli.views.quantities import (
-    columns,
-    count,
-    duration,
-    fitting,
-    fold,
-    number,
-    paragraph,
-    rate,
-    usd,
-)
 from cli.views.quota import quota_lines
 
 WIDEST = 1000

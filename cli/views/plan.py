@@ -13,13 +13,14 @@ from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.planner.zones import RESTART_S, USD_PER_GB, Spread, cheapest
+from bamboo.quantities import count, duration, rate, usd
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from cli.autoscaling import rule_of
 from cli.planning import Planned
+from cli.views.columns import columns, paragraph
 from cli.views.data import data_lines
 from cli.views.kept import kept_lines
-from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.quota import quota_lines
 from cloud.provider import Market
 

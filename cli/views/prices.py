@@ -8,7 +8,8 @@ from bamboo.planner.catalogue import NO_DISCOUNT_SHARE, Catalogue, InstanceType
 from bamboo.planner.origin import Origin, age_text
 from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.quota import FAMILIES, NEW_ACCOUNT_VCPUS, family_of
-from cli.views.quantities import columns, paragraph, usd
+from bamboo.quantities import usd
+from cli.views.columns import columns, paragraph
 
 RULE = (
     f"a spot pool at or above {NO_DISCOUNT_SHARE:.0%} of the on-demand price is marked `no "

@@ -5,7 +5,7 @@ from typing import Any
 
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.quota import quota_needed, quota_sentence
-from cli.views.quantities import paragraph
+from cli.views.columns import paragraph
 
 
 def quota_lines(

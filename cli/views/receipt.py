@@ -5,8 +5,9 @@ from typing import Any
 
 from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
+from bamboo.quantities import count, duration, rate, usd
+from cli.views.columns import columns, paragraph
 from cli.views.cost import planned_lines
-from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.spent import beside_text
 from cli.views.trace import trace_line
 from cli.views.verify import in_segments

@@ -9,14 +9,15 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.planner.value import MINIMUM_BILLED_S
+from bamboo.quantities import count, duration, number, rate, usd
 from bamboo.sim.compared import no_ratio
 from bamboo.sim.report import spread
 from bamboo.sim.run import Figures
 from bamboo.sim.ways import OURS, terms_of_rivals
 from cli.planning import Planned
 from cli.simulating import HOUR_S, Simulated, on_demand
+from cli.views.columns import columns, paragraph
 from cli.views.plan import on_spot
-from cli.views.quantities import columns, count, duration, number, paragraph, rate, usd
 
 FIGURES = {
     "steps": "steps",

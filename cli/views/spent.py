@@ -8,7 +8,8 @@ from typing import Any
 
 from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
-from cli.views.quantities import clock, columns, count, duration, paragraph, usd
+from bamboo.quantities import clock, count, duration, micro_text, usd
+from cli.views.columns import columns, paragraph
 
 BAR = 24
 """Columns of the longest bar."""
@@ -48,12 +49,6 @@ def spent_lines(spent: Mapping[str, Any], *, ended: bool) -> list[str]:
     if spent["not_members"]:
         lines += paragraph(_strangers(spent["not_members"], ended=ended))
     return lines
-
-
-def micro_text(micro_usd: int) -> str:
-    """Micro-dollars in full: `$0.016145`, `-$0.009687`."""
-    sign = "-" if micro_usd < 0 else ""
-    return f"{sign}${abs(micro_usd) // 1_000_000:,}.{abs(micro_usd) % 1_000_000:06d}"
 
 
 def label_of(use: str) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bamboo.core.phrases import size
-from cli.views.quantities import columns, rate, usd
+from bamboo.quantities import rate, usd
+from cli.views.columns import columns
 
 
 def status_text(body: Mapping[str, Any]) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bamboo.quantities import count, duration
 from cli.market import HOUR_S, Replayed
 from cli.progress import TraceNow
-from cli.views.quantities import count, duration
 
 
 def trace_text(played: Replayed) -> str:

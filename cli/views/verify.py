@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.views.quantities import count
+from bamboo.quantities import count
 
 
 def verify_text(run: str, body: Mapping[str, Any]) -> str:

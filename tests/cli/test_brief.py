@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bamboo.checkpoint.initial import Weights
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
+from bamboo.quantities import rate
 from bamboo.sim.trace import Trace
 from cli.finish import receipt_body, with_taken
 from cli.market import Replayed, TraceTerms
@@ -21,7 +22,6 @@ from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from cli.views.node_names import short_names, with_short_names
 from cli.views.preemption import short_preemption_line
-from cli.views.quantities import rate
 from tests.cli.test_planning import JOB, plan
 from tests.cli.test_views import START_S, bill, in_the_middle
 from tests.core import test_emergency as emergencies

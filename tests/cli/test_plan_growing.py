@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.quantities import duration, rate, usd
 from cli import wiring
 from cli.hazards import rate_of
 from cli.main import run
-from cli.views.quantities import duration, rate, usd
 from tests.cli.facts import seen
 from tests.cli.on_paper import body_of, in_folder, refused, sets
 

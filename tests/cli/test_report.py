@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.quantities import micro_text, rate, usd
 from bamboo.telemetry.schema import MetricRecord
 from cli import main, runs
 from cli.pictures.report import INKS, pictures_of
 from cli.report import report_of
 from cli.run_cost import cost_of_run
-from cli.views.quantities import rate, usd
 from cli.views.report import figures_of, report_html
 from cli.views.report_style import STYLE
-from cli.views.spent import micro_text
 from tests.cli.test_reading import folder_of, home, live, write_steps
 from tests.cli.test_spent import KEPT, cloud_log
 from tests.cli.world import START_S, World, caught_up, job, joined, lost, step

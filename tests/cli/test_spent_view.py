@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from cli.views.spent import BAR, bar, micro_text, spent_lines
+from bamboo.quantities import micro_text
+from cli.views.spent import BAR, bar, spent_lines
 
 BESIDE: dict[str, Any] = {
     "coordinator_micro_usd": 100,

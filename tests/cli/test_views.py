@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from bamboo import quantities
 from bamboo.core.phrases import size
 from bamboo.core.state import Outcome
 from cli.finish import receipt_body
 from cli.money import bill
 from cli.progress import Preemption, Progress, status_body
-from cli.views import quantities
+from cli.views import columns
 from cli.views.live import decision_line, screen, step_line
 from cli.views.logs import log_line
 from cli.views.preemption import preemption_line
@@ -287,5 +288,5 @@ def test_quantities() -> None:
     assert [quantities.rate(v) for v in (0.0, 61.94, 12345.6)] == ["0.0", "61.9", "12,346"]
     assert quantities.count(1, "node") == "1 node"
     assert quantities.count(2, "loss", "losses") == "2 losses"
-    assert quantities.columns([]) == []
-    assert quantities.fold("a\n  one two three\n", width=12) == "a\n  one two\n    three"
+    assert columns.columns([]) == []
+    assert columns.fold("a\n  one two three\n", width=12) == "a\n  one two\n    three"

@@ -1,5 +1,4 @@
-"""Quantities as short text, each in one form everywhere: time, money, rates; for bytes there is
-`bamboo.core.phrases.size`."""
+"""Text in columns and paragraphs, for a terminal of any width."""
 
 import textwrap
 from collections.abc import Sequence
@@ -8,56 +7,6 @@ from cli.echo import terminal_width
 
 WIDTH = 100
 """Columns that paragraphs are wrapped to, unless the terminal is narrower."""
-
-
-def duration(seconds: float) -> str:
-    """`37 ms`, `4.2 s`, `3 min 05 s`, `2 h 07 min`."""
-    if seconds < 1:
-        return milliseconds(seconds)
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def clock(seconds: float) -> str:
-    """`0:42`, `12:05`, `1:02:03`: for a column that must not jump."""
-    whole = max(0, round(seconds))
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d}"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
-
-
-def usd(amount: float) -> str:
-    """Dollars with as many digits as the amount needs: `$0.0042`, `$1.37`, `$1,204.10`."""
-    if amount == 0 or abs(amount) >= 1:
-        return f"${amount:,.2f}"
-    return f"${amount:.4f}"
-
-
-def rate(value: float) -> str:
-    """A count per something, with thousands separated: `12,345`; small ones keep a digit."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}"
-
-
-def number(value: float) -> str:
-    """A number of any kind: whole ones whole, small ones with three digits."""
-    if value == round(value):
-        return f"{value:,.0f}"
-    return rate(value) if abs(value) >= 10 else f"{value:.3g}"
-
-
-def milliseconds(seconds: float) -> str:
-    """`41 ms`, `0.4 ms`."""
-    value = seconds * 1000
-    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 node`, `3 nodes`; `plural` where an s is not enough."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def paragraph(text: str, *, indent: int = 2, width: int | None = None) -> list[str]:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.views import quantities
-from cli.views.quantities import columns, fitting, fold, paragraph
+from cli.views import columns as tables
+from cli.views.columns import columns, fitting, fold, paragraph
 
 ROWS = (
     ("type", "zones", "price", "worth"),
@@ -52,5 +52,5 @@ def test_a_paragraph_is_as_wide_as_the_terminal_and_no_wider_than_can_be_read(
 ) -> None:
     words_of_300 = "ab " * 100
     for columns_there, widest in ((None, 100), (60, 60), (200, 100)):
-        monkeypatch.setattr(quantities, "terminal_width", lambda there=columns_there: there)
+        monkeypatch.setattr(tables, "terminal_width", lambda there=columns_there: there)
         assert max(map(len, paragraph(words_of_300))) == widest
