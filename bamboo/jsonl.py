@@ -129,3 +129,13 @@ def _ends_with_newline(path: Path) -> bool:
             return True
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off an unfinished last line, whose writer is dead. The call that it would have announced
+    was never made."""
+    if path.exists():
+        text = path.read_bytes()
+        whole = text.rfind(b"\n") + 1
+        if whole < len(text):
+            os.truncate(path, whole)

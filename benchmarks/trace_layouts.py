@@ -35,8 +35,7 @@ from bamboo.topology.model_layout import equal_shares
 from benchmarks.options import more_than_zero, parsed, trace_file
 from benchmarks.report import command_of, write_result
 from benchmarks.trace_replay import CONSTANTS_S, INTERVALS, JOB, MAIN
-from cli.market_options import MarketAsked
-from cli.markets import MarketOptions
+from cli.markets import MarketAsked, MarketOptions
 from cli.simulating import prepare
 
 BASE_MS = 40.0

@@ -12,7 +12,7 @@ from bamboo.errors import InputError, StoreNotReached, StoreUnavailable
 from bamboo.ports import Store
 from cli import background, lock, sites, wiring
 from cli.outage import THEIR_STORE_AWAY_S
-from cli.ports import Screen
+from cli.run_ports import Screen
 from cli.run_status import store_may_answer
 from cli.runs import RunFolder
 from cli.watching import Watcher

@@ -18,9 +18,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_to_json
 from bamboo.coord.follow import Follower
 from bamboo.core.state import Outcome, Phase, initial_state
+from bamboo.disk import full_disk
 from bamboo.errors import (
     BambooError,
     BooksUnwritable,
@@ -36,20 +38,23 @@ from cli.begun import Begun
 from cli.bill_log import rented_in
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
-from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt, with_taken
+from cli.final_state import save_manifest
 from cli.launcher import Launcher
 from cli.market import Market, replayed
 from cli.money import bill
-from cli.ports import Fleet, Ports, Screen
-from cli.run_status import begun_progress, last_sign_of_life_s
+from cli.parts import last_sign_of_life_s
+from cli.ports import Fleet, Ports
+from cli.progress import Progress
+from cli.receipt import receipt_body, save_receipt, with_taken
+from cli.run_ports import Screen
+from cli.run_status import begun_progress
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
 from cli.site import Site
 from cli.spending import spending_of
-from cli.terms import terms_kept, terms_of
+from cli.terms import Terms, terms_kept, terms_of
 from cli.wire_keys import transport_keys
-from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
@@ -399,3 +404,30 @@ class _Attempt:
         body |= {"troubles": list(self._troubles), **terms_kept(self._folder, terms, body["step"])}
         save_receipt(self._folder, body)
         return body
+
+
+def keep_stopped(
+    folder: RunFolder, progress: Progress, terms: Terms, receipt: dict[str, Any]
+) -> str:
+    """Make the final state of a stopped run a checkpoint, so that `bamboo resume` repeats no step,
+    and name it in the receipt. Returns what went wrong, or "". A run with no steps left gets no
+    checkpoint, and one that exists already stays."""
+    stopped = progress.outcome in (Outcome.STOPPED, Outcome.BUDGET)
+    if not stopped or not folder.final_manifest.exists() or progress.steps_done >= progress.steps:
+        return ""
+    if receipt["newest_checkpoint"] == progress.steps_done:
+        return ""
+    try:
+        receipt["newest_checkpoint"] = keep_final(
+            wiring.checkpoints_of(folder, terms.job),
+            folder.final,
+            run=folder.id,
+            semantic_hash=terms.strategy.semantics.hash_at,
+            stages=progress.state.grid.stages,
+            generation=progress.state.era,
+            layers=terms.layers,
+            now_s=progress.now_s,
+        )
+    except (InputError, StorageUnavailable) as error:
+        return f"the state of the stop could not be kept as a checkpoint: {error}"
+    return ""

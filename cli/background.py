@@ -12,7 +12,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,8 @@ from bamboo.new_files import open_to_append
 from cli import attempt, lock
 from cli.begun import Begun
 from cli.lock import Lock
+from cli.run_ports import Screen
 from cli.runs import RunFolder
-from cli.screen import PlainScreen, end_text
 from cli.signals import Interrupts
 
 READY_DEADLINE_S = 180.0
@@ -86,8 +86,18 @@ def keep(folder: RunFolder) -> bool:
     return True
 
 
-def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
-    """Lead the run as its launcher in the background. Returns the exit status."""
+def live(
+    folder: RunFolder,
+    begun: Begun,
+    *,
+    screen: Screen,
+    end_text: Callable[[Mapping[str, Any]], str],
+    lock_fd: int,
+    ready_fd: int,
+    fresh: bool,
+) -> int:
+    """Lead the run as its launcher in the background. `end_text` says a receipt in words. Returns
+    the exit status."""
     held = Lock(lock_fd)
     os.set_inheritable(ready_fd, False)
     told = False
@@ -103,7 +113,7 @@ def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh:
     lead: Callable[..., dict[str, Any] | None] = attempt.take_up
     if fresh:
         lead = partial(attempt.launch, begun=begun)
-    screen, interrupts = PlainScreen(verbose=True), Interrupts(detached=True)
+    interrupts = Interrupts(detached=True)
     try:
         body = lead(folder, screen, interrupts, ready=lambda: tell({"ok": True}))
     except BambooError as error:
@@ -115,7 +125,7 @@ def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh:
         held.close()
         return 0
     tell({"error": body["sentence"], "exit_code": body["exit_code"]})
-    screen.note(end_text(body, verbose=True))
+    screen.note(end_text(body))
     held.close()
     return int(body["exit_code"])
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bamboo.jsonl import WaitingWriter
+from bamboo.jsonl import WaitingWriter, drop_torn_line
 from bamboo.telemetry.reader import read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
-from cli.market import Seated
 from cli.progress import Progress
 from cli.runs import RunFolder
-from cloud.intents import drop_torn_line
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
 """The event written before the launcher asks for a listed preemption."""
@@ -35,6 +33,15 @@ FINISHED = "NodeFinished"
 """The decision that a member has written its part of the final state."""
 PART = "part"
 """The field of an event that says which part of the run it is of; absent in the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seated:
+    """An instance has taken a seat, which the trace had lost `lost_before` times by then."""
+
+    seat: int
+    lost_before: int
+    instance: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

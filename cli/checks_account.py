@@ -20,10 +20,10 @@ from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PriceSource
 from cli import wiring
 from cli.account_ready import check_bucket_for_account
+from cli.bought import markets_of
 from cli.checks_here import MOST_SKEW_S
 from cli.doctor import Check, Finding, Result
 from cli.instances import LAUNCH_TEMPLATE, ec2_settings
-from cli.planning import markets_of
 from cloud.ec2.account import SPOT_ROLE, Ec2Account
 from cloud.provider import LaunchSpec, Pool
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from bamboo.config.tree import JobConfig
 from bamboo.core.phrases import size
+from bamboo.disk import ROOM_BYTES, free_bytes
 from cli import runs, wiring
 from cli.disk_space import unwritable
 from cli.doctor import Check, Finding, Result
 from cli.machine import need_of
 from cloud.local import limits
 from cloud.local.reach import loopback_trouble
-from cloud.local.room import ROOM_BYTES, free_bytes
 
 LEAST_BYTES = 5 << 30
 """Room for final states, checkpoints and logs of a run or two."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
+from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import Part, auxiliary_parts, auxiliary_usd_per_hour, extras_of
@@ -34,11 +35,10 @@ from bamboo.planner.zones import RESTART_S
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from cli.advised import advised, hopeless_of
-from cli.bar import Bar, Told
 from cli.intervals import given_every, put_usd
 from cli.outcomes import MarketTerms, Row, market_terms, outcomes, row_of
-from cli.planning import nodes_of
 from cli.pricing import Offers, TimesAsked, offers_of
+from cli.told import Bar, Told
 
 PARTS = 2
 """Processes that search the offers: a fixed number, so the answer depends on no machine."""

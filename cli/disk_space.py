@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 from bamboo.core.phrases import size
+from bamboo.disk import ROOM_BYTES, free_bytes, full_disk
 from bamboo.errors import BooksUnwritable, InputError
 from cli.runs import RunFolder, is_detached
-from cloud.local.room import ROOM_BYTES, free_bytes, full_disk
 
 
 def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAMBOO_HOME") -> None:

@@ -23,7 +23,7 @@ from bamboo.checkpoint.initial import (
 )
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from cli import finish, runs, wiring
+from cli import final_state, runs, wiring
 from cli.run_status import job_of, strategy_of
 from cli.runs import RunFolder
 
@@ -132,7 +132,7 @@ def _in_order(name: str) -> tuple[int, str]:
 def _files(job: JobConfig, source: Source) -> Iterator[tuple[list[Path], str, int]]:
     """The files of that state, the run and its number of steps, until the block ends."""
     folder = source.folder
-    if why := finish.wrong_with_final(folder, step=source.step):
+    if why := final_state.wrong_with_final(folder, step=source.step):
         if source.step is None:
             there = steps(wiring.checkpoints_of(folder, job_of(folder)))
             remedy = "take another run"

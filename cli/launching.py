@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from bamboo.checkpoint.initial import Weights
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
+from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists, StorageUnavailable
 from bamboo.ids import RunId, run_id
@@ -31,15 +32,14 @@ from cli import attempt, initial, lock, runs, wiring
 from cli.account_ready import check_account, check_free
 from cli.begun import Begun
 from cli.budget import refuse_beyond, refuse_too_few_instances
-from cli.echo import note
 from cli.lock import Lock
 from cli.machine import refuse_too_small, refuse_unfit
 from cli.market import Replayed, settle
 from cli.modelled import look_at
-from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
-from cli.ports import Screen
+from cli.planning import Planned, cheapest_pool, plan_job
 from cli.prices import refresh_for_launch
 from cli.profiling import seen_of
+from cli.run_ports import Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
@@ -87,10 +87,11 @@ def prepare(
     strategy: Path | None = None,
     gpu: str | None = None,
     begun: Begun | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Prepared:
     """Check everything that can be checked before a start. `strategy` is the file that places the
-    job. `gpu` is for a dry run only, see `look_at`; `begun` as in `plan_again`. Raises InputError,
-    RunExists."""
+    job. `gpu` is for a dry run only, see `look_at`; `begun` as in `plan_again`; `note` is told what
+    takes a while. Raises InputError, RunExists."""
     if gpu is not None and not dry_run:
         raise InputError(
             "--gpu models the times of a plan, and a launch looks at every layer; add --dry-run, "

@@ -33,8 +33,8 @@ from bamboo.ports import Store
 from cli.books import DUTY, WORK, Booked
 from cli.busy import busy_of, busy_to_the_end
 from cli.money import Rented, bill
-from cli.ports import Books
 from cli.progress import Progress
+from cli.run_ports import Books
 from cli.store_records import Hearing
 
 WORK_EVERY_S = 60.0

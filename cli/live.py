@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
 from cli import lock, wiring
 from cli.run_status import store_may_answer
 from cli.runs import RunFolder
+
+if TYPE_CHECKING:
+    from cloud.local.start import LocalCloud
 
 
 class StoreSilent(InputError):
@@ -37,3 +41,21 @@ def live_store(folder: RunFolder) -> Iterator[Store]:
             yield store
     except StoreUnavailable as error:
         raise StoreSilent(f"run {folder.id} does not answer: {error}") from error
+
+
+def has_site(folder: RunFolder) -> bool:
+    """Whether the run may still have a site: its endpoint says where."""
+    endpoint = folder.live_endpoint()
+    return endpoint is not None and ("cloud" in endpoint or "account" in endpoint)
+
+
+def local_cloud_of(folder: RunFolder) -> "LocalCloud":
+    """The local cloud of a live run. Raises InputError when the run has no endpoint."""
+    endpoint = folder.live_endpoint()
+    if endpoint is None or "cloud" not in endpoint:
+        raise InputError(
+            f"run {folder.id} has no local cloud: its launcher ended before there was one, and "
+            f"nothing of it runs; `bamboo resume {folder.id}` starts it, its logs are in "
+            f"{folder.path}"
+        )
+    return wiring.local_cloud(endpoint["cloud"])

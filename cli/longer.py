@@ -18,7 +18,7 @@ from bamboo.errors import InputError
 from bamboo.ports import ObjectStore
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.strategy import Semantics
-from cli import finish
+from cli import final_state
 from cli.runs import RunFolder
 
 RATE_KEYS = ("learning_rate", "warmup_steps", "final_learning_rate")
@@ -90,7 +90,7 @@ def stages_to_keep(
     _, why = examine(objects, done, run=folder.id, semantic_hash=semantic_hash, layers=layers)
     if not why:
         return 0
-    lacking = finish.wrong_with_final(folder, step=done)
+    lacking = final_state.wrong_with_final(folder, step=done)
     if not lacking:
         return sum(1 for _ in folder.final.glob("stage-*.safetensors"))
     raise InputError(

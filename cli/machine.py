@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 
 from bamboo.checkpoint.initial import INIT_FOLDER
+from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.workload import STATE_FLOATS
 from cli.disk_space import refuse_without_room
-from cli.planning import Planned, nodes_of
+from cli.planning import Planned
 from cloud.local import limits
 from cloud.local.limits import Need
 from cloud.local.reach import loopback_trouble

@@ -19,11 +19,12 @@ from bamboo.core.state import Phase, State
 from bamboo.errors import InputError
 from bamboo.sim.replay import SeatEvent, replay
 from bamboo.sim.trace import Trace, read_trace
+from cli.books import Seated
+from cli.markets import check_time_scale
 from cli.money import Rented
 from cli.progress import TraceNow
 
 HOUR_S = 3600.0
-MOST_TIME_SCALE = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +78,6 @@ def replayed(path: Path, terms: TraceTerms) -> Replayed:
     trace = read_trace(path)
     events = replay(trace, seats=terms.max_nodes, time_scale=1.0)
     return Replayed(terms=terms, trace=trace, events=events)
-
-
-def check_time_scale(time_scale: float) -> None:
-    """Raise InputError for a scale that no trace can be played with."""
-    if not 1 / MOST_TIME_SCALE <= time_scale <= MOST_TIME_SCALE:
-        raise InputError(
-            f"--time-scale {time_scale:g} plays nothing; give one from {1 / MOST_TIME_SCALE:g} to "
-            f"{MOST_TIME_SCALE:g}, such as 60"
-        )
 
 
 def settle(
@@ -181,15 +173,6 @@ class TraceClock:
         """Seconds of the trace at `now_s`."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         return self._trace_s + passed_s * self._rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seated:
-    """An instance has taken a seat, which the trace had lost `lost_before` times by then."""
-
-    seat: int
-    lost_before: int
-    instance: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from bamboo.errors import InputError
 from bamboo.sim.market_presets import PRESETS, preset
 from bamboo.sim.synth import BACK_S, Market, fit, hazard_market, spread, synthesise
 from bamboo.sim.trace import LONGEST_S, MOST_EVENTS, MOST_NODES, Trace, read_trace
+from bamboo.sim.world import Terms
 
 HOUR_S = 3600.0
 NODES = 16
@@ -119,3 +120,34 @@ def _by_hazard(options: MarketOptions, nodes: int, zones: tuple[str, ...]) -> Ma
     return hazard_market(
         nodes=nodes, preemptions_per_node_hour=hazard, bulk=bulk, zones=zones, back_s=back_s
     )
+
+
+MOST_TIME_SCALE = 1e6
+
+
+def check_time_scale(time_scale: float) -> None:
+    """Raise InputError for a scale that no trace can be played with."""
+    if not 1 / MOST_TIME_SCALE <= time_scale <= MOST_TIME_SCALE:
+        raise InputError(
+            f"--time-scale {time_scale:g} plays nothing; give one from {1 / MOST_TIME_SCALE:g} to "
+            f"{MOST_TIME_SCALE:g}, such as 60"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketAsked:
+    """The market of a simulation as the command line asks for it."""
+
+    trace: Path | None
+    options: MarketOptions
+    hours: float | None
+    times: int
+    time_scale: float
+    prices: Path | None
+    """None: the catalogue's prices in the zones of the plan."""
+    terms: Terms
+    far_ms: float | None
+    """Between zones; None: as within one."""
+    far_gbps: float | None
+    far_pairs: tuple[str, ...]
+    """Between two zones, each as `A,B=GBPS[,MS]`."""

@@ -10,25 +10,21 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-import click
-
 from bamboo.config.catalogue import load_catalogue, load_gpus
 from bamboo.config.resolve import batch_shape, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.catalogue import Catalogue, InstanceType
-from bamboo.planner.gpus import Gpu
+from bamboo.planner.gpus import OWN, Gpu
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiled import Profile, profiled_workload
 from bamboo.planner.workload import Workload
 from cli import wiring
-from cli.bar import Told
 from cli.planning import cheapest_pool
 from cli.profiling import kept_profile, seen_of, shaped_work
+from cli.told import Told
 from cli.workload import MODELLED, Modelled
 
-OWN = "its own"
-"""The GPU of the job's instance type, whatever that is."""
 FLOW_GBPS = 5.0
 """The most that one connection between two instances carries outside a placement group (AWS)."""
 GIB = 2**30
@@ -38,29 +34,6 @@ PASSES = 2
 """Forwards and backwards of every layer that a look at a model does at least."""
 FLOPS_PER_THREAD = 50e9
 """FLOP/s of fp32 products, assumed of any CPU thread, only to estimate minutes."""
-
-
-class _GpuName(click.ParamType[str]):
-    """A GPU's name in the table. A job file after a bare `--gpu` is read as one, and rejected."""
-
-    name = "gpu"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value == OWN:
-            return OWN
-        if str(value).endswith(".toml"):
-            self.fail(f"{value} is no GPU: write the job file before --gpu", param, ctx)
-        return load_gpus().find(str(value)).name
-
-
-gpu_option = click.option(
-    "--gpu",
-    is_flag=False,
-    flag_value=OWN,
-    type=_GpuName(),
-    metavar="[NAME]",
-    help="Model the times for the GPU of the job's instance type: no layer is built or run here.",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

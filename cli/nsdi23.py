@@ -17,8 +17,7 @@ from bamboo.sim.nsdi23 import HOUR_S, MODELS, TRACE_HOURS, PublishedRun, play, p
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
 from cli.echo import progress_is_hidden
-from cli.market_options import MarketAsked
-from cli.markets import check_seed
+from cli.markets import MarketAsked, check_seed
 
 FIGURES = (
     "preemptions",

@@ -29,13 +29,13 @@ from bamboo.planner.resized import Resized, least_operation_s, resized
 from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
-from cli.bar import Bar, Told, no_bar
 from cli.hazards import rate_of
 from cli.initial import begin_with
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.settling import grid_of
 from cli.strategies import Given
+from cli.told import Bar, Told, no_bar
 from cli.workload import (
     MODELLED,
     Modelled,

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from bamboo.jsonl import LineWriter
+from bamboo.jsonl import LineWriter, drop_torn_line
+from bamboo.ports import Store
 from cli.bill_log import read_bill_log
 from cli.runs import Part, RunFolder, part_of
-from cloud.intents import drop_torn_line
 
 
 def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:
@@ -86,3 +86,12 @@ def _written_by_the_living(folder: RunFolder) -> Iterator[Path]:
 def _free(parts: Path) -> Path:
     taken = {path.name for path in parts.iterdir()} if parts.exists() else set()
     return parts / next(str(n) for n in range(1, len(taken) + 2) if str(n) not in taken)
+
+
+def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
+    """When a run was last seen whose end was not recorded, in Unix time. It cost nothing after
+    that."""
+    told_s = [float(record["t"]) for record in read_bill_log(folder.cloud)]
+    _, leases = store.leases()
+    beaten_s = (lease.beaten_at_s for lease in leases.values())
+    return max([folder.resolved.stat().st_mtime, *told_s, *beaten_s])

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bamboo.config.catalogue import load_catalogue, load_gpus
+from bamboo.config.catalogue import load_catalogue
 from bamboo.config.policy import policy_of
-from bamboo.config.resolve import batch_shape, nodes_at_begin
+from bamboo.config.resolve import batch_shape, nodes_at_begin, nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime, Policy
 from bamboo.errors import InputError
@@ -28,6 +28,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
+from cli.bought import markets_of, speeds_of
 from cli.hazards import rate_of
 from cli.instances import run_settings
 from cli.intervals import Kept, given_every, kept_by, put_usd, with_interval
@@ -320,33 +321,6 @@ def _offers(job: JobConfig, catalogue: Catalogue) -> tuple[Offer, ...]:
         for zone, price in _prices_on(market, job, catalogue, name).items()
     ]
     return cheapest_first(offers, job.cloud.zones)
-
-
-def speeds_of(job: JobConfig, catalogue: Catalogue) -> dict[str, float]:
-    """How fast the job's instance types are relative to the first of them, by the published figures
-    of their GPUs. All are equal where the table lacks one of them, or the job prefers by price
-    alone."""
-    if job.cloud.prefer == "price":
-        return dict.fromkeys(job.cloud.instance_types, 1.0)
-    table, precision = load_gpus(), job.train.precision
-    kinds = [catalogue.find(name) for name in job.cloud.instance_types]
-    try:
-        flops = [table.of(k.gpu, k.gpu_memory_gib).tflops(precision) * k.gpus for k in kinds]
-    except InputError:
-        flops = [1.0] * len(kinds)
-    return {kind.name: speed / flops[0] for kind, speed in zip(kinds, flops, strict=True)}
-
-
-def markets_of(job: JobConfig) -> tuple[Market, ...]:
-    """The markets to buy on: anchors are on demand, whatever the others are."""
-    market = Market(job.cloud.market)
-    return (market, Market.ON_DEMAND) if job.cloud.anchors else (market,)
-
-
-def nodes_of(job: JobConfig) -> int:
-    """How many nodes a run keeps if the cloud has them: the largest grid, and standbys."""
-    cluster = job.cluster
-    return cluster.max_pipelines * cluster.stages + cluster.standbys
 
 
 def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:

@@ -3,17 +3,14 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from bamboo.coord.follow import Decision
 from bamboo.core.events import Event
 from bamboo.core.state import State
 from bamboo.ids import InstanceId
 from bamboo.ports import Store
-from bamboo.telemetry.samples import SamplesRecord
-from bamboo.telemetry.schema import MetricRecord
 from cli.money import Rented
-from cli.progress import Progress
+from cli.run_ports import Books, Screen
 
 
 class Fleet(Protocol):
@@ -41,33 +38,6 @@ class Fleet(Protocol):
 
     def alive(self) -> bool:
         """Whether the cloud answers at all."""
-
-
-class Screen(Protocol):
-    """Where progress is shown; it never blocks."""
-
-    def decided(self, progress: Progress, decision: Decision) -> None: ...
-
-    def stepped(self, progress: Progress) -> None: ...
-
-    def turned(self, progress: Progress) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def detail(self, text: str) -> None:
-        """A line that is shown only where every detail was asked for."""
-
-
-class Books(Protocol):
-    """Where records are kept while the run goes on."""
-
-    def metric(self, record: MetricRecord) -> None: ...
-
-    def samples(self, record: SamplesRecord) -> None: ...
-
-    def event(
-        self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]
-    ) -> None: ...
 
 
 class Append(Protocol):

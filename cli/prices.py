@@ -10,13 +10,13 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bamboo.asked_files import write_new
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.errors import BambooError, InputError
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.quota import CODES
 from bamboo.planner.refreshed import catalogue_json, no_prices, refreshed
 from bamboo.ports import PriceSource
-from cli.new_file import write_new
 
 PRESENT_S = 3600.0
 """Prices that were read less than this ago count as present."""

@@ -26,12 +26,12 @@ from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO
-from cli.bar import Told
 from cli.hazards import rates_in
 from cli.modelled import counted_words, on_type
 from cli.planning import plan_job, zone_prices
 from cli.profiling import Wanted, profile_job, seen_of, shaped_work
 from cli.settling import grid_of
+from cli.told import Told
 from cli.workload import cuts_by_flops
 
 GIVEN = "given with --samples-per-s"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo import __version__
+from bamboo.asked_files import write_new
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.load import load_job
 from bamboo.config.resolve import batch_shape, semantics
@@ -30,10 +31,9 @@ from bamboo.planner.shaped import gpt_profile
 from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest
 from cli import wiring
-from cli.bar import Told
 from cli.begun import Begun
-from cli.new_file import write_new
 from cli.runs import home
+from cli.told import Told
 from cli.workload import PROFILED
 
 FOLDER = "profiles"

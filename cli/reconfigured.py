@@ -6,12 +6,14 @@ number of steps that a restore cost is also read from the steps seen finished, f
 which no node was left to report it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bamboo.core import events
-from bamboo.core.phrases import grid_words, why_words
+from bamboo.core.phrases import grid_words, size, why_words
 from bamboo.core.state import State
+from bamboo.quantities import count, duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +84,14 @@ def reconfigured_by(
         sent_bytes=sent,
         why=why_words(reconfiguration.why, after.grid),
     )
+
+
+def reconfigured_line(body: Mapping[str, Any]) -> str:
+    """`2 x 4, on from step 31: there are nodes for 2 x 4; 9.4 MiB sent, it took 300 ms`."""
+    where = f"step {body['step']}"
+    if body["checkpoint"]:
+        where = f"the checkpoint of step {body['step']}" if body["step"] else "the beginning"
+        where += f", {count(body['steps_again'], 'step')} done again"
+    sent = f"{size(body['sent_bytes'])} sent" if body["sent_bytes"] else "nothing had to be sent"
+    stood = duration(body["took_s"])
+    return f"{body['grid']}, on from {where}: {body['why']}; {sent}, it took {stood}"

@@ -17,14 +17,14 @@ from typing import Any
 from bamboo.errors import BambooError, InputError
 from bamboo.telemetry.reader import read_metrics
 from bamboo.telemetry.schema import MetricRecord
-from cli.finish import receipt_body
 from cli.live import live_store
 from cli.money import Rented, bill
+from cli.receipt import receipt_body
+from cli.reconfigured import reconfigured_line
 from cli.run_cost import NOT_TOLD, cost_of_run
 from cli.run_status import LOST, job_of, progress_from_store, status_of
 from cli.runs import RunFolder, parts_before, started_at_s
 from cli.spent import rented_of
-from cli.views.receipt import reconfigured_line
 
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")

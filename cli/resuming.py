@@ -24,14 +24,14 @@ from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
-from cli import attempt, initial, lock, longer, named_store, parts, runs, sites, wiring
+from cli import attempt, initial, live, lock, longer, named_store, parts, runs, sites, wiring
 from cli.begun import Begun
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.lock import Lock
 from cli.machine import refuse_too_small, refuse_unfit
 from cli.money import bill
-from cli.ports import Screen
+from cli.run_ports import Screen
 from cli.run_status import begun_progress, catalogue_of, job_of, strategy_of
 from cli.runs import RunFolder
 from cli.semantics import differences, told
@@ -72,7 +72,7 @@ def settle(folder: RunFolder, screen: Screen) -> float:
     """
     _refuse_unless_over(folder)
     ended_s = parts.ended_at_s(folder)
-    if folder.receipt.exists() or not sites.has_site(folder):
+    if folder.receipt.exists() or not live.has_site(folder):
         return ended_s
     held = lock.take(folder)
     if held is None:
@@ -298,7 +298,7 @@ def _semantics_of(objects: ObjectStore, step: int) -> str | None:
 
 def _refuse_unless_over(folder: RunFolder) -> None:
     lock.refuse_while_led(folder)
-    if sites.has_site(folder):
+    if live.has_site(folder):
         site = sites.site_of(folder)
         if site.alive():
             raise InputError(

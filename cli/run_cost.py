@@ -14,14 +14,13 @@ from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_re
 from bamboo.errors import InputError, StoreRefused
 from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
 from bamboo.quantities import micro_text
-from cli import lock, sites
+from cli import live, lock
 from cli.live import StoreSilent, live_store
 from cli.parts import ended_at_s
 from cli.resizes import resizes_of
-from cli.run_status import job_of, status_by_books, status_of, store_is_gone
+from cli.run_status import job_of, promised, status_by_books, status_of, store_is_gone
 from cli.runs import RunFolder, part_of
 from cli.spent import spent_on
-from cli.terms import promised
 
 NOT_TOLD = "neither the cloud's log nor a ledger says where the money went"
 STALE_S = 15.0
@@ -84,7 +83,7 @@ def _is_lost(folder: RunFolder) -> bool:
         return False  # it is ending, and writes its receipt next
     endpoint, gone = folder.live_endpoint(), store_is_gone(folder)
     if endpoint is not None and "cloud" in endpoint and not gone:
-        cloud = sites.local_cloud_of(folder)
+        cloud = live.local_cloud_of(folder)
         gone = cloud.has_store and not cloud.alive()
     return gone and folder.cloud.exists() and not folder.starting()
 

@@ -6,6 +6,7 @@ together with its launcher. It is called `lost`, and its metrics say how far it 
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Follower, all_records
 from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.core.state import initial_state
+from bamboo.disk import full_disk
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import Store
@@ -23,7 +25,6 @@ from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from cli import lock, wiring
-from cli.bill_log import read_bill_log
 from cli.documents import REMEDY
 from cli.pause import with_kill_stamp
 from cli.progress import (
@@ -36,7 +37,6 @@ from cli.progress import (
 from cli.runs import RunFolder, is_detached, part_of, started_text
 from cli.stamps import kill_stamps_s
 from cli.store_records import Hearing
-from cloud.local.room import full_disk
 
 LOST = "lost"
 SILENT = "silent"
@@ -226,10 +226,7 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
     return status_body(progress) | {"phase": LOST, "sentence": sentence}
 
 
-def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
-    """When a run was last seen whose end was not recorded, in Unix time. It cost nothing after
-    that."""
-    told_s = [float(record["t"]) for record in read_bill_log(folder.cloud)]
-    _, leases = store.leases()
-    beaten_s = (lease.beaten_at_s for lease in leases.values())
-    return max([folder.resolved.stat().st_mtime, *told_s, *beaten_s])
+def promised(folder: RunFolder) -> Mapping[str, Any] | None:
+    """What the newest plan of a run promised; None in runs from before it was kept."""
+    body: Mapping[str, Any] = folder.read_json(folder.resolved)
+    return body.get("planned")

@@ -15,6 +15,7 @@ from rich.live import Live
 from bamboo.coord.follow import Decision
 from bamboo.core.events import NodeFailed
 from cli.echo import echo, terminal_width
+from cli.preemption_lines import preemption_line, short_preemption_line
 from cli.printable import printable
 from cli.progress import Progress
 from cli.views.brief import end_lines
@@ -27,7 +28,6 @@ from cli.views.live import (
     step_line,
     told_of,
 )
-from cli.views.preemption import preemption_line, short_preemption_line
 from cli.views.receipt import receipt_text, summary_text
 
 verbose_option = click.option(

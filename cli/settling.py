@@ -22,7 +22,13 @@ from bamboo.planner.profile import LayerFacts
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, Placement, Strategy
 from cli.strategies import Given, placed, refuse_another_training
-from cli.workload import by_layer, costs_of, layer_facts, semantics_of, workload_of
+from cli.workload import (
+    by_layer,
+    costs_of,
+    layer_facts,
+    semantics_of,
+    workload_of,
+)
 
 GIB = 2**30
 

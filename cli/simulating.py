@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bamboo.config.load import load_job
 from bamboo.config.policy import policy_of
+from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import Policy
 from bamboo.errors import InputError
@@ -26,14 +27,12 @@ from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.ways import OURS, SYSTEMS
-from cli.autoscaling import terms_of
 from cli.initial import begin_with
 from cli.intervals import given_every
-from cli.market import check_time_scale
-from cli.market_options import MarketAsked
-from cli.markets import check_hours, check_seed, made, market_of
+from cli.markets import MarketAsked, check_hours, check_seed, check_time_scale, made, market_of
 from cli.modelled import look_at
-from cli.planning import Planned, nodes_of, plan_job
+from cli.planning import Planned, plan_job
+from cli.scaler_terms import terms_of
 from cli.settling import grid_of
 from cli.strategies import placed, strategy_for
 from cli.zone_links import linked

@@ -8,20 +8,20 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
 from bamboo.config.tree import JobConfig
-from bamboo.errors import BambooError, InputError, StoreUnavailable
+from bamboo.errors import BambooError
 from bamboo.ids import ZoneId
 from bamboo.loading import interpreter
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
 from cli import wiring
 from cli.begun import Begun
-from cli.ports import Screen
+from cli.live import local_cloud_of
+from cli.run_ports import Screen
 from cli.runs import RunFolder, is_detached, part_of
 from cli.site import Site
 from cli.store_reference import named_store, store_of_job, store_url_of
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from cli.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
     from cloud.provider import Provider
-
-WIPE_DEADLINE_S = 2.0
 
 
 def start_site(
@@ -100,28 +98,6 @@ def site_of(folder: RunFolder) -> Site:
     return _account_site(folder, job_of(folder), str(endpoint["store_url"]), led=False)
 
 
-def has_site(folder: RunFolder) -> bool:
-    """Whether the run may still have a site: its endpoint says where."""
-    endpoint = folder.live_endpoint()
-    return endpoint is not None and ("cloud" in endpoint or "account" in endpoint)
-
-
-def local_cloud_of(folder: RunFolder) -> "LocalCloud":
-    """The local cloud of a live run. Raises InputError when the run has no endpoint."""
-    from cloud.local.config import Ready
-    from cloud.local.start import LocalCloud
-
-    endpoint = folder.live_endpoint()
-    if endpoint is None or "cloud" not in endpoint:
-        raise InputError(
-            f"run {folder.id} has no local cloud: its launcher ended before there was one, and "
-            f"nothing of it runs; `bamboo resume {folder.id}` starts it, its logs are in "
-            f"{folder.path}"
-        )
-    cloud = endpoint["cloud"]
-    return LocalCloud(Ready(**{field.name: cloud[field.name] for field in fields(Ready)}))
-
-
 def outlives_its_launcher(folder: RunFolder) -> bool:
     """Whether the run goes on without its launcher: a run in an account always does."""
     from cli.run_status import job_of
@@ -156,22 +132,6 @@ def store_left_by(folder: RunFolder, site: Site) -> Iterator[Store]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def wipe_store(cloud: "LocalCloud") -> None:
-    """Delete everything in a run's own store. Raises InputError where the run has none,
-    StoreUnavailable when it does not answer."""
-    import redis
-
-    if not cloud.has_store:
-        raise InputError("the store is not the run's own")
-    client = redis.Redis.from_url(cloud.store_url, socket_timeout=WIPE_DEADLINE_S)
-    try:
-        client.flushall()
-    except redis.RedisError as error:
-        raise StoreUnavailable(f"the store does not answer: {error}") from error
-    finally:
-        client.close()
-
-
 def run_fleet(
     folder: RunFolder,
     job: JobConfig,
@@ -184,9 +144,10 @@ def run_fleet(
     """The run's instances, through the EC2 code: against the endpoint of a local cloud, or in the
     account. What is seen in the account is recorded in the form in which a local cloud records what
     it does."""
+    from bamboo.config.resolve import nodes_of
+    from cli.bought import markets_of, speeds_of
     from cli.fleet import RunFleet
     from cli.instances import run_settings
-    from cli.planning import markets_of, nodes_of, speeds_of
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
     from cloud.local.start import LocalCloud
@@ -250,17 +211,6 @@ def former_fleet(
     )
 
 
-def bring_final(folder: RunFolder, job: JobConfig, *, stages: int) -> None:
-    """Fetch the final state of a run in an account into its folder; on this machine it is there
-    already. Raises InputError for a stage that is missing or damaged, StorageUnavailable,
-    OSError."""
-    if job.cloud.provider == "local":
-        return
-    from bamboo.checkpoint.run_files import fetch_final
-
-    fetch_final(_run_objects(folder, job), folder.final, stages=stages)
-
-
 def bring_logs(folder: RunFolder) -> None:
     """Fetch the logs of a run in an account into its folder; on this machine they are there
     already. Raises StorageUnavailable."""
@@ -282,7 +232,7 @@ def _local_cloud(
     spot_usd_per_hour: Mapping[str, Mapping[str, float]],
     begun: Begun | None,
 ) -> "LocalCloud":
-    from cli.planning import nodes_of
+    from bamboo.config.resolve import nodes_of
     from cloud.local.start import start_local_cloud
 
     named = named_store()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import State
 from bamboo.core.straggler import kept_beyond
@@ -20,7 +21,6 @@ from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
 from cli.money import Rented, bill
 from cli.overheads import beside_body, beside_of
-from cli.planning import nodes_of
 from cli.progress import Progress
 from cli.terms import Terms
 

@@ -20,7 +20,6 @@ from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from bamboo.quantities import count, usd
 from cli import terraform, wiring
-from cli.agreement import agreed
 from cli.ending import remove_left, runs_in_account
 from cli.terraform import Planned
 
@@ -38,11 +37,11 @@ def make_stack(
     chosen: Sequence[tuple[str, Any]],
     *,
     named: str,
-    yes: bool,
+    agree: Callable[[str], bool],
     note: Callable[[str], None],
 ) -> bool:
-    """Apply the stack with these values of its variables; False: the answer was no. `named` is the
-    bucket of the account file, "" for none. Raises InputError."""
+    """Apply the stack with these values of its variables; False: `agree` answered the question with
+    no. `named` is the bucket of the account file, "" for none. Raises InputError."""
     values = terraform.with_chosen(stack, chosen)
     _refuse_another(stack, values, named)
     for name, value in sorted(values.items()):
@@ -57,7 +56,7 @@ def make_stack(
             return True
         _show(planned, note)
         note(f"while it stands it bills {standing_costs()}")
-        if not agreed("Make it?", yes=yes):
+        if not agree("Make it?"):
             return False
         terraform.keep(stack, values)
         terraform.carry_out(stack, file, note=note)
@@ -69,7 +68,12 @@ def make_stack(
 
 
 def unmake_stack(
-    stack: Path, region: str, bucket: str, *, yes: bool, note: Callable[[str], None]
+    stack: Path,
+    region: str,
+    bucket: str,
+    *,
+    agree: Callable[[str], bool],
+    note: Callable[[str], None],
 ) -> bool:
     """Destroy the stack, with everything in its bucket. Without `bucket` the stack was not
     completed and has none. False: the answer was no. Raises InputError, also while a run has
@@ -96,7 +100,7 @@ def unmake_stack(
                 f"with s3://{bucket}: {count(len(held), 'file')} of runs, checkpoints among them, "
                 f"{sum(held.values()) / 1e9:.3g} GB"
             )
-        if not agreed("Destroy it?", yes=yes):
+        if not agree("Destroy it?"):
             return False
         # Terraform knows none of it. The stack has the boundary of the roles, which cannot be
         # deleted before them.

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
@@ -20,11 +18,6 @@ from cli.semantics import differences, told
 
 KEY = "strategy"
 """The key in a larger object, such as what `bamboo plan --json` prints."""
-strategy_option = click.option(
-    "--strategy",
-    type=click.Path(path_type=Path),
-    help="Grid, cut and redundancy from this file, of `bamboo plan --json`.",
-)
 PLACED = ("pipelines", "stages", "cut", "redundancy")
 """The keys of [cluster] that a strategy decides."""
 REMEDY = "write one anew: bamboo plan JOB --json > FILE"

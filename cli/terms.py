@@ -22,7 +22,7 @@ from cli import runs
 from cli.documents import REMEDY
 from cli.market import TraceTerms
 from cli.planning import Planned
-from cli.run_status import catalogue_of, job_of, strategy_of
+from cli.run_status import catalogue_of, job_of, promised, strategy_of
 from cli.runs import Part, RunFolder
 
 
@@ -140,12 +140,6 @@ def job_to_plan(folder: RunFolder) -> JobConfig:
     if not folder.read_json(folder.resolved).get("interval_is_open", False):
         return job
     return replace(job, checkpoint=replace(job.checkpoint, every_steps=AUTO))
-
-
-def promised(folder: RunFolder) -> Mapping[str, Any] | None:
-    """What the newest plan of a run promised; None in runs from before it was kept."""
-    body: Mapping[str, Any] = folder.read_json(folder.resolved)
-    return body.get("planned")
 
 
 def terms_kept(folder: RunFolder, terms: Terms, steps_done: int) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.ports import Store
 from cli.launcher import LEASES_EVERY_S
 from cli.pause import with_kill_stamp
-from cli.ports import Screen
 from cli.progress import (
     Progress,
     with_beat,
     with_decision,
     with_metric,
 )
+from cli.run_ports import Screen
 from cli.run_status import empty_progress, job_of
 from cli.runs import RunFolder, part_of
 from cli.stamps import kill_stamps_s

@@ -10,20 +10,19 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
 from cli.begun import Begun
-from cli.runs import RunFolder
 from cli.store_reference import SECRET_REFERENCE, store_url_of
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from bamboo.planner.profiled import Profile
     from cloud.ec2.run_roles import Ec2RunRoles
     from cloud.ec2.secrets import RunSecrets
+    from cloud.local.start import LocalCloud
     from cloud.provider import Provider
 
 WORKER_ENTRY = "cli.worker:run"
@@ -44,6 +44,16 @@ STARTS = "starts/"
 
 
 # ---------------------------------------------------------------- the store
+
+
+class Folder(Protocol):
+    """What is needed here of a run's folder."""
+
+    @property
+    def id(self) -> RunId: ...
+
+    @property
+    def path(self) -> Path: ...
 
 
 def check_external_store(url: str, run: RunId) -> None:
@@ -94,7 +104,7 @@ def driver(store: Store, me: str) -> "Driver":
     return join_run(store, me)[0]
 
 
-def checkpoints_of(folder: RunFolder, job: JobConfig) -> ObjectStore:
+def checkpoints_of(folder: Folder, job: JobConfig) -> ObjectStore:
     """Where a run keeps its checkpoints."""
     from bamboo.checkpoint.open import open_objects
 
@@ -102,7 +112,7 @@ def checkpoints_of(folder: RunFolder, job: JobConfig) -> ObjectStore:
     return open_objects(url, bucket=partial(bucket, region=job.cloud.region))
 
 
-def checkpoint_url(folder: RunFolder, job: JobConfig) -> str:
+def checkpoint_url(folder: Folder, job: JobConfig) -> str:
     """The address of what `checkpoints_of` opens."""
     from bamboo.checkpoint.open import checkpoint_url
 
@@ -342,3 +352,30 @@ def worker_starter(environment: Mapping[str, str]) -> WorkerStarter:
         entry=environment.get("BAMBOO_WORKER_ENTRY", WORKER_ENTRY),
         log=Path(environment["BAMBOO_LOG"]),
     )
+
+
+WIPE_DEADLINE_S = 2.0
+
+
+def local_cloud(told: Mapping[str, Any]) -> "LocalCloud":
+    """The local cloud that said this of itself when it was ready, as a run's endpoint keeps it."""
+    from cloud.local.config import Ready
+    from cloud.local.start import LocalCloud
+
+    return LocalCloud(Ready(**{field.name: told[field.name] for field in fields(Ready)}))
+
+
+def wipe_store(cloud: "LocalCloud") -> None:
+    """Delete everything in a run's own store. Raises InputError where the run has none,
+    StoreUnavailable when it does not answer."""
+    import redis
+
+    if not cloud.has_store:
+        raise InputError("the store is not the run's own")
+    client = redis.Redis.from_url(cloud.store_url, socket_timeout=WIPE_DEADLINE_S)
+    try:
+        client.flushall()
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"the store does not answer: {error}") from error
+    finally:
+        client.close()

@@ -7,7 +7,6 @@ and for a moment knows what the cloud does not show yet.
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from bamboo.errors import BooksUnwritable
 from bamboo.ids import InstanceId, RunId, ZoneId
-from bamboo.jsonl import LineWriter
+from bamboo.jsonl import LineWriter, drop_torn_line
 from cloud.provider import InstanceState, Launched, LaunchSpec, Market, Observed, Pool
 
 ALL_GONE = "all-gone"
@@ -145,16 +144,6 @@ def _observed(record: Mapping[str, Any], one: Mapping[str, Any]) -> Observed:
         token=str(record["token"]),
         interrupted=False,
     )
-
-
-def drop_torn_line(path: Path) -> None:
-    """Cut off an unfinished last line, whose writer is dead. The call that it would have announced
-    was never made."""
-    if path.exists():
-        text = path.read_bytes()
-        whole = text.rfind(b"\n") + 1
-        if whole < len(text):
-            os.truncate(path, whole)
 
 
 def read_intents(path: Path) -> tuple[Mapping[str, Any], ...]:

@@ -18,8 +18,7 @@ from typing import Any
 
 from bamboo.errors import BooksUnwritable
 from bamboo.ids import InstanceId, RunId
-from bamboo.jsonl import WaitingWriter
-from cloud.intents import drop_torn_line
+from bamboo.jsonl import WaitingWriter, drop_torn_line
 from cloud.log_records import INTERRUPTED, TERMINATED, end_record, seen_record, start_record
 from cloud.provider import (
     CloudRefused,

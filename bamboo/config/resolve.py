@@ -93,3 +93,9 @@ def semantics(
         segments=[asdict(segment) for segment in job.segments],
         init=job.weights,
     )
+
+
+def nodes_of(job: JobConfig) -> int:
+    """How many nodes a run keeps if the cloud has them: the largest grid, and standbys."""
+    cluster = job.cluster
+    return cluster.max_pipelines * cluster.stages + cluster.standbys

@@ -19,6 +19,8 @@ FP32, BF16 = "fp32", "bf16"
 LEAST_BF16 = (8, 0)
 """The compute capability from which a GPU has bf16."""
 UNMEASURED = "modelled, not yet measured on this card"
+OWN = "its own"
+"""The GPU of the job's instance type, whatever that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from bamboo.errors import BambooError, InputError, VerifyDiffers
 from cli import runs
 from cli.echo import echo, echo_result
 from cli.intervals import given_every
-from cli.overrides import overrides_option
+from cli.options.overrides import overrides_option
 from cli.swarm.check import Verdict
 from cli.swarm.draw import draw
 from cli.views.chaos import fault_line, verdict_line, verdict_lines

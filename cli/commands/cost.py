@@ -13,7 +13,7 @@ from cli.bar import bar
 from cli.costing import CostAsked
 from cli.echo import echo_result, terminal_width
 from cli.new_file import refuse_to_overwrite, write_new
-from cli.overrides import overrides_option
+from cli.options.overrides import overrides_option
 from cli.pictures.canvas import check_name
 from cli.pictures.options import options_svg
 from cli.pricing import TimesAsked

@@ -13,8 +13,8 @@ from cli.doctor import Check, body, examine, exit_code, text
 from cli.echo import echo_result
 from cli.ending import account_job
 from cli.leftovers import leftovers_check, places
+from cli.options.overrides import overrides_option
 from cli.orphans import account_regions, orphans_check
-from cli.overrides import overrides_option
 from cli.store_reference import named_store, store_of_job
 
 

@@ -1,7 +1,8 @@
 """`bamboo init`: make the stack in your account, and write what it has into the account file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,10 @@ import click
 from bamboo.config.account import account_defaults, account_file
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from cli.agreement import agreed
 from cli.echo import echo_result, note
 from cli.new_file import write_new
 from cli.stack import account_toml, cloud_of, read_outputs
-
-ONLY_ME = 0o600
 
 
 @click.command("init")
@@ -53,21 +53,22 @@ def command(
         raise InputError("--destroy takes no --var and no --here")
     if (make or destroy) and not Path(source).is_dir():
         raise InputError(f"{source} is no directory; give that of the stack, terraform/")
+    agree = partial(agreed, yes=yes)
     if destroy:
-        return _destroy(source, yes=yes, as_json=as_json)
+        return _destroy(source, agree, as_json=as_json)
     if make:
         from cli.standing import make_stack
 
         chosen = _chosen(pairs, here=here)
         named = "" if force else str(account_defaults().get("bucket", ""))
-        if not make_stack(Path(source), chosen, named=named, yes=yes, note=note):
+        if not make_stack(Path(source), chosen, named=named, agree=agree, note=note):
             note("nothing was made, and nothing is kept of what was chosen")
             return 1
     _write_down(cloud_of(read_outputs(source)), force=force, as_json=as_json)
     return 0
 
 
-def _destroy(source: str, *, yes: bool, as_json: bool) -> int:
+def _destroy(source: str, agree: Callable[[str], bool], *, as_json: bool) -> int:
     from cli.standing import unmake_stack
     from cli.terraform import with_chosen
 
@@ -77,12 +78,11 @@ def _destroy(source: str, *, yes: bool, as_json: bool) -> int:
     except InputError:  # a stack that was not completed has no outputs
         cloud = {"region": chosen.get("region", JobConfig().cloud.region), "bucket": ""}
     region, bucket = str(cloud["region"]), str(cloud["bucket"])
-    if not unmake_stack(Path(source), region, bucket, yes=yes, note=note):
+    if not unmake_stack(Path(source), region, bucket, agree=agree, note=note):
         note("nothing was destroyed")
         return 1
     path = account_file()
-    ours = path.exists() and not _differences(cloud, force=True)
-    if ours:  # otherwise it belongs to another stack
+    if ours := path.exists() and not _differences(cloud, force=True):  # else it is another stack's
         path.unlink()
     if as_json:
         echo_result(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
@@ -127,7 +127,7 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
                 f"{path.parent} cannot be made: {error.strerror}; "
                 "give another file with BAMBOO_CONFIG"
             ) from error
-        write_new(path, account_toml(cloud).encode(), force=there, mode=ONLY_ME)
+        write_new(path, account_toml(cloud).encode(), force=there, mode=0o600)
     if as_json:
         echo_result(json.dumps({"file": str(path), "written": written, "cloud": cloud}))
         return

@@ -9,14 +9,14 @@ import click
 
 from cli import background, initial, launching
 from cli.begun import Begun
-from cli.budget_options import limit_options
-from cli.echo import echo, echo_result
+from cli.echo import echo, echo_result, note
 from cli.launching import Prepared, TraceAsked
-from cli.modelled import gpu_option
-from cli.overrides import overrides_option
+from cli.options.budget import limit_options
+from cli.options.gpu import gpu_option
+from cli.options.overrides import overrides_option
+from cli.options.strategy import strategy_option
+from cli.options.trace import trace_options
 from cli.screen import detached_text, end_text, open_screen, verbose_option
-from cli.strategies import strategy_option
-from cli.trace_options import trace_options
 from cli.views.account import account_body, account_lines
 from cli.views.brief import plan_lines
 from cli.views.columns import paragraph
@@ -95,6 +95,7 @@ def command(
             strategy=strategy,
             gpu=gpu,
             begun=begun,
+            note=note,
         )
         if dry_run and as_json:
             body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)

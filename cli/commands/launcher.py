@@ -1,9 +1,12 @@
 """`bamboo launcher`: what `launch --detach` and `attach` start; people do not call it."""
 
+from functools import partial
+
 import click
 
 from cli import background, runs
 from cli.begun import Begun
+from cli.screen import PlainScreen, end_text
 
 
 @click.command("launcher", hidden=True)
@@ -16,4 +19,12 @@ def command(run: str, lock_fd: int, ready_fd: int, begun: str, fresh: bool) -> i
     """Lead a detached run."""
     folder = runs.find(runs.home(), run)
     with Begun.inherited(begun) as cloud:
-        return background.live(folder, cloud, lock_fd=lock_fd, ready_fd=ready_fd, fresh=fresh)
+        return background.live(
+            folder,
+            cloud,
+            screen=PlainScreen(verbose=True),
+            end_text=partial(end_text, verbose=True),
+            lock_fd=lock_fd,
+            ready_fd=ready_fd,
+            fresh=fresh,
+        )

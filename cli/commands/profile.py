@@ -8,7 +8,7 @@ import click
 
 from cli.bar import bar
 from cli.echo import echo_result
-from cli.overrides import overrides_option
+from cli.options.overrides import overrides_option
 from cli.profiling import Wanted, profile_job
 from cli.views.profile import profile_body, profile_text
 

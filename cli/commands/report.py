@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from bamboo import extras
-from cli import report_png, runs
+from cli import runs
 from cli.echo import echo
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
+from cli.pictures import report_png
 from cli.report import report_of
 from cli.views.report import report_body, report_html
 

@@ -8,9 +8,9 @@ import click
 
 from cli import launching, resuming, runs
 from cli.begun import Begun
-from cli.budget_options import limit_options
 from cli.commands.launch import plan_said
 from cli.echo import echo, echo_result
+from cli.options.budget import limit_options
 from cli.screen import PlainScreen, end_text, open_screen, verbose_option
 
 

@@ -13,14 +13,15 @@ from bamboo.sim.ways import SHORT
 from cli import nsdi23, simulating
 from cli.bar import bar
 from cli.echo import echo_result
-from cli.market_options import MarketAsked, market_options
-from cli.modelled import gpu_option
+from cli.markets import MarketAsked
 from cli.new_file import refuse_to_overwrite, write_new
-from cli.overrides import overrides_option
+from cli.options.gpu import gpu_option
+from cli.options.market import market_options
+from cli.options.overrides import overrides_option
+from cli.options.strategy import strategy_option
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
 from cli.restarts import restarts_of
-from cli.strategies import strategy_option
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 from bamboo.errors import InputError, VerifyDiffers
-from cli import finish, lock, runs, wiring
+from cli import final_state, lock, runs, wiring
 from cli.decisions import check_decisions
 from cli.echo import echo, echo_result
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
@@ -73,7 +73,7 @@ def _check_ended(folder: runs.RunFolder) -> None:
     _check_receipt(folder)
     receipt = folder.read_json(folder.receipt)
     outcome = receipt["outcome"]
-    if why := finish.bring_late(folder, receipt):
+    if why := final_state.bring_late(folder, receipt):
         raise InputError(f"run {folder.id} ended {outcome}: {why}")
     if folder.final_manifest.exists():
         return

@@ -19,7 +19,7 @@ from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
-from cli import lock, runs, sites
+from cli import live, lock, runs
 from cli.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def led_run(job: Path, run: RunId, overrides: Sequence[str]) -> Iterator[LedRun]
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         kind = InputError if done.returncode == InputError.exit_code else BambooError
         raise kind(said.removeprefix("error: "))
-    led = LedRun(folder, sites.local_cloud_of(folder))
+    led = LedRun(folder, live.local_cloud_of(folder))
     try:
         yield led
     finally:

@@ -22,7 +22,7 @@ from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
 from bamboo.jsonl import LineWriter
 from bamboo.telemetry.reader import Tail
-from cli import sites, wiring
+from cli import wiring
 from cli.swarm.draw import Fault, Kind
 from cli.swarm.led import LedRun
 from cli.swarm.stands import protected, standing
@@ -280,7 +280,7 @@ class Swarm:
             raise InputError("the store does not answer at present")
         if self._led.launcher() is None:
             raise InputError("the run has no launcher, and perhaps nobody who could give it back")
-        sites.wipe_store(self._cloud)
+        wiring.wipe_store(self._cloud)
 
     def _fill_disks(self, fault: Fault, workers: Sequence[int]) -> None:
         for pid in workers:

@@ -6,6 +6,7 @@ from typing import Any
 from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, usd
+from cli.reconfigured import reconfigured_line
 from cli.views.columns import columns, paragraph
 from cli.views.cost import planned_lines
 from cli.views.spent import beside_text
@@ -76,17 +77,6 @@ def summary_text(body: Mapping[str, Any]) -> str:
             f"  {count(overruns, 'operation')} of the virtual device took longer than its figures"
         )
     return "\n".join(lines)
-
-
-def reconfigured_line(body: Mapping[str, Any]) -> str:
-    """`2 x 4, on from step 31: there are nodes for 2 x 4; 9.4 MiB sent, it took 300 ms`."""
-    where = f"step {body['step']}"
-    if body["checkpoint"]:
-        where = f"the checkpoint of step {body['step']}" if body["step"] else "the beginning"
-        where += f", {count(body['steps_again'], 'step')} done again"
-    sent = f"{size(body['sent_bytes'])} sent" if body["sent_bytes"] else "nothing had to be sent"
-    stood = duration(body["took_s"])
-    return f"{body['grid']}, on from {where}: {body['why']}; {sent}, it took {stood}"
 
 
 NOTES = {

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo import loading
+from bamboo.disk import full_disk
 from bamboo.errors import BambooError
 from bamboo.new_files import open_to_append
 from bamboo.private_files import keep_private
@@ -40,7 +41,6 @@ from cloud.local.environment import leave_settings
 from cloud.local.faults import Market
 from cloud.local.instances import Instances
 from cloud.local.metadata import MetadataService
-from cloud.local.room import full_disk
 from cloud.local.valkey import ValkeyChild, start_valkey
 
 _RESTARTS = 3

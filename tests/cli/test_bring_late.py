@@ -11,7 +11,7 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import read_final
 from bamboo.checkpoint.run_files import put_stage
 from bamboo.errors import StorageUnavailable
-from cli import finish
+from cli import final_state
 from cli.runs import RunFolder
 from tests.cli.test_reading import folder_of
 from tests.cli.world import job as job_of_world
@@ -28,13 +28,13 @@ class Away(DirectoryStore):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     plain = job_of_world()
     in_account = replace(plain, cloud=replace(plain.cloud, provider="ec2", bucket="b"))
-    monkeypatch.setattr(finish, "job_of", lambda folder: in_account)
+    monkeypatch.setattr(final_state, "job_of", lambda folder: in_account)
     return folder_of(tmp_path)
 
 
 def late(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, objects: Any, **body: object) -> str:
     monkeypatch.setattr("cli.wiring.bucket", lambda url, region: objects)
-    return finish.bring_late(folder, RECEIPT | body)
+    return final_state.bring_late(folder, RECEIPT | body)
 
 
 def test_what_the_end_could_not_fetch_is_fetched_later(

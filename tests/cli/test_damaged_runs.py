@@ -18,8 +18,8 @@ from bamboo.ids import RunId, run_id
 from bamboo.telemetry.samples import read_samples
 from cli import main, runs
 from cli.decisions import save_decisions
-from cli.finish import receipt_body
 from cli.money import bill
+from cli.receipt import receipt_body
 from cli.terms import save_terms, terms_kept, terms_of
 from tests.cli.test_planning import plan
 from tests.cli.world import START_S, World, finished, job, joined, left, step

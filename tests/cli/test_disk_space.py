@@ -11,7 +11,7 @@ from tests.cli.test_reading import folder_of
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloud.local.room.free_bytes", lambda folder: 4096)
+    monkeypatch.setattr("bamboo.disk.free_bytes", lambda folder: 4096)
 
 
 def test_with_room_nothing_is_said(tmp_path: Path) -> None:

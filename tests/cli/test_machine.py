@@ -123,7 +123,7 @@ def test_a_full_disk_for_temporary_files_is_said_by_its_variable(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
     monkeypatch.setattr(
-        "cloud.local.room.free_bytes", lambda folder: 4096 if folder.name == "tmp" else 1 << 40
+        "bamboo.disk.free_bytes", lambda folder: 4096 if folder.name == "tmp" else 1 << 40
     )
     with pytest.raises(InputError, match=r"tmp is full.* or set TMPDIR to a folder"):
         machine.refuse_unfit(tiny_job(tmp_path), tmp_path)

@@ -8,9 +8,9 @@ import pytest
 
 from bamboo.core.state import Phase, Reconfiguration, State
 from bamboo.errors import InputError
-from cli.books import SEAT_LOST, SEAT_TAKEN
+from cli.books import SEAT_LOST, SEAT_TAKEN, Seated
 from cli.launcher import Launcher
-from cli.market import Market, Replayed, Seated, TraceClock, Turn, replayed, settle
+from cli.market import Market, Replayed, TraceClock, Turn, replayed, settle
 from cli.money import Rented
 from cli.terms import TraceTerms
 from cli.views.trace import trace_body, trace_figures, trace_line, trace_text

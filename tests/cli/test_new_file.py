@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from bamboo import asked_files
 from bamboo.errors import InputError
-from cli import main, new_file
+from cli import main
 from cli.main import MOST_CHARACTERS, one_line
 from cli.new_file import refuse_to_overwrite, write_new
 from tests.security.laid_names import written_through
@@ -46,14 +47,14 @@ def test_what_comes_to_the_name_in_between_is_not_written_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
     (tmp_path / "real").write_text("old")
-    real = new_file._write
+    real = asked_files._write
 
     def late(path: Path, data: bytes, **rest: Any) -> None:
-        monkeypatch.setattr(new_file, "_write", real)
+        monkeypatch.setattr(asked_files, "_write", real)
         path.symlink_to("real")
         real(path, data, **rest)
 
-    monkeypatch.setattr(new_file, "_write", late)
+    monkeypatch.setattr(asked_files, "_write", late)
     if force:
         write_new(tmp_path / "out", b"new", force=True)
         assert not (tmp_path / "out").is_symlink()

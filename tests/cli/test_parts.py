@@ -9,8 +9,8 @@ import pytest
 from bamboo.config.tree import BudgetConfig
 from bamboo.core.state import Outcome
 from cli import parts, runs
-from cli.finish import receipt_body
 from cli.money import bill, rented_from_journal
+from cli.receipt import receipt_body
 from cli.run_status import empty_progress, job_of
 from cli.runs import Part, RunFolder
 from cli.stopping import stop_event

@@ -14,9 +14,9 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.topology.strategy import Strategy
 from cli import profiling, wiring
-from cli.bar import Told
 from cli.main import run
 from cli.paper import Asked, plan_on_paper
+from cli.told import Told
 from tests.cli.facts import seen
 from tests.cli.on_paper import body_of, in_folder, refused, sets
 from tests.planner.profiles import layer, profile

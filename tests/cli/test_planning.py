@@ -21,7 +21,8 @@ from bamboo.ids import RunId
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PricesSeen
-from cli.planning import Planned, plan_job, speeds_of
+from cli.bought import speeds_of
+from cli.planning import Planned, plan_job
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.workload import layer_facts
 from tests.cli.facts import seen

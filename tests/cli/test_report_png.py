@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import main, report_png, runs
+from cli import main, runs
+from cli.pictures import report_png
 from tests.cli.test_reading import home
 from tests.cli.test_report import spent
 from tests.support import wait_until

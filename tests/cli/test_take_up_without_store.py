@@ -11,7 +11,7 @@ import pytest
 from bamboo.coord.driver import Driver
 from bamboo.ids import run_id
 from bamboo.ports import Store
-from cli import attempt, sites, wiring
+from cli import attempt, live, wiring
 from cli.runs import RunFolder
 from cli.screen import PlainScreen
 from cli.signals import Interrupts
@@ -44,7 +44,7 @@ class _Listening(PlainScreen):
 @contextmanager
 def store_stopped(run: Detached) -> Iterator[None]:
     folder = RunFolder(id=run_id(run.run), path=run.folder)
-    pid = sites.local_cloud_of(folder).control.services()["store"]
+    pid = live.local_cloud_of(folder).control.services()["store"]
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:

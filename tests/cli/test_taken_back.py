@@ -11,9 +11,10 @@ from bamboo.checkpoint.final import read_final, write_manifest, write_stage
 from bamboo.core import events
 from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome
-from cli.finish import receipt_body, save_manifest
+from cli.final_state import save_manifest
 from cli.money import bill
 from cli.progress import Progress
+from cli.receipt import receipt_body
 from cli.run_status import progress_from_store
 from cli.runs import RunFolder
 from cli.views.receipt import summary_text

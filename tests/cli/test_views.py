@@ -8,13 +8,13 @@ from rich.console import Console
 from bamboo import quantities
 from bamboo.core.phrases import size
 from bamboo.core.state import Outcome
-from cli.finish import receipt_body
 from cli.money import bill
+from cli.preemption_lines import preemption_line
 from cli.progress import Preemption, Progress, status_body
+from cli.receipt import receipt_body
 from cli.views import columns
 from cli.views.live import decision_line, screen, step_line
 from cli.views.logs import log_line
-from cli.views.preemption import preemption_line
 from cli.views.receipt import receipt_text, summary_text
 from cli.views.status import list_text, status_text
 from cli.views.verify import decisions_text, verify_text

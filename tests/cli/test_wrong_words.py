@@ -10,8 +10,8 @@ from bamboo.core.state import Checkpoint, Outcome
 from bamboo.errors import InputError
 from cli import resuming, runs
 from cli.commands import preempt
-from cli.finish import receipt_body
 from cli.money import bill
+from cli.receipt import receipt_body
 from cli.views.receipt import summary_text
 from tests.cli.world import START_S, World, job, joined
 from tests.topology.test_strategy import SEMANTICS

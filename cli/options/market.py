@@ -4,7 +4,6 @@ Rule: a decorated command gets one value, `market`; `cli.simulating` interprets 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -12,28 +11,9 @@ from typing import Any
 import click
 
 from bamboo.sim.world import Terms
-from cli.markets import MarketOptions
+from cli.markets import MarketAsked, MarketOptions
 
 _PATH = click.Path(path_type=Path)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarketAsked:
-    """The market of a simulation as the command line asks for it."""
-
-    trace: Path | None
-    options: MarketOptions
-    hours: float | None
-    times: int
-    time_scale: float
-    prices: Path | None
-    """None: the catalogue's prices in the zones of the plan."""
-    terms: Terms
-    far_ms: float | None
-    """Between zones; None: as within one."""
-    far_gbps: float | None
-    far_pairs: tuple[str, ...]
-    """Between two zones, each as `A,B=GBPS[,MS]`."""
 
 
 OPTIONS = (

@@ -1,0 +1,1 @@
+"""Options that several commands share: each parses, and hands on one value."""

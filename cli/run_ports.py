@@ -1,0 +1,36 @@
+"""What shows a run while it is led, and what keeps its records, as Protocols."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from bamboo.coord.follow import Decision
+from bamboo.telemetry.samples import SamplesRecord
+from bamboo.telemetry.schema import MetricRecord
+from cli.progress import Progress
+
+
+class Screen(Protocol):
+    """Where progress is shown; it never blocks."""
+
+    def decided(self, progress: Progress, decision: Decision) -> None: ...
+
+    def stepped(self, progress: Progress) -> None: ...
+
+    def turned(self, progress: Progress) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def detail(self, text: str) -> None:
+        """A line that is shown only where every detail was asked for."""
+
+
+class Books(Protocol):
+    """Where records are kept while the run goes on."""
+
+    def metric(self, record: MetricRecord) -> None: ...
+
+    def samples(self, record: SamplesRecord) -> None: ...
+
+    def event(
+        self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]
+    ) -> None: ...

@@ -1,0 +1,18 @@
+"""Progress of a long piece of work, as callbacks: whoever shows it decides how."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+Told = Callable[[int, int], None]
+"""A callback that takes (done, of all)."""
+
+
+Bar = Callable[[str], AbstractContextManager[Told]]
+"""Given the name of some work, opens its progress callback."""
+
+
+@contextmanager
+def no_bar(what: str) -> Iterator[Told]:
+    """The bar of a caller that shows no progress."""
+    del what
+    yield lambda done, of_all: None
