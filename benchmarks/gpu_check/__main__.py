@@ -64,7 +64,7 @@ def main(given: list[str]) -> int:
         return 2
     file = asked.out or RESULTS / card.file_name(seen)
     print("  ".join(f"{name} {value}" for name, value in seen.items() if value), flush=True)
-    missed = 0
+    missed = left_out = 0
     for part in parts:
         print(f"\n== {part}", flush=True)
         board = Board(part, file, seen, deadline)
@@ -81,8 +81,12 @@ def main(given: list[str]) -> int:
             )
             PARTS[part][0](check)
         missed += board.missed
+        left_out += board.left_out
         deadline = Deadline.after(asked.limit_s - TO_END_S)
-    print(f"\nwritten: {file}; {missed} figures are outside of their limit")
+    print(
+        f"\nwritten: {file}; {missed} figures are outside of their limit, "
+        f"{left_out} lines were not run"
+    )
     return int(missed > 0)
 
 

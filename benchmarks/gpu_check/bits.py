@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.gpu_check.children import ChildFailed, beside
-from benchmarks.gpu_check.jobs import Job, gpt
+from benchmarks.gpu_check.figures import cards_with
+from benchmarks.gpu_check.jobs import Job, gpt, llama
 from benchmarks.gpu_check.part import Check, Group, play
 from benchmarks.gpu_check.runs import launched, verified
 
@@ -15,16 +16,17 @@ NEEDS_S = {False: 40.0, True: 90.0}
 """Of a calm run or a whole run; of a large one."""
 
 
-def job_of(check: Check, precision: str, **train: Any) -> Job:
-    """The job whose bits are compared."""
+def job_of(check: Check, precision: str) -> Job:
+    """The GPT whose bits are compared."""
     large = {"layers": 12, "width": 768} if check.large and not check.small else {}
-    return gpt(small=check.small, **large).on(check.device, precision).trained(**train)
+    return gpt(small=check.small, **large).on(check.device, precision)
 
 
-def what_of(check: Check, precision: str) -> str:
-    """The job in the names of figures."""
-    model = job_of(check, precision).model
-    return f"{model['layers']} x {model['width']}, {precision}"
+def what_of(job: Job) -> str:
+    """A job in the names of figures."""
+    model = job.model
+    kind = "Llama" if "model" in model else "GPT"
+    return f"{kind} {model['layers']} x {model['width']}, {job.train['precision']}"
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
@@ -39,13 +41,19 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
 def calm(check: Check) -> None:
     """The calm reference in fresh processes."""
     for precision in check.precisions:
-        _calm(check, precision)
+        _calm(check, job_of(check, precision), f"bits-{precision}")
 
 
-def _calm(check: Check, precision: str) -> None:
-    path = str(check.place.write(job_of(check, precision), f"bits-{precision}"))
+def llama_shape(check: Check) -> None:
+    """The same of a model of a user's own: grouped keys, rotary positions, no biases."""
+    job = llama(small=check.small).on(check.device, check.precisions[-1])
+    _calm(check, job, "bits-llama")
+
+
+def _calm(check: Check, job: Job, file: str) -> None:
+    path = str(check.place.write(job, file))
     board, needs_s = check.board, NEEDS_S[check.large]
-    what = what_of(check, precision)
+    what = what_of(job)
     found: dict[str, dict[str, Any]] = {}
 
     def first() -> None:
@@ -58,12 +66,13 @@ def _calm(check: Check, precision: str) -> None:
             f"{board.card}: {what}",
             {
                 "digest": one["digest"],
-                "job": job_of(check, precision).text(),
+                "job": job.text(),
                 "data": one["data"],
                 "numerics": one["numerics"],
-                "precision": precision,
             },
         )
+        cards = cards_with(one["digest"], board.kept())
+        board.add(f"{what}: cards that gave this digest", len(cards))
 
     def compared(name: str, shuffled: bool) -> None:
         other = check.measure("calm", most_s=CALM_S, job=path, shuffled=shuffled)
@@ -97,22 +106,22 @@ def _on_the_device(check: Check, found: Mapping[str, Any]) -> None:
 def processes(check: Check) -> None:
     """Four processes on the one card, and the verification of their run."""
     for precision in check.precisions:
-        what = what_of(check, precision)
+        job = job_of(check, precision)
+        what = what_of(job)
         name = f"{what}: four processes on one device, verify"
 
-        def work(precision: str = precision, name: str = name, what: str = what) -> None:
-            run = f"bits-{precision}"
-            receipt = launched(check.place, job_of(check, precision), run)
-            check.board.add(
-                f"{what}: four processes, {receipt['steps']} steps", receipt["wall_s"], "s"
-            )
+        def work(job: Job = job, name: str = name, what: str = what) -> None:
+            run = f"bits-{job.train['precision']}"
+            receipt = launched(check.place, job, run)
+            steps = receipt["steps"]
+            check.board.add(f"{what}: four processes, {steps} steps", receipt["wall_s"], "s")
             equal, first = verified(check.place, run)
             check.board.add(name, equal, first, limit="equal")
 
         check.board.attempt(name, work, needs_s=2 * NEEDS_S[check.large], limit="equal")
 
 
-GROUPS: dict[str, Group] = {"calm": calm, "processes": processes}
+GROUPS: dict[str, Group] = {"calm": calm, "processes": processes, "llama": llama_shape}
 
 
 def run(check: Check) -> None:

@@ -59,6 +59,10 @@ class Board:
             said = str(error) if known else f"{type(error).__name__}: {error}"
             self.not_run(name, said, limit=limit)
 
+    def kept(self) -> list[str]:
+        """The text of this file of results, and of those beside it."""
+        return [path.read_text() for path in sorted(self._file.parent.glob("*.json"))]
+
     def _keep(self, figure: Figure) -> None:
         now_s = time.monotonic()
         print(f"{figure.line()}  ({now_s - self._said_s:.0f} s)", flush=True)
@@ -72,6 +76,11 @@ class Board:
         aside = self._file.with_suffix(".tmp")
         aside.write_text(text)
         aside.replace(self._file)
+
+    @property
+    def left_out(self) -> int:
+        """How many lines were not run."""
+        return sum(figure.value is None for figure in self.figures)
 
     @property
     def missed(self) -> int:

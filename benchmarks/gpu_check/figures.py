@@ -4,7 +4,7 @@ Rule: pure. All limits are in `LIMITS`; what measures names one of them, and jud
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -124,3 +124,10 @@ def with_record(text: str, kind: str, name: str, record: Mapping[str, Any]) -> s
     body = json.loads(text)
     body.setdefault(kind, {})[name] = dict(record)
     return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+
+
+def cards_with(digest: str, texts: Iterable[str]) -> set[str]:
+    """The UUIDs of cards that gave this digest, out of files of results. Raises ValueError for a
+    text that is not JSON."""
+    records = (r for text in texts for r in json.loads(text).get("digests", {}).values())
+    return {r["uuid"] for r in records if r["digest"] == digest and r.get("uuid")}

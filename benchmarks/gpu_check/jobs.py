@@ -81,6 +81,17 @@ def gpt(*, small: bool, layers: int = 4, width: int = 256, steps: int = 12) -> J
     )
 
 
+def llama(*, small: bool) -> Job:
+    """A Llama by its shape, small enough to compare its bits in seconds."""
+    if small:
+        return shape("llama-1b", small=True)
+    return Job(
+        model={"model": LLAMA, "layers": 4, "width": 512, "heads": 8, "context": 256},
+        train={"steps": 12, "batch": 16, "microbatch": 2},
+        cluster=_CLUSTER,
+    )
+
+
 _CLUSTER = {
     "stages": 4,
     "redundancy": "eager",

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from bamboo.config.load import load_job
 from benchmarks.gpu_check import card, figures, jobs, kills, profile, runs
 from benchmarks.gpu_check.bits import differing
 from benchmarks.gpu_check.board import Board
-from benchmarks.gpu_check.children import ChildFailed, Deadline, run
-from benchmarks.gpu_check.figures import LIMITS, Figure, merged
+from benchmarks.gpu_check.children import ChildFailed, Deadline, environment, run
+from benchmarks.gpu_check.figures import LIMITS, Figure, cards_with, merged, with_record
 
 FACTS = {"date": "2026-11-27", "commit": "abc1234", "device": "cuda", "uuid": "GPU-1"}
 
@@ -86,6 +87,26 @@ def test_differing_losses_and_tensors_are_counted() -> None:
     one = {"losses": ["a", "b"], "tensors": {"x": "1", "y": "2"}}
     assert differing(one, one) == 0
     assert differing(one, {"losses": ["a"], "tensors": {"x": "1", "y": "3", "z": "4"}}) == 3
+
+
+def test_cards_that_gave_a_digest_are_counted_once_each() -> None:
+    def text(uuid: str, digest: str) -> str:
+        kept = merged("", figure(1.0), FACTS)
+        return with_record(kept, "digests", uuid, {"uuid": uuid, "digest": digest})
+
+    texts = [text("GPU-1", "d"), text("GPU-1", "d"), text("GPU-2", "d"), text("GPU-3", "e")]
+    assert cards_with("d", [*texts, text("", "d"), merged("", figure(1.0), FACTS)]) == {
+        "GPU-1",
+        "GPU-2",
+    }
+
+
+def test_children_find_this_checkout_wherever_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f".{os.pathsep}elsewhere")
+    first, *others = environment()["PYTHONPATH"].split(os.pathsep)
+    assert Path(first) == Path(__file__).parents[2]
+    assert all(Path(path).is_absolute() for path in others)
+    assert environment()["CUBLAS_WORKSPACE_CONFIG"]
 
 
 def test_a_card_is_known_by_what_nvidia_smi_says() -> None:
