@@ -7,14 +7,14 @@ instance, which is paid for, is refused here with key, value and remedy.
 
 from typing import Any
 
+from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import for_nodes, hide_password, read_address
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
-from cli import wiring
+from bamboo.wiring.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 from cli.instances import has_role
-from cli.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 
 LEAST_FORMING_S = 600.0
 """The least time to form: an instance boots, fetches and installs before its node joins."""

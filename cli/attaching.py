@@ -8,9 +8,10 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+from bamboo import wiring
 from bamboo.errors import InputError, StoreNotReached, StoreUnavailable
 from bamboo.ports import Store
-from cli import background, lock, sites, wiring
+from cli import background, lock, sites
 from cli.outage import THEIR_STORE_AWAY_S
 from cli.run_ports import Screen
 from cli.run_status import store_may_answer

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from bamboo import wiring
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_to_json
 from bamboo.coord.follow import Follower
@@ -32,9 +33,10 @@ from bamboo.errors import (
     StoreUnavailable,
 )
 from bamboo.ports import Store
-from cli import disk_space, runs, sites, wiring
+from bamboo.signals import Interrupts
+from bamboo.wiring.begun import Begun
+from cli import disk_space, runs, sites
 from cli.autoscaling import Autoscaler
-from cli.begun import Begun
 from cli.bill_log import rented_in
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
@@ -50,7 +52,6 @@ from cli.run_ports import Screen
 from cli.run_status import begun_progress
 from cli.runs import RunFolder
 from cli.settling import grid_of
-from cli.signals import Interrupts
 from cli.site import Site
 from cli.spending import spending_of
 from cli.terms import Terms, terms_kept, terms_of

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
+from bamboo import wiring
 from bamboo.checkpoint.run_files import data_name, put_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
@@ -24,8 +25,7 @@ from bamboo.data.sources import read_source
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
-from cli import wiring
-from cli.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
+from bamboo.wiring.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
 from cli.wheel import own_wheel
 from cloud.ec2.user_data import agent_environment
 

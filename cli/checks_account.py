@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from bamboo import wiring
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -18,7 +19,6 @@ from bamboo.ids import RunId, ZoneId
 from bamboo.planner.quota import CODES, FAMILIES, quota_needed, quota_sentence
 from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PriceSource
-from cli import wiring
 from cli.account_ready import check_bucket_for_account
 from cli.bought import markets_of
 from cli.checks_here import MOST_SKEW_S

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.core.phrases import size
 from bamboo.disk import ROOM_BYTES, free_bytes
-from cli import runs, wiring
+from cli import runs
 from cli.disk_space import unwritable
 from cli.doctor import Check, Finding, Result
 from cli.machine import need_of

@@ -12,18 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bamboo import wiring
 from bamboo.config.account import account_defaults, account_file
 from bamboo.config.parse import parse_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from bamboo.quantities import count
-from cli import lock, wiring
+from bamboo.wiring.store_reference import store_of_job
+from cli import lock
 from cli.boot_files import remove_boot_files
 from cli.run_roles import each, remove_role, runs_with_role
 from cli.run_status import job_of
 from cli.runs import RunFolder
-from cli.store_reference import store_of_job
 from cloud.fleet import Fleet
 from cloud.provider import Held, HeldKind, Provider
 from cloud.recorder import Recorded

@@ -5,11 +5,11 @@ account.
 from collections.abc import Mapping
 from typing import Any
 
+from bamboo import wiring
 from bamboo.checkpoint.final import read_final, stage_file, write_manifest
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
-from cli import wiring
 from cli.progress import Progress
 from cli.run_status import job_of
 from cli.runs import RunFolder, parts_before

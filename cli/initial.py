@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bamboo import wiring
 from bamboo.checkpoint.catalogue import examine, steps
 from bamboo.checkpoint.final import read_final
 from bamboo.checkpoint.initial import (
@@ -23,7 +24,7 @@ from bamboo.checkpoint.initial import (
 )
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from cli import final_state, runs, wiring
+from cli import final_state, runs
 from cli.run_status import job_of, strategy_of
 from cli.runs import RunFolder
 

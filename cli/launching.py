@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from bamboo import wiring
 from bamboo.checkpoint.initial import Weights
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
@@ -27,10 +28,12 @@ from bamboo.errors import InputError, RunExists, StorageUnavailable
 from bamboo.ids import RunId, run_id
 from bamboo.named_files import what_is_wrong
 from bamboo.planner.catalogue import Catalogue
+from bamboo.signals import Interrupts
 from bamboo.user_code.bundle import write_bundle
-from cli import attempt, initial, lock, runs, wiring
+from bamboo.wiring.begun import Begun
+from bamboo.wiring.store_reference import store_of_job
+from cli import attempt, initial, lock, runs
 from cli.account_ready import check_account, check_free
-from cli.begun import Begun
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.lock import Lock
 from cli.machine import refuse_too_small, refuse_unfit
@@ -42,8 +45,6 @@ from cli.profiling import seen_of
 from cli.run_ports import Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
-from cli.signals import Interrupts
-from cli.store_reference import store_of_job
 from cli.strategies import Given, placed, strategy_for
 from cli.terms import save_terms
 

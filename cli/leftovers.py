@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.coord.logins import runs_with_login
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.ports import ObjectStore
 from bamboo.quantities import count
-from cli import lock, runs, wiring
+from bamboo.wiring.store_reference import store_of_job, store_url_of
+from cli import lock, runs
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Check, Finding, Result
 from cli.ending import account_job, runs_in_account
 from cli.run_roles import runs_with_role
 from cli.run_status import job_of
-from cli.store_reference import store_of_job, store_url_of
 
 
 class Secrets(Protocol):

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from bamboo import wiring
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
-from cli import lock, wiring
+from cli import lock
 from cli.run_status import store_may_answer
 from cli.runs import RunFolder
 

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bamboo import wiring
 from bamboo.config.catalogue import load_catalogue, load_gpus
 from bamboo.config.resolve import batch_shape, shape_facts
 from bamboo.config.tree import JobConfig
@@ -19,7 +20,6 @@ from bamboo.planner.gpus import OWN, Gpu
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiled import Profile, profiled_workload
 from bamboo.planner.workload import Workload
-from cli import wiring
 from cli.planning import cheapest_pool
 from cli.profiling import kept_profile, seen_of, shaped_work
 from cli.told import Told

@@ -6,13 +6,13 @@ What only they have of the run, its decisions, is saved first.
 
 import time
 
+from bamboo import wiring
 from bamboo.errors import InputError
 from bamboo.ports import Store
 from bamboo.topology.strategy import Strategy
-from cli import wiring
+from bamboo.wiring.store_reference import REDIS_VARIABLE
 from cli.decisions import save_decisions
 from cli.runs import RunFolder
-from cli.store_reference import REDIS_VARIABLE
 
 POLL_S = 0.1
 

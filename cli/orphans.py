@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from bamboo import wiring
 from bamboo.config.account import account_defaults
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
@@ -17,7 +18,7 @@ from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
 from bamboo.planner.auxiliary import HOURS_PER_MONTH
 from bamboo.quantities import count, usd
-from cli import runs, wiring
+from cli import runs
 from cli.doctor import Check, Finding, Result
 from cli.run_status import job_of
 from cli.runs import RunFolder

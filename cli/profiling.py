@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from bamboo import __version__
+from bamboo import __version__, wiring
 from bamboo.asked_files import write_new
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.load import load_job
@@ -30,8 +30,7 @@ from bamboo.planner.profiled import SCHEMA_VERSION, Profile
 from bamboo.planner.shaped import gpt_profile
 from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest
-from cli import wiring
-from cli.begun import Begun
+from bamboo.wiring.begun import Begun
 from cli.runs import home
 from cli.told import Told
 from cli.workload import PROFILED

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bamboo import wiring
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, HashAt, Manifest, folder_of, hash_at
 from bamboo.checkpoint.retention import delete
@@ -22,10 +23,12 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
+from bamboo.signals import Interrupts
 from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
-from cli import attempt, initial, live, lock, longer, named_store, parts, runs, sites, wiring
-from cli.begun import Begun
+from bamboo.wiring.begun import Begun
+from bamboo.wiring.store_reference import store_of_job
+from cli import attempt, initial, live, lock, longer, named_store, parts, runs, sites
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.lock import Lock
@@ -35,10 +38,8 @@ from cli.run_ports import Screen
 from cli.run_status import begun_progress, catalogue_of, job_of, strategy_of
 from cli.runs import RunFolder
 from cli.semantics import differences, told
-from cli.signals import Interrupts
 from cli.spending import spending_of
 from cli.spent import rented_of
-from cli.store_reference import store_of_job
 from cli.terms import job_to_plan, save_terms, terms_of
 
 STILL_S = 3.0

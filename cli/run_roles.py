@@ -5,10 +5,10 @@ Rule: it exists before the first instance, and is deleted when the run is over.
 
 from collections.abc import Callable
 
+from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
-from cli import wiring
 from cli.instances import ec2_settings, has_role
 
 

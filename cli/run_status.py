@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bamboo import wiring
 from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
@@ -24,7 +25,7 @@ from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
-from cli import lock, wiring
+from cli import lock
 from cli.documents import REMEDY
 from cli.pause import with_kill_stamp
 from cli.progress import (

@@ -4,11 +4,11 @@ checkpoints, in a directory or a bucket."""
 import sys
 from pathlib import Path
 
+from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
 from bamboo.runtime.check import verify_segment
-from cli import wiring
 from cli.runs import RunFolder
 
 

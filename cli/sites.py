@@ -12,19 +12,19 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.ids import ZoneId
 from bamboo.loading import interpreter
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
-from cli import wiring
-from cli.begun import Begun
+from bamboo.wiring.begun import Begun
+from bamboo.wiring.store_reference import named_store, store_of_job, store_url_of
 from cli.live import local_cloud_of
 from cli.run_ports import Screen
 from cli.runs import RunFolder, is_detached, part_of
 from cli.site import Site
-from cli.store_reference import named_store, store_of_job, store_url_of
 
 if TYPE_CHECKING:
     from cli.account_site import AccountSite

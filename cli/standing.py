@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from bamboo import wiring
 from bamboo.config.account import account_file
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from bamboo.quantities import count, usd
-from cli import terraform, wiring
+from cli import terraform
 from cli.ending import remove_left, runs_in_account
 from cli.terraform import Planned
 

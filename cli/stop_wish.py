@@ -7,15 +7,15 @@ instances.
 
 import time
 
+from bamboo import wiring
 from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, Phase, State
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from bamboo.ports import Store
-from cli import wiring
+from bamboo.wiring.store_reference import store_of_job
 from cli.ending import account_job
-from cli.store_reference import store_of_job
 
 WAIT_S = 150.0
 """How long the members may take to agree on a step and to finish it."""

@@ -21,7 +21,7 @@ from typing import Any
 from bamboo.errors import InputError
 from bamboo.new_files import write_whole
 from bamboo.private_files import users_umask
-from cli.signals import held_back
+from bamboo.signals import held_back
 
 LOOK_S, INIT_S, PLAN_S, CHANGE_S = 60.0, 600.0, 600.0, 2400.0
 TO_STOP_S = 300.0

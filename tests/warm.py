@@ -28,7 +28,13 @@ from cloud.local.zygote import Request
 from tests.e2e.forker import DEADLINE_S, ROOT
 
 MODULES = (
-    *("cli.worker", "cli.segment", "cli.main", "cloud.local.mock_aws", "cloud.local.host"),
+    *(
+        "bamboo.wiring.worker",
+        "cli.segment",
+        "cli.main",
+        "cloud.local.mock_aws",
+        "cloud.local.host",
+    ),
     *("cli.launching", "cli.attempt", "cli.background", "cloud.local.valkey"),
     *(
         "bamboo.runtime.check.preflight",

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from cli import wiring
+from bamboo import wiring
 
 
 @click.command("agent", hidden=True)

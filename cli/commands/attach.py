@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
+from bamboo.signals import Interrupts
 from cli import runs, sites
 from cli.attaching import attend
 from cli.echo import echo, echo_result
 from cli.screen import end_text, open_screen, verbose_option
-from cli.signals import Interrupts
 
 
 @click.command("attach")

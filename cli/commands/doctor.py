@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from bamboo.config.load import load_job
+from bamboo.wiring.store_reference import named_store, store_of_job
 from cli.checks_account import AccountChecks
 from cli.checks_here import here_checks
 from cli.doctor import Check, body, examine, exit_code, text
@@ -15,7 +16,6 @@ from cli.ending import account_job
 from cli.leftovers import leftovers_check, places
 from cli.options.overrides import overrides_option
 from cli.orphans import account_regions, orphans_check
-from cli.store_reference import named_store, store_of_job
 
 
 @click.command("doctor")

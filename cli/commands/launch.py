@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from bamboo.wiring.begun import Begun
 from cli import background, initial, launching
-from cli.begun import Begun
 from cli.echo import echo, echo_result, note
 from cli.launching import Prepared, TraceAsked
 from cli.options.budget import limit_options

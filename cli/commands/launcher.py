@@ -4,8 +4,8 @@ from functools import partial
 
 import click
 
+from bamboo.wiring.begun import Begun
 from cli import background, runs
-from cli.begun import Begun
 from cli.screen import PlainScreen, end_text
 
 

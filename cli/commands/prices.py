@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import click
 
+from bamboo import wiring
 from bamboo.config.catalogue import load_catalogue
-from cli import prices, wiring
+from cli import prices
 from cli.echo import echo, echo_result
 from cli.views.prices import prices_body, prices_text
 

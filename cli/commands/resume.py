@@ -6,8 +6,8 @@ import sys
 
 import click
 
+from bamboo.wiring.begun import Begun
 from cli import launching, resuming, runs
-from cli.begun import Begun
 from cli.commands.launch import plan_said
 from cli.echo import echo, echo_result
 from cli.options.budget import limit_options

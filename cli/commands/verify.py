@@ -7,8 +7,9 @@ import sys
 
 import click
 
+from bamboo import wiring
 from bamboo.errors import InputError, VerifyDiffers
-from cli import final_state, lock, runs, wiring
+from cli import final_state, lock, runs
 from cli.decisions import check_decisions
 from cli.echo import echo, echo_result
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text

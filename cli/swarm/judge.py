@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.telemetry.reader import Tail
-from cli import wiring
 from cli.decisions import check_decisions
 from cli.runs import RunFolder
 from cli.swarm import check

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bamboo import wiring
 from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, State
@@ -22,7 +23,6 @@ from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
 from bamboo.jsonl import LineWriter
 from bamboo.telemetry.reader import Tail
-from cli import wiring
 from cli.swarm.draw import Fault, Kind
 from cli.swarm.led import LedRun
 from cli.swarm.stands import protected, standing

@@ -16,8 +16,8 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId, run_id
 from bamboo.quantities import count
+from bamboo.signals import Interrupts
 from cli import runs
-from cli.signals import Interrupts
 from cli.swarm.check import Verdict
 from cli.swarm.draw import Fault
 from cli.swarm.hands import Hands

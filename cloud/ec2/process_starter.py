@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from bamboo.errors import BambooError
 from bamboo.loading import interpreter, steady_environment
 
-MODULE = "cli.worker"
+MODULE = "bamboo.wiring.worker"
 """The worker that can open a bucket, too."""
 
 

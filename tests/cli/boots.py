@@ -75,7 +75,7 @@ def worker(config: Mapping[str, str]) -> int:
     """A worker in its agent's environment, as a new interpreter would have it."""
     os.environ.clear()
     os.environ.update(json.loads((Path(config["socket_dir"]) / OF_AGENT).read_text()))
-    from cli.worker import run
+    from bamboo.wiring.worker import run
 
     return run(config)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bamboo.config.tree import JobConfig
-from cli.begun import Begun
+from bamboo.wiring.begun import Begun
 
 DATA = {
     "files": 2,

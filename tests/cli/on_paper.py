@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli import wiring
-from cli.begun import Begun
+from bamboo import wiring
+from bamboo.wiring.begun import Begun
 from cli.main import run
 from tests.cli.facts import seen
 

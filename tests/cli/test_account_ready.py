@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from bamboo import wiring
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreRefused
 from bamboo.ids import RunId
-from cli import main, wiring
+from cli import main
 from cli.account_ready import (
     BOOT_FILES,
     check_account,

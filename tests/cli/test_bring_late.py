@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 
 
 def late(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, objects: Any, **body: object) -> str:
-    monkeypatch.setattr("cli.wiring.bucket", lambda url, region: objects)
+    monkeypatch.setattr("bamboo.wiring.bucket", lambda url, region: objects)
     return final_state.bring_late(folder, RECEIPT | body)
 
 

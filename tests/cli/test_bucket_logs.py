@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bamboo import wiring
 from bamboo.checkpoint.directory import DirectoryStore
-from cli import main, wiring
+from cli import main
 from cli.bucket_logs import bring_logs
 from tests.jobs import tiny_job
 

@@ -55,7 +55,7 @@ def test_a_receipt_that_comes_while_the_store_is_asked_counts(
         runs.write_json(folder.receipt, {"status": {"phase": "finished"}})
         raise StoreUnavailable(f"the store at {url} cannot be reached")
 
-    monkeypatch.setattr("cli.wiring.store_of", goes)
+    monkeypatch.setattr("bamboo.wiring.store_of", goes)
     assert status_of(folder) == {"phase": "finished", "ended": True}
 
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from cli.signals import Interrupts, held_back
+from bamboo.signals import Interrupts, held_back
 
 
 def test_before_the_loop_a_signal_interrupts_once() -> None:

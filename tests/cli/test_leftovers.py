@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
+from bamboo import wiring
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.coord.acl import user_name
 from bamboo.coord.logins import make_login, runs_with_login
 from bamboo.ids import RunId
-from cli import lock, runs, wiring
+from cli import lock, runs
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Result
 from cli.ending import remove_left, runs_left

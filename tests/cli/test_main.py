@@ -121,7 +121,7 @@ def test_where_checkpoints_cannot_go_nothing_is_begun(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     monkeypatch.delenv("BAMBOO_REDIS_URL", raising=False)
-    monkeypatch.setattr("cli.wiring.run_preflight", lambda _: pytest.fail("it was looked at"))
+    monkeypatch.setattr("bamboo.wiring.run_preflight", lambda _: pytest.fail("it was looked at"))
     Path("job.toml").write_text(f'[checkpoint]\nevery_steps = 5\nurl = "{url}"\n')
     assert main.run(["launch", "job.toml"]) == 2
     error = capsys.readouterr().err

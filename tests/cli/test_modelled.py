@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bamboo import wiring
 from bamboo.config.load import load_job
 from bamboo.planner.profiled import Profile
-from cli import modelled, wiring
+from cli import modelled
 from cli.main import run
 from tests.cli.facts import seen
 from tests.cli.on_paper import body_of, in_folder, refused, sets

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bamboo import wiring
 from bamboo.config.load import job_to_json
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
-from cli import doctor, lock, main, wiring
+from cli import doctor, lock, main
 from cli import orphans as orphans_module
 from cli.doctor import Check, Finding, Result
 from cli.leftovers import runs_in_any_stack

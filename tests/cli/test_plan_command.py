@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from bamboo import wiring
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.topology.strategy import Strategy
-from cli import profiling, wiring
+from cli import profiling
 from cli.main import run
 from cli.paper import Asked, plan_on_paper
 from cli.told import Told

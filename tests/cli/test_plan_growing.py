@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bamboo import wiring
 from bamboo.quantities import duration, rate, usd
-from cli import wiring
 from cli.hazards import rate_of
 from cli.main import run
 from tests.cli.facts import seen

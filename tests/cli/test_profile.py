@@ -40,7 +40,7 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measuring:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     one = Measuring()
-    monkeypatch.setattr("cli.wiring.run_profile", one)
+    monkeypatch.setattr("bamboo.wiring.run_profile", one)
     return one
 
 

@@ -58,7 +58,7 @@ def live(folder: runs.RunFolder, world: World, monkeypatch: pytest.MonkeyPatch) 
         yield world.store
 
     runs.write_json(folder.endpoint, {"store_url": "redis://here"})
-    monkeypatch.setattr("cli.wiring.store_of", store_of)
+    monkeypatch.setattr("bamboo.wiring.store_of", store_of)
 
 
 def test_a_live_run_is_read_from_its_store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
     def away(run: str, url: str) -> NoReturn:
         raise StoreUnavailable(f"the store at {url} cannot be reached")
 
-    monkeypatch.setattr("cli.wiring.store_of", away)
+    monkeypatch.setattr("bamboo.wiring.store_of", away)
     held = lock.take(folder)
     assert held is not None
     body = status_of(folder)

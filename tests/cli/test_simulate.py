@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli import wiring
+from bamboo import wiring
 from cli.main import run
 from tests.cli.facts import seen
 from tests.full_disk import files_up_to

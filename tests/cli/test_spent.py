@@ -212,7 +212,7 @@ def test_a_live_run_whose_store_does_not_answer_is_read_from_its_books(
     def away(run: str, url: str) -> NoReturn:
         raise error(f"the store at {url} cannot be reached")
 
-    monkeypatch.setattr("cli.wiring.store_of", away)
+    monkeypatch.setattr("bamboo.wiring.store_of", away)
     held = lock.take(folder)
     assert held is not None
     body = cost_of_run(folder, now_s=START_S + 3590)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bamboo import wiring
 from bamboo.coord.driver import Driver
 from bamboo.ids import run_id
 from bamboo.ports import Store
-from cli import attempt, live, wiring
+from bamboo.signals import Interrupts
+from cli import attempt, live
 from cli.runs import RunFolder
 from cli.screen import PlainScreen
-from cli.signals import Interrupts
 from cloud.local.session import is_member
 from tests.cli.test_detach import Detached, attached, detached, says
 from tests.cli.test_launch import Bench

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bamboo import wiring
 from bamboo.errors import BambooError
-from cli import wiring
 from cloud.ec2.account import Ec2Account
 from cloud.ec2.clients import client_of, mock_session
 from cloud.ec2.provider import Ec2Provider

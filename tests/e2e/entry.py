@@ -7,7 +7,7 @@
 from collections.abc import Mapping
 
 import bamboo.runtime.node.worker
-from cli.wiring import bucket
+from bamboo.wiring import bucket
 from tests.e2e import faults, storage_faults
 
 FAULTS = faults.FAULTS | storage_faults.FAULTS

@@ -67,7 +67,7 @@ def test_a_backward_with_a_gradient_loads_nothing_more_and_has_the_bits_of_torch
 PROGRAM = """
 import sys
 import torch
-import cli.worker
+import bamboo.wiring.worker
 from bamboo.models import run_back
 
 layer = torch.nn.Linear(5, 7)

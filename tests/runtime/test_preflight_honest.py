@@ -6,7 +6,7 @@ import pytest
 
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.preflight import preflight
-from cli.wiring import run_preflight
+from bamboo.wiring import run_preflight
 from tests.jobs import tiny_job
 
 HEAD = """

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bamboo import wiring
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import stage_file
 from bamboo.checkpoint.retention import delete
@@ -21,7 +22,6 @@ from bamboo.config.load import job_from_json, job_to_json
 from bamboo.errors import InputError
 from bamboo.runtime.check.verify import verify
 from bamboo.runtime.check.verify_segment import main, verify_segment
-from cli import wiring
 from cli.segment import checkpoints
 from tests.runtime.kept_run import (
     KEPT,

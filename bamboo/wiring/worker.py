@@ -1,12 +1,12 @@
-"""What an agent starts as a worker: the runtime's worker, with the stores that `cli` can open."""
+"""What an agent starts as a worker: the runtime's worker, with the stores that the wiring opens."""
 
 import json
 import sys
 from collections.abc import Mapping
 
 from bamboo.runtime.node import worker
-from cli.store_reference import store_url_of
-from cli.wiring import bucket
+from bamboo.wiring import bucket
+from bamboo.wiring.store_reference import store_url_of
 
 
 def run(config: Mapping[str, str]) -> int:

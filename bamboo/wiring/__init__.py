@@ -1,5 +1,5 @@
-"""The one place that chooses implementations: which store, objects, account, agent. `sites` chooses
-where a run lives.
+"""The one place that chooses implementations: which store, objects, account, agent.
+`bamboo.sites.opened` chooses where a run lives.
 
 Rule: imports of redis, boto3 and the like are inside the functions that need them, so that a
 command pays only for what it uses. torch is never imported: code that needs it runs in a process of
@@ -21,9 +21,9 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
-from cli import torch_process
-from cli.begun import Begun
-from cli.store_reference import SECRET_REFERENCE, store_url_of
+from bamboo.wiring import torch_process
+from bamboo.wiring.begun import Begun
+from bamboo.wiring.store_reference import SECRET_REFERENCE, store_url_of
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from cloud.local.start import LocalCloud
     from cloud.provider import Provider
 
-WORKER_ENTRY = "cli.worker:run"
+WORKER_ENTRY = "bamboo.wiring.worker:run"
 PREFLIGHT_ENTRY = "bamboo.runtime.check.preflight:forked"
-PRELOADED = ("cli.worker", "bamboo.runtime.check.preflight")
+PRELOADED = ("bamboo.wiring.worker", "bamboo.runtime.check.preflight")
 """What the fork server of a local cloud imports."""
 PREFLIGHT_DEADLINE_S = 300.0
 STARTS = "starts/"

@@ -12,10 +12,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from bamboo import wiring
 from bamboo.errors import StoreNotReached, StoreRefused
 from bamboo.ids import RunId
-from cli import wiring
-from cli.store_reference import named_store, store_url_of
+from bamboo.wiring.store_reference import named_store, store_url_of
 from cloud.ec2 import secrets
 from cloud.ec2.secrets import RunSecrets
 

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from bamboo import wiring
 from bamboo.errors import BambooError, InputError
-from cli import torch_process, wiring
+from bamboo.wiring import torch_process
 from tests.jobs import tiny_job
 from tests.support import wait_until
 
 
 def speaks(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a program of our own in the place of the module that is started."""
-    monkeypatch.setattr("cli.torch_process.interpreter", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(
+        "bamboo.wiring.torch_process.interpreter", lambda *_: [sys.executable, "-c", program]
+    )
 
 
 def test_progress_is_told_and_what_a_model_prints_is_not(

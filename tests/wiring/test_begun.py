@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from bamboo import wiring
 from bamboo.errors import BambooError, InputError
-from cli import torch_process, wiring
-from cli.begun import Begun, Forked
+from bamboo.wiring import torch_process
+from bamboo.wiring.begun import Begun, Forked
 from tests.cloud.local_world import alive
 from tests.jobs import tiny_job
 from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
-ENTRIES = "tests.cli.test_begun"
+ENTRIES = "tests.wiring.test_begun"
 TIMES = ("forward_ms", "backward_ms", "optimizer_ms")
 MINE = """
 import os, sys
