@@ -11,11 +11,12 @@ from typing import Any
 from bamboo import wiring
 from bamboo.errors import InputError, StoreNotReached, StoreUnavailable
 from bamboo.ports import Store
-from cli import background, lock, sites
+from bamboo.runs import lock
+from bamboo.runs.ports import Screen
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import store_may_answer
+from cli import background, sites
 from cli.outage import THEIR_STORE_AWAY_S
-from cli.run_ports import Screen
-from cli.run_status import store_may_answer
-from cli.runs import RunFolder
 from cli.watching import Watcher
 
 TURN_S = 0.2

@@ -33,24 +33,25 @@ from bamboo.errors import (
     StoreUnavailable,
 )
 from bamboo.ports import Store
+from bamboo.runs import disk_space, run_folder
+from bamboo.runs.books import Booked, FileBooks, read_booked
+from bamboo.runs.decisions import save_decisions
+from bamboo.runs.final_state import save_manifest
+from bamboo.runs.ports import Screen
+from bamboo.runs.progress import Progress
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import begun_progress
 from bamboo.signals import Interrupts
 from bamboo.wiring.begun import Begun
-from cli import disk_space, runs, sites
+from cli import sites
 from cli.autoscaling import Autoscaler
 from cli.bill_log import rented_in
-from cli.books import Booked, FileBooks, read_booked
-from cli.decisions import save_decisions
-from cli.final_state import save_manifest
 from cli.launcher import Launcher
 from cli.market import Market, replayed
 from cli.money import bill
 from cli.parts import last_sign_of_life_s
 from cli.ports import Fleet, Ports
-from cli.progress import Progress
 from cli.receipt import receipt_body, save_receipt, with_taken
-from cli.run_ports import Screen
-from cli.run_status import begun_progress
-from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.site import Site
 from cli.spending import spending_of
@@ -317,7 +318,7 @@ class _Attempt:
 
     def _write_endpoint(self, site: Site) -> None:
         body = {"store_url": site.store_url, **site.record(), "launcher_pid": os.getpid()}
-        runs.write_json(self._folder.endpoint, body)
+        run_folder.write_json(self._folder.endpoint, body)
 
     def _create(self, store: Store) -> None:
         from bamboo.coord.driver import create_run
@@ -398,7 +399,7 @@ class _Attempt:
             unigram_entropy_nats=terms.unigram_entropy_nats,
             final_note=save_manifest(self._folder, self.progress, terms.job),
             part=terms.part,
-            launched_s=runs.started_at_s(self._folder),
+            launched_s=run_folder.started_at_s(self._folder),
         )
         if why := keep_stopped(self._folder, self.progress, terms, body):
             self._trouble(why)

@@ -15,11 +15,11 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import State
 from bamboo.planner.autoscale import Scaling
 from bamboo.planner.scaler import Hired, Scaler, Standing, Turn
-from cli.books import RESIZED, SIZE_KEPT, Booked
+from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked
+from bamboo.runs.progress import Progress
 from cli.ledger import Accounts
 from cli.money import Rented
 from cli.ports import Ports
-from cli.progress import Progress
 from cli.scaler_terms import terms_of
 
 APPEND_DEADLINE_S = 2.0

@@ -19,12 +19,13 @@ from typing import Any
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
 from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
+from bamboo.runs import lock
+from bamboo.runs.lock import Lock
+from bamboo.runs.ports import Screen
+from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
 from bamboo.wiring.begun import Begun
-from cli import attempt, lock
-from cli.lock import Lock
-from cli.run_ports import Screen
-from cli.runs import RunFolder
+from cli import attempt
 
 READY_DEADLINE_S = 180.0
 GIVE_UP_S = 60.0

@@ -16,8 +16,8 @@ from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.core.phrases import size
 from bamboo.disk import ROOM_BYTES, free_bytes
-from cli import runs
-from cli.disk_space import unwritable
+from bamboo.runs import run_folder
+from bamboo.runs.disk_space import unwritable
 from cli.doctor import Check, Finding, Result
 from cli.machine import need_of
 from cloud.local import limits
@@ -41,7 +41,7 @@ def here_checks(reference: str, *, in_account: bool, job: JobConfig | None = Non
         Check(name="gpu", ask=gpu_finding),
         Check(name="loopback", ask=loopback_finding),
         *([] if in_account else [Check(name="limits", ask=lambda: limits_finding(job))]),
-        Check(name="disk", ask=lambda: disk_finding(runs.home())),
+        Check(name="disk", ask=lambda: disk_finding(run_folder.home())),
         Check(name="store", ask=lambda: store_finding(reference, in_account=in_account)),
     ]
 

@@ -14,11 +14,11 @@ from bamboo.errors import UnreadableRecord
 from bamboo.planner.attribution import Work
 from bamboo.planner.duties import DutyChange, Roster
 from bamboo.ports import Store
+from bamboo.runs.books import DUTY, PART, WORK
+from bamboo.runs.decisions import saved_store
+from bamboo.runs.run_folder import RunFolder, part_of, parts_before
+from bamboo.runs.store_records import Hearing
 from bamboo.telemetry.reader import read_events, read_metrics
-from cli.books import DUTY, PART, WORK
-from cli.decisions import saved_store
-from cli.runs import RunFolder, part_of, parts_before
-from cli.store_records import Hearing
 
 LEDGER, EVENTS, DECISIONS = "ledger", "events", "decisions"
 

@@ -19,12 +19,12 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from bamboo.quantities import count
+from bamboo.runs import lock
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import job_of
 from bamboo.wiring.store_reference import store_of_job
-from cli import lock
 from cli.boot_files import remove_boot_files
 from cli.run_roles import each, remove_role, runs_with_role
-from cli.run_status import job_of
-from cli.runs import RunFolder
 from cloud.fleet import Fleet
 from cloud.provider import Held, HeldKind, Provider
 from cloud.recorder import Recorded

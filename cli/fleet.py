@@ -15,10 +15,10 @@ from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
+from bamboo.runs.stamps import kill_stamps_s
 from cli.bill_log import BillLog, rented_in
 from cli.money import Rented, lasts_until_s
 from cli.site import Site
-from cli.stamps import kill_stamps_s
 from cloud.ending import StillLive
 from cloud.fleet import Fleet
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable

@@ -12,11 +12,11 @@ from math import isfinite
 from bamboo.config.catalogue import load_bands
 from bamboo.errors import InputError
 from bamboo.planner.hazards import Lived, LossRate, OwnRuns, loss_rate
-from cli import runs
+from bamboo.runs import run_folder
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import catalogue_of
 from cli.bill_log import read_bill_log, rented_in
 from cli.money import Rented
-from cli.run_status import catalogue_of
-from cli.runs import RunFolder
 
 HOUR_S = 3600.0
 
@@ -36,7 +36,7 @@ def rates_in(region: str, *, asked: LossRate | None = None) -> Callable[[str], L
 def own_runs(region: str) -> dict[str, OwnRuns]:
     """Instance type -> what the runs of this home have seen of it on spot."""
     found: dict[str, OwnRuns] = {}
-    for folder in runs.own_folders(runs.home()):
+    for folder in run_folder.own_folders(run_folder.home()):
         for kind, seen in _of_run(folder, region).items():
             found[kind] = found[kind] + seen if kind in found else seen
     return found

@@ -15,10 +15,13 @@ from bamboo.core.effects import TerminateAll, TerminateInstance
 from bamboo.core.events import RunFailed, StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
+from bamboo.runs.books import Booked
+from bamboo.runs.pause import with_kill_stamp
+from bamboo.runs.progress import Progress, with_beat, with_decision, with_metric
+from bamboo.runs.store_records import Hearing
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from cli.autoscaling import Autoscaler
-from cli.books import Booked
 from cli.chaos import Chaos
 from cli.deadlines import Deadlines
 from cli.ledger import Accounts
@@ -26,13 +29,10 @@ from cli.market import Market
 from cli.missing import may_start, missing
 from cli.outage import Outage
 from cli.pace import PaceKeeper
-from cli.pause import with_kill_stamp
 from cli.playing import nodes_wanted, order_chaos
 from cli.ports import Ports
-from cli.progress import Progress, with_beat, with_decision, with_metric
 from cli.spending import LEAVING_S, Spending, short_of
 from cli.stopping import stop_event
-from cli.store_records import Hearing
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5

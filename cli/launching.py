@@ -28,22 +28,23 @@ from bamboo.errors import InputError, RunExists, StorageUnavailable
 from bamboo.ids import RunId, run_id
 from bamboo.named_files import what_is_wrong
 from bamboo.planner.catalogue import Catalogue
+from bamboo.runs import initial, lock, run_folder
+from bamboo.runs.lock import Lock
+from bamboo.runs.ports import Screen
+from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
 from bamboo.user_code.bundle import write_bundle
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
-from cli import attempt, initial, lock, runs
+from cli import attempt
 from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
-from cli.lock import Lock
 from cli.machine import refuse_too_small, refuse_unfit
 from cli.market import Replayed, settle
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, plan_job
 from cli.prices import refresh_for_launch
 from cli.profiling import seen_of
-from cli.run_ports import Screen
-from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.strategies import Given, placed, strategy_for
 from cli.terms import save_terms
@@ -104,9 +105,9 @@ def prepare(
             raise InputError(f"{wrong}; a run keeps a copy of it, so write it to a file first")
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
-    run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
+    run = run_id(name) if name else run_folder.fresh_id(path, now=now, chance=random.Random())
     if gpu is None:  # with `gpu` the plan is for a GPU that this machine does not have
-        refuse_unfit(job, runs.home())
+        refuse_unfit(job, run_folder.home())
     if not dry_run:
         _check_surroundings(job, run, played=trace is not None)
         if job.cloud.provider != "local":
@@ -125,7 +126,7 @@ def prepare(
     prepared = replace(prepared, weights=weights)
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
     if gpu is None:
-        refuse_too_small(prepared.planned, runs.home())
+        refuse_too_small(prepared.planned, run_folder.home())
     return prepared
 
 
@@ -180,9 +181,10 @@ def _check_surroundings(job: JobConfig, run: RunId, *, played: bool) -> None:
             "--trace models a spot market on this machine, and the job is for an account; leave it "
             "out, or --set cloud.provider=local"
         )
-    if (runs.home() / run).exists():
+    if (run_folder.home() / run).exists():
         raise RunExists(
-            f"run {run} exists already in {runs.home()}; take another --run id, or leave it out"
+            f"run {run} exists already in {run_folder.home()}; take another --run id, or leave it "
+            "out"
         )
     check_place(job, run)
     if job.cloud.provider != "local":
@@ -203,7 +205,7 @@ def claim(
 ) -> tuple[RunFolder, Lock]:
     """Make the run's folder with its fixed files, among them the user's code, and become its
     launcher. Raises RunExists, and InputError when that code has changed since it was looked at."""
-    folder = runs.create(runs.home(), prepared.run)
+    folder = run_folder.create(run_folder.home(), prepared.run)
     held = lock.take(folder)
     assert held is not None, "a folder made just now has no launcher"
     job = _with_files(folder, prepared)

@@ -30,12 +30,12 @@ from bamboo.planner.autoscale import Resize
 from bamboo.planner.duties import DutyChange, Roster
 from bamboo.planner.value import per_usd_spent
 from bamboo.ports import Store
-from cli.books import DUTY, WORK, Booked
+from bamboo.runs.books import DUTY, WORK, Booked
+from bamboo.runs.ports import Books
+from bamboo.runs.progress import Progress
+from bamboo.runs.store_records import Hearing
 from cli.busy import busy_of, busy_to_the_end
 from cli.money import Rented, bill
-from cli.progress import Progress
-from cli.run_ports import Books
-from cli.store_records import Hearing
 
 WORK_EVERY_S = 60.0
 """Seconds between two notes of how busy the instances were, while nothing else happens."""

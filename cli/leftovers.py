@@ -18,13 +18,13 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.ports import ObjectStore
 from bamboo.quantities import count
+from bamboo.runs import lock, run_folder
+from bamboo.runs.run_status import job_of
 from bamboo.wiring.store_reference import store_of_job, store_url_of
-from cli import lock, runs
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Check, Finding, Result
 from cli.ending import account_job, runs_in_account
 from cli.run_roles import runs_with_role
-from cli.run_status import job_of
 
 
 class Secrets(Protocol):
@@ -48,7 +48,7 @@ class Place:
 def places() -> tuple[Place, ...]:
     """The place of the account file, and the places of the runs of this home."""
     jobs: list[JobConfig | None] = [account_job()]
-    for folder in runs.all_runs(runs.home()):
+    for folder in run_folder.all_runs(run_folder.home()):
         with suppress(InputError):  # the folder of a damaged run names none
             jobs.append(job_of(folder))
     found = [
@@ -81,7 +81,7 @@ def leftovers_check(
     """The check of these places."""
 
     def ask() -> Finding:
-        led = {f.id for f in runs.all_runs(runs.home()) if not lock.is_free(f)}
+        led = {f.id for f in run_folder.all_runs(run_folder.home()) if not lock.is_free(f)}
         found = []
         for place in asked:
             objects = bucket(f"s3://{place.bucket}", region=place.region)

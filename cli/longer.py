@@ -16,10 +16,10 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig, Segment
 from bamboo.errors import InputError
 from bamboo.ports import ObjectStore
+from bamboo.runs import final_state
+from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.strategy import Semantics
-from cli import final_state
-from cli.runs import RunFolder
 
 RATE_KEYS = ("learning_rate", "warmup_steps", "final_learning_rate")
 """Keys of [train] whose values may change in a further segment."""

@@ -13,7 +13,7 @@ from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.workload import STATE_FLOATS
-from cli.disk_space import refuse_without_room
+from bamboo.runs.disk_space import refuse_without_room
 from cli.planning import Planned
 from cloud.local import limits
 from cloud.local.limits import Need

@@ -17,12 +17,12 @@ from pathlib import Path
 from bamboo.core.patience import parked
 from bamboo.core.state import Phase, State
 from bamboo.errors import InputError
+from bamboo.runs.books import Seated
+from bamboo.runs.progress import TraceNow
 from bamboo.sim.replay import SeatEvent, replay
 from bamboo.sim.trace import Trace, read_trace
-from cli.books import Seated
 from cli.markets import check_time_scale
 from cli.money import Rented
-from cli.progress import TraceNow
 
 HOUR_S = 3600.0
 

@@ -18,10 +18,10 @@ from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
 from bamboo.planner.auxiliary import HOURS_PER_MONTH
 from bamboo.quantities import count, usd
-from cli import runs
+from bamboo.runs import run_folder
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import job_of
 from cli.doctor import Check, Finding, Result
-from cli.run_status import job_of
-from cli.runs import RunFolder
 from cloud.orphans import Known, Orphan, orphans
 from cloud.provider import HeldKind, Market, Provider
 
@@ -34,7 +34,7 @@ def account_regions() -> tuple[str, ...]:
     """The regions of the account file and of the runs of this home in an account."""
     named = account_defaults()
     found = [str(named["region"])] if "region" in named else []
-    for folder in runs.all_runs(runs.home()):
+    for folder in run_folder.all_runs(run_folder.home()):
         with suppress(InputError):  # the folder of a damaged run names none
             cloud = job_of(folder).cloud
             if cloud.provider == "ec2":
@@ -79,7 +79,7 @@ def known_runs() -> Known:
     """The runs of this home: the members of live ones, and the ones that have ended."""
     live: dict[RunId, frozenset[InstanceId] | None] = {}
     ended = []
-    for folder in runs.all_runs(runs.home()):
+    for folder in run_folder.all_runs(run_folder.home()):
         if folder.receipt.exists():
             ended.append(folder.id)
         else:
@@ -100,7 +100,7 @@ def _stack(regions: Sequence[str]) -> str:
 def _join_s() -> float:
     """The longest time that a run of this home allows its instances to join."""
     longest = JOIN_S
-    for folder in runs.all_runs(runs.home()):
+    for folder in run_folder.all_runs(run_folder.home()):
         with suppress(InputError):
             job = job_of(folder)
             longest = max(longest, job.cluster.forming_timeout_s + job.cloud.boot_s)
@@ -108,7 +108,7 @@ def _join_s() -> float:
 
 
 def _members(folder: RunFolder) -> frozenset[InstanceId] | None:
-    from cli.live import live_store
+    from bamboo.runs.live import live_store
 
     try:
         with live_store(folder) as store:

@@ -27,10 +27,10 @@ from bamboo.planner.plan import whole_cut
 from bamboo.planner.ranking import Candidate, Played, against, ranked
 from bamboo.planner.resized import Resized, least_operation_s, resized
 from bamboo.planner.workload import Workload
+from bamboo.runs.initial import begin_with
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.hazards import rate_of
-from cli.initial import begin_with
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.settling import grid_of

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bamboo.jsonl import LineWriter, drop_torn_line
 from bamboo.ports import Store
+from bamboo.runs.run_folder import Part, RunFolder, part_of
 from cli.bill_log import read_bill_log
-from cli.runs import Part, RunFolder, part_of
 
 
 def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.ids import InstanceId
+from bamboo.runs.books import PREEMPTION_ORDERED, SEAT_LOST, SEAT_TAKEN
+from bamboo.runs.progress import Progress
 from cli.autoscaling import Autoscaler, scale
-from cli.books import PREEMPTION_ORDERED, SEAT_LOST, SEAT_TAKEN
 from cli.chaos import Chaos
 from cli.ledger import Accounts
 from cli.market import Market, Turn
 from cli.ports import Ports
-from cli.progress import Progress
 
 
 def nodes_wanted(

@@ -9,8 +9,8 @@ from bamboo.core.events import Event
 from bamboo.core.state import State
 from bamboo.ids import InstanceId
 from bamboo.ports import Store
+from bamboo.runs.ports import Books, Screen
 from cli.money import Rented
-from cli.run_ports import Books, Screen
 
 
 class Fleet(Protocol):

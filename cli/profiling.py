@@ -28,10 +28,10 @@ from bamboo.named_files import LONGEST, read_own
 from bamboo.planner.gpus import Gpu
 from bamboo.planner.profiled import SCHEMA_VERSION, Profile
 from bamboo.planner.shaped import gpt_profile
+from bamboo.runs.run_folder import home
 from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest
 from bamboo.wiring.begun import Begun
-from cli.runs import home
 from cli.told import Told
 from cli.workload import PROFILED
 

@@ -15,15 +15,15 @@ from itertools import pairwise
 from typing import Any
 
 from bamboo.errors import BambooError, InputError
+from bamboo.runs.live import live_store
+from bamboo.runs.reconfigured import reconfigured_line
+from bamboo.runs.run_folder import RunFolder, parts_before, started_at_s
+from bamboo.runs.run_status import LOST, job_of, progress_from_store, status_of
 from bamboo.telemetry.reader import read_metrics
 from bamboo.telemetry.schema import MetricRecord
-from cli.live import live_store
 from cli.money import Rented, bill
 from cli.receipt import receipt_body
-from cli.reconfigured import reconfigured_line
 from cli.run_cost import NOT_TOLD, cost_of_run
-from cli.run_status import LOST, job_of, progress_from_store, status_of
-from cli.runs import RunFolder, parts_before, started_at_s
 from cli.spent import rented_of
 
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")

@@ -23,21 +23,22 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
+from bamboo.runs import initial, live, lock, named_store, run_folder
+from bamboo.runs.lock import Lock
+from bamboo.runs.ports import Screen
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import begun_progress, catalogue_of, job_of, strategy_of
+from bamboo.runs.semantics import differences, told
 from bamboo.signals import Interrupts
 from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
-from cli import attempt, initial, live, lock, longer, named_store, parts, runs, sites
+from cli import attempt, longer, parts, sites
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
-from cli.lock import Lock
 from cli.machine import refuse_too_small, refuse_unfit
 from cli.money import bill
-from cli.run_ports import Screen
-from cli.run_status import begun_progress, catalogue_of, job_of, strategy_of
-from cli.runs import RunFolder
-from cli.semantics import differences, told
 from cli.spending import spending_of
 from cli.spent import rented_of
 from cli.terms import job_to_plan, save_terms, terms_of
@@ -111,7 +112,7 @@ def prepare(
     the total that it is to reach, in a further segment. Raises InputError when the run is going on,
     is done, or would not be the same run."""
     _refuse_unless_over(folder)
-    after = runs.part_of(folder).number
+    after = run_folder.part_of(folder).number
     refuse_unfit(job_with(job_of(folder), overrides), folder.path)
     strategy, asked = strategy_of(folder), _asked(folder, overrides, steps=steps)
     job = asked.job
@@ -224,11 +225,11 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
-    if runs.part_of(folder).number != resumed.after:
+    if run_folder.part_of(folder).number != resumed.after:
         held.close()
         raise InputError(f"run {folder.id} was resumed meanwhile; `bamboo status {folder.id}`")
-    started_s = runs.started_at_s(folder)
-    detached = runs.is_detached(folder)
+    started_s = run_folder.started_at_s(folder)
+    detached = run_folder.is_detached(folder)
     step = resumed.from_step
     objects = wiring.checkpoints_of(folder, resumed.prepared.job)
     ours = resumed.prepared.planned.strategy.semantics.hash_at

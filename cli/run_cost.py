@@ -14,12 +14,12 @@ from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_re
 from bamboo.errors import InputError, StoreRefused
 from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
 from bamboo.quantities import micro_text
-from cli import live, lock
-from cli.live import StoreSilent, live_store
+from bamboo.runs import live, lock
+from bamboo.runs.live import StoreSilent, live_store
+from bamboo.runs.resizes import resizes_of
+from bamboo.runs.run_folder import RunFolder, part_of
+from bamboo.runs.run_status import job_of, promised, status_by_books, status_of, store_is_gone
 from cli.parts import ended_at_s
-from cli.resizes import resizes_of
-from cli.run_status import job_of, promised, status_by_books, status_of, store_is_gone
-from cli.runs import RunFolder, part_of
 from cli.spent import spent_on
 
 NOT_TOLD = "neither the cloud's log nor a ledger says where the money went"

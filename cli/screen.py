@@ -14,10 +14,10 @@ from rich.live import Live
 
 from bamboo.coord.follow import Decision
 from bamboo.core.events import NodeFailed
+from bamboo.runs.preemption_lines import preemption_line, short_preemption_line
+from bamboo.runs.progress import Progress
 from cli.echo import echo, terminal_width
-from cli.preemption_lines import preemption_line, short_preemption_line
 from cli.printable import printable
-from cli.progress import Progress
 from cli.views.brief import end_lines
 from cli.views.columns import fold
 from cli.views.live import (

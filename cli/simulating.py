@@ -18,6 +18,7 @@ from bamboo.core.policy import Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.quantities import count
+from bamboo.runs.initial import begin_with
 from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, constant, read_prices
@@ -27,7 +28,6 @@ from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.ways import OURS, SYSTEMS
-from cli.initial import begin_with
 from cli.intervals import given_every
 from cli.markets import MarketAsked, check_hours, check_seed, check_time_scale, made, market_of
 from cli.modelled import look_at

@@ -19,11 +19,11 @@ from bamboo.ids import ZoneId
 from bamboo.loading import interpreter
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
+from bamboo.runs.live import local_cloud_of
+from bamboo.runs.ports import Screen
+from bamboo.runs.run_folder import RunFolder, is_detached, part_of
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import named_store, store_of_job, store_url_of
-from cli.live import local_cloud_of
-from cli.run_ports import Screen
-from cli.runs import RunFolder, is_detached, part_of
 from cli.site import Site
 
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ def site_of(folder: RunFolder) -> Site:
     endpoint = folder.live_endpoint()
     if endpoint is None or "account" not in endpoint:
         return local_cloud_of(folder)
-    from cli.run_status import job_of
+    from bamboo.runs.run_status import job_of
 
     return _account_site(folder, job_of(folder), str(endpoint["store_url"]), led=False)
 
 
 def outlives_its_launcher(folder: RunFolder) -> bool:
     """Whether the run goes on without its launcher: a run in an account always does."""
-    from cli.run_status import job_of
+    from bamboo.runs.run_status import job_of
 
     return is_detached(folder) or job_of(folder).cloud.provider != "local"
 
@@ -214,7 +214,7 @@ def former_fleet(
 def bring_logs(folder: RunFolder) -> None:
     """Fetch the logs of a run in an account into its folder; on this machine they are there
     already. Raises StorageUnavailable."""
-    from cli.run_status import job_of
+    from bamboo.runs.run_status import job_of
 
     job = job_of(folder)
     if job.cloud.provider != "local":

@@ -19,9 +19,9 @@ from bamboo.core.state import State
 from bamboo.core.straggler import kept_beyond
 from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
+from bamboo.runs.progress import Progress
 from cli.money import Rented, bill
 from cli.overheads import beside_body, beside_of
-from cli.progress import Progress
 from cli.terms import Terms
 
 STEPS_TO_STOP = 2

@@ -23,12 +23,12 @@ from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.duties import Duty, DutyChange, last_duties
 from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.ports import Store
+from bamboo.runs.run_folder import RunFolder, part_of
+from bamboo.runs.run_status import catalogue_of, job_of
 from cli.bill_log import rented_in
 from cli.duty_sources import Told, told_of
 from cli.money import Rented
 from cli.overheads import beside_body, beside_of
-from cli.run_status import catalogue_of, job_of
-from cli.runs import RunFolder, part_of
 
 WAITING = (Use.BOOTING, Use.FORMING, Use.PARKED)
 NOT_MEMBERS = (Duty.BOOTING, Duty.LEAVING)

@@ -6,8 +6,8 @@ Rule: this file only finds the request; the launcher appends it, once.
 from bamboo.config.tree import BudgetConfig, ClusterConfig
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, State
+from bamboo.runs.progress import Progress
 from cli.market import Market
-from cli.progress import Progress
 
 
 def stop_event(

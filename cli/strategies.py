@@ -13,8 +13,8 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
+from bamboo.runs.semantics import differences, told
 from bamboo.topology.strategy import AUTO, Placement, Semantics, Strategy
-from cli.semantics import differences, told
 
 KEY = "strategy"
 """The key in a larger object, such as what `bamboo plan --json` prints."""

@@ -17,13 +17,13 @@ from bamboo.core.state import Checkpoint
 from bamboo.errors import InputError
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.refreshed import catalogue_json
+from bamboo.runs import run_folder
+from bamboo.runs.documents import REMEDY
+from bamboo.runs.run_folder import Part, RunFolder
+from bamboo.runs.run_status import catalogue_of, job_of, promised, strategy_of
 from bamboo.topology.strategy import AUTO, Strategy
-from cli import runs
-from cli.documents import REMEDY
 from cli.market import TraceTerms
 from cli.planning import Planned
-from cli.run_status import catalogue_of, job_of, promised, strategy_of
-from cli.runs import Part, RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +100,9 @@ def save_terms(
     `resolved.json`, which makes the folder a run. `started_s` is its launch; `part` is by default
     the first."""
     part = part or Part(number=1, started_s=started_s)
-    runs.write_file(folder.strategy, planned.strategy.to_json() + "\n")
+    run_folder.write_file(folder.strategy, planned.strategy.to_json() + "\n")
     if not folder.prices.exists():
-        runs.write_file(folder.prices, catalogue_json(planned.catalogue))
+        run_folder.write_file(folder.prices, catalogue_json(planned.catalogue))
     body = {
         "run": folder.id,
         "started_s": started_s,
@@ -130,7 +130,7 @@ def save_terms(
         "samples": planned.samples,
         "job": json.loads(job_to_json(job))["job"],
     }
-    runs.write_json(folder.resolved, body)
+    run_folder.write_json(folder.resolved, body)
 
 
 def job_to_plan(folder: RunFolder) -> JobConfig:
@@ -175,6 +175,6 @@ def terms_of(folder: RunFolder) -> Terms:
         zones=zones,
         unigram_entropy_nats=None if entropy is None else float(entropy),
         trace=played,
-        detached=runs.is_detached(folder),
-        part=runs.part_of(folder),
+        detached=run_folder.is_detached(folder),
+        part=run_folder.part_of(folder),
     )

@@ -10,19 +10,14 @@ from typing import Any
 from bamboo.coord.follow import Follower
 from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.ports import Store
+from bamboo.runs.pause import with_kill_stamp
+from bamboo.runs.ports import Screen
+from bamboo.runs.progress import Progress, with_beat, with_decision, with_metric
+from bamboo.runs.run_folder import RunFolder, part_of
+from bamboo.runs.run_status import empty_progress, job_of
+from bamboo.runs.stamps import kill_stamps_s
+from bamboo.runs.store_records import Hearing
 from cli.launcher import LEASES_EVERY_S
-from cli.pause import with_kill_stamp
-from cli.progress import (
-    Progress,
-    with_beat,
-    with_decision,
-    with_metric,
-)
-from cli.run_ports import Screen
-from cli.run_status import empty_progress, job_of
-from cli.runs import RunFolder, part_of
-from cli.stamps import kill_stamps_s
-from cli.store_records import Hearing
 
 
 class Watcher:

@@ -14,12 +14,12 @@ from bamboo.config.catalogue import read_catalogue
 from bamboo.config.load import load_job
 from bamboo.errors import InputError
 from bamboo.named_files import open_named, read_bounded, what_is_wrong
+from bamboo.runs.documents import read_document, read_text
 from bamboo.runtime.check import verify, verify_samples
 from bamboo.sim.prices import read_prices
 from bamboo.sim.trace import read_trace
 from bamboo.telemetry.reader import Tail
 from cli import profiling
-from cli.documents import read_document, read_text
 from cli.new_file import refuse_to_overwrite
 from cli.stack import read_outputs
 from cli.strategies import read_strategy

@@ -30,7 +30,7 @@ from tests.e2e.forker import DEADLINE_S, ROOT
 MODULES = (
     *(
         "bamboo.wiring.worker",
-        "cli.segment",
+        "bamboo.runs.segment",
         "cli.main",
         "cloud.local.mock_aws",
         "cloud.local.host",

@@ -248,7 +248,7 @@ def run_verify(
     """
     module = "bamboo.runtime.check.verify_samples" if samples else "bamboo.runtime.check.verify"
     return torch_process.answer(
-        ("cli.segment" if segment else module, str(folder), *map(str, segment or ())),
+        ("bamboo.runs.segment" if segment else module, str(folder), *map(str, segment or ())),
         "",
         what="verify",
         told=told,

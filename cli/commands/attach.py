@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from bamboo.runs import run_folder
 from bamboo.signals import Interrupts
-from cli import runs, sites
+from cli import sites
 from cli.attaching import attend
 from cli.echo import echo, echo_result
 from cli.screen import end_text, open_screen, verbose_option
@@ -28,7 +29,7 @@ def command(*, run: str, verbose: bool, as_json: bool) -> int:
     Ctrl-C leaves the run as it is: `bamboo stop` ends it. At the end of the run its receipt is
     printed, and the exit code is the run's.
     """
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     detached = sites.outlives_its_launcher(folder)
     if folder.receipt.exists():
         echo(f"run {folder.id} has ended", err=True)

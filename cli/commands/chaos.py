@@ -10,7 +10,7 @@ import click
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, VerifyDiffers
-from cli import runs
+from bamboo.runs import run_folder
 from cli.echo import echo, echo_result
 from cli.intervals import given_every
 from cli.options.overrides import overrides_option
@@ -77,7 +77,7 @@ def command(
         echo_result(json.dumps(body))
     else:
         echo_result("\n".join(verdict_lines(verdicts)))
-    echo(verdict_line(verdicts, file=runs.home() / run / HEAD), err=as_json)
+    echo(verdict_line(verdicts, file=run_folder.home() / run / HEAD), err=as_json)
     _raise_first(run, seed, verdicts)
     return 0
 

@@ -8,7 +8,8 @@ import click
 from click.core import ParameterSource
 
 from bamboo.errors import InputError
-from cli import costing, run_cost, runs
+from bamboo.runs import run_folder
+from cli import costing, run_cost
 from cli.bar import bar
 from cli.costing import CostAsked
 from cli.echo import echo_result, terminal_width
@@ -65,7 +66,7 @@ def command(
     path = Path(job_or_run)
     if path.suffix != ".toml" and not os.path.isfile(job_or_run):
         _refuse_for_a_run()
-        body = run_cost.cost_of_run(runs.find(runs.home(), job_or_run))
+        body = run_cost.cost_of_run(run_folder.find(run_folder.home(), job_or_run))
         echo_result(json.dumps(body) if as_json else run_cost_text(body))
         return
     if plot is not None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from bamboo.runs import initial
 from bamboo.wiring.begun import Begun
-from cli import background, initial, launching
+from cli import background, launching
 from cli.echo import echo, echo_result, note
 from cli.launching import Prepared, TraceAsked
 from cli.options.budget import limit_options

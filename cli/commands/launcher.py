@@ -4,8 +4,9 @@ from functools import partial
 
 import click
 
+from bamboo.runs import run_folder
 from bamboo.wiring.begun import Begun
-from cli import background, runs
+from cli import background
 from cli.screen import PlainScreen, end_text
 
 
@@ -17,7 +18,7 @@ from cli.screen import PlainScreen, end_text
 @click.option("--fresh", is_flag=True, help="Start the run; by default, take it up.")
 def command(run: str, lock_fd: int, ready_fd: int, begun: str, fresh: bool) -> int:
     """Lead a detached run."""
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     with Begun.inherited(begun) as cloud:
         return background.live(
             folder,

@@ -4,10 +4,10 @@ import json
 
 import click
 
-from cli import runs
+from bamboo.runs import run_folder
+from bamboo.runs.removing import disk_use, total
+from bamboo.runs.run_status import row_of
 from cli.echo import echo_result
-from cli.removing import disk_use, total
-from cli.run_status import row_of
 from cli.views.status import list_text
 
 
@@ -17,10 +17,12 @@ def command(as_json: bool) -> None:
     """List the runs."""
     rows = [
         row_of(folder) | {"disk_bytes": total(disk_use(folder))}
-        for folder in runs.all_runs(runs.home())
+        for folder in run_folder.all_runs(run_folder.home())
     ]
-    rows = [row for row in rows if (runs.home() / row["run"]).exists()]  # some may go meanwhile
+    rows = [
+        row for row in rows if (run_folder.home() / row["run"]).exists()
+    ]  # some may go meanwhile
     if as_json:
         echo_result(json.dumps(rows))
     else:
-        echo_result(list_text(rows) if rows else f"no runs in {runs.home()}")
+        echo_result(list_text(rows) if rows else f"no runs in {run_folder.home()}")

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from bamboo.errors import InputError
+from bamboo.runs import run_folder
+from bamboo.runs.run_status import store_may_answer
 from bamboo.telemetry.reader import Tail
 from bamboo.telemetry.schema import EventRecord
-from cli import runs, sites
+from cli import sites
 from cli.echo import echo_result
-from cli.run_status import store_may_answer
 from cli.views.logs import log_body, log_line
 
 POLL_S = 0.2
@@ -36,7 +37,7 @@ def command(run: str, node: str, follow: bool, as_json: bool) -> None:
 
     After the events comes what the processes wrote; from an account, up to a minute late.
     """
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     sites.bring_logs(folder)
     bring_at_s = time.monotonic() + BRING_EVERY_S
     tails: dict[Path, Tail] = {}
@@ -55,7 +56,7 @@ def command(run: str, node: str, follow: bool, as_json: bool) -> None:
         time.sleep(POLL_S)
 
 
-def _over(folder: runs.RunFolder) -> bool:
+def _over(folder: run_folder.RunFolder) -> bool:
     if folder.receipt.exists():
         return True
     endpoint = folder.live_endpoint()
@@ -72,7 +73,7 @@ def _moment(line: tuple[str, str]) -> float:
         return math.inf
 
 
-def _files(folder: runs.RunFolder, node: str) -> Iterator[Path]:
+def _files(folder: run_folder.RunFolder, node: str) -> Iterator[Path]:
     """Event files first, then the output of processes; by name."""
     for pattern in ("events/*.jsonl", "logs/*.log", "logs/*/*.log"):
         for path in sorted(folder.path.glob(pattern)):
@@ -87,7 +88,7 @@ def _source(path: Path) -> str:
 
 
 def _fresh_lines(
-    folder: runs.RunFolder, node: str, tails: dict[Path, Tail]
+    folder: run_folder.RunFolder, node: str, tails: dict[Path, Tail]
 ) -> Iterator[tuple[str, str]]:
     for path in _files(folder, node):
         for line in tails.setdefault(path, Tail(path)).lines():

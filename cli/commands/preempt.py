@@ -5,10 +5,11 @@ import click
 from bamboo.coord.follow import Follower
 from bamboo.core.transition import name_slots
 from bamboo.errors import InputError
+from bamboo.runs import run_folder
+from bamboo.runs.live import live_store
 from bamboo.topology.slots import Slot
-from cli import runs, sites
+from cli import sites
 from cli.echo import echo_result
-from cli.live import live_store
 
 
 @click.command("preempt")
@@ -31,7 +32,7 @@ def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     """
     if notice_s < 0:
         raise InputError(f"--notice {notice_s:g} is negative; give 0 for no notice, or seconds")
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     with live_store(folder) as store:
         follower = Follower()
         follower.catch_up(store)

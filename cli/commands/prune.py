@@ -10,7 +10,7 @@ from bamboo.core.phrases import size
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.quantities import count
-from cli import removing, runs
+from bamboo.runs import removing, run_folder
 from cli.agreement import agreed
 from cli.echo import echo_result, note
 from cli.views.disk import removed_text
@@ -26,7 +26,7 @@ def command(*, keep: int, yes: bool, as_json: bool) -> int:
     Runs that go on, and those without a receipt, stay and do not count; `bamboo rm` removes one by
     its name.
     """
-    old = removing.too_many(runs.own_runs(runs.home()), keep)
+    old = removing.too_many(run_folder.own_runs(run_folder.home()), keep)
     bytes_of = {folder.id: removing.total(removing.disk_use(folder)) for folder in old}
     if old:
         note(removed_text(_rows(bytes_of)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from bamboo import extras
-from cli import runs
+from bamboo.runs import run_folder
 from cli.echo import echo
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.pictures import report_png
@@ -35,7 +35,7 @@ def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: 
     RUN may go on, or have ended. The file needs no network and no script; what the run's records
     do not have is named in it.
     """
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     extras.need("plot", what="a report")
     path = folder.path / NAME if out is None else out
     ours = out is None

@@ -6,8 +6,9 @@ import sys
 
 import click
 
+from bamboo.runs import run_folder
 from bamboo.wiring.begun import Begun
-from cli import launching, resuming, runs
+from cli import launching, resuming
 from cli.commands.launch import plan_said
 from cli.echo import echo, echo_result
 from cli.options.budget import limit_options
@@ -50,7 +51,7 @@ def command(
     step to N; --set train.learning_rate=0.0005, train.warmup_steps and train.final_learning_rate
     may be others.
     """
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     echo("looking at model, data and checkpoints", err=True)
     ended_s = resuming.settle(folder, PlainScreen(to_stderr=as_json))
     with Begun() as begun:

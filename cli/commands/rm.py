@@ -5,7 +5,7 @@ import json
 import click
 
 from bamboo.errors import InputError
-from cli import removing, runs
+from bamboo.runs import removing, run_folder
 from cli.agreement import agreed
 from cli.echo import echo_result, note
 from cli.views.disk import parts_text
@@ -20,7 +20,7 @@ def command(*, run: str, yes: bool, as_json: bool) -> None:
 
     With --yes RUN is its whole id: said once more, a part of one would mean another run.
     """
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     if yes and run != folder.id:
         raise InputError(f"--yes: {run!r} is not a whole id; it means run {folder.id} just now")
     if why := removing.why_not(folder):

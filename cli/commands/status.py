@@ -4,10 +4,10 @@ import json
 
 import click
 
-from cli import runs
+from bamboo.runs import run_folder
+from bamboo.runs.removing import disk_use
+from bamboo.runs.run_status import status_of
 from cli.echo import echo_result
-from cli.removing import disk_use
-from cli.run_status import status_of
 from cli.views.disk import parts_text
 from cli.views.status import status_text
 
@@ -21,7 +21,7 @@ def command(run: str, as_json: bool) -> None:
     Slots are pipeline.stage. F and B: forwards and backwards; FR and BR: the redundant ones for the
     stage that the node shadows.
     """
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     body, parts = status_of(folder), disk_use(folder)
     if as_json:
         echo_result(json.dumps(body | {"disk_bytes": parts}))

@@ -9,12 +9,13 @@ import click
 from bamboo.core.state import Outcome
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import run_id
-from cli import background, runs, sites
+from bamboo.runs import run_folder
+from bamboo.runs.live import live_store
+from bamboo.runs.run_status import job_of
+from cli import background, sites
 from cli.echo import echo_result, note
 from cli.ending import end_in_account, runs_in_account, runs_left
-from cli.live import live_store
 from cli.orphans import account_regions
-from cli.run_status import job_of
 from cli.stop_wish import ask_to_stop, await_stop, stop_elsewhere
 
 RECEIPT_S = 180.0
@@ -45,7 +46,8 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
         _stop(run, region, no_wait=no_wait, as_json=as_json)
         return 0
     codes = [0]
-    living = [f for f in runs.own_runs(runs.home()) if not f.receipt.exists() and _holds(f)]
+    ours = run_folder.own_runs(run_folder.home())
+    living = [folder for folder in ours if not folder.receipt.exists() and _holds(folder)]
     regions = (region,) if region else account_regions()
     wishes = [(folder.id, "") for folder in living]
     wishes += [(held, where) for where in regions for held in runs_in_account(where)]
@@ -65,13 +67,13 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
 
 def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     """Stop it at a step boundary where that is possible; then by tag, if it is in an account."""
-    exact = next((f for f in runs.own_runs(runs.home()) if f.id == run), None)
+    exact = next((f for f in run_folder.own_runs(run_folder.home()) if f.id == run), None)
     if region and exact is None:
         asked = "" if no_wait else stop_elsewhere(run_id(run), region)
         asked += end_in_account(run_id(run), region, folder=None, note=note)
         _say(run, None, asked, as_json=as_json)
         return
-    folder = exact or runs.find(runs.home(), run)
+    folder = exact or run_folder.find(run_folder.home(), run)
     region = _checked_region(folder, region)
     try:
         outcome, sentence = _at_a_boundary(folder, no_wait=no_wait)
@@ -85,7 +87,7 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     _say(folder.id, outcome, sentence, as_json=as_json)
 
 
-def _checked_region(folder: runs.RunFolder, asked: str) -> str:
+def _checked_region(folder: run_folder.RunFolder, asked: str) -> str:
     """The region in which to end a run. Raises InputError for another region than its own."""
     try:
         its_own = _region_of(folder)
@@ -98,7 +100,7 @@ def _checked_region(folder: runs.RunFolder, asked: str) -> str:
     return asked or its_own
 
 
-def _holds(folder: runs.RunFolder) -> bool:
+def _holds(folder: run_folder.RunFolder) -> bool:
     """Whether a run without a receipt may hold anything there. If its start into an account was cut
     off, it has left its login and boot files before it had an endpoint."""
     if folder.endpoint.exists():
@@ -109,12 +111,12 @@ def _holds(folder: runs.RunFolder) -> bool:
         return False
 
 
-def _region_of(folder: runs.RunFolder) -> str:
+def _region_of(folder: run_folder.RunFolder) -> str:
     """The region of the account that it was launched into; "" for a local run."""
     return cloud.region if (cloud := job_of(folder).cloud).provider == "ec2" else ""
 
 
-def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:
+def _at_a_boundary(folder: run_folder.RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:
     """Request a live run to stop, and wait until it has. Raises InputError for a run that does not
     live, BambooError for one that does not stop."""
     with live_store(folder) as store:
@@ -130,7 +132,7 @@ def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | 
         return state.outcome, state.sentence
 
 
-def _await_receipt(folder: runs.RunFolder) -> None:
+def _await_receipt(folder: run_folder.RunFolder) -> None:
     """Wait until its launcher in the background has ended everything and written the receipt."""
     end_s = time.monotonic() + RECEIPT_S
     while not folder.receipt.exists():

@@ -9,8 +9,8 @@ import click
 
 from bamboo import wiring
 from bamboo.errors import InputError, VerifyDiffers
-from cli import final_state, lock, runs
-from cli.decisions import check_decisions
+from bamboo.runs import final_state, lock, run_folder
+from bamboo.runs.decisions import check_decisions
 from cli.echo import echo, echo_result
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
 
@@ -35,7 +35,7 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
         raise click.UsageError(
             "--decisions, --samples and --steps are checks of their own; ask for one at a time"
         )
-    folder = runs.find(runs.home(), run)
+    folder = run_folder.find(run_folder.home(), run)
     if decisions:
         body = check_decisions(folder)
         text = decisions_text(body)
@@ -67,7 +67,7 @@ def _first_and_stop(segment: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _check_ended(folder: runs.RunFolder) -> None:
+def _check_ended(folder: run_folder.RunFolder) -> None:
     """Raise InputError where there is no final state to compare."""
     if folder.final_manifest.exists():
         return
@@ -84,7 +84,7 @@ def _check_ended(folder: runs.RunFolder) -> None:
     )
 
 
-def _check_receipt(folder: runs.RunFolder) -> None:
+def _check_receipt(folder: run_folder.RunFolder) -> None:
     """Raise InputError where the run has not ended, as far as its folder shows."""
     if not folder.receipt.exists():
         lock.refuse_while_led(folder)

@@ -12,9 +12,9 @@ from typing import Any
 from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
+from bamboo.runs.decisions import check_decisions
+from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.reader import Tail
-from cli.decisions import check_decisions
-from cli.runs import RunFolder
 from cli.swarm import check
 from cli.swarm.check import Verdict
 from cli.swarm.draw import Fault

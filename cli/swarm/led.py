@@ -19,8 +19,8 @@ from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
-from cli import live, lock, runs
-from cli.runs import RunFolder
+from bamboo.runs import live, lock, run_folder
+from bamboo.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from cloud.local.start import LocalCloud
@@ -125,7 +125,7 @@ def led_run(job: Path, run: RunId, overrides: Sequence[str]) -> Iterator[LedRun]
     wrong input, BambooError when the launch fails."""
     sets = [part for override in overrides for part in ("--set", override)]
     command = interpreter("cli.main", "launch", str(job), "--run", run)
-    folder = RunFolder(id=run, path=runs.home() / run)
+    folder = RunFolder(id=run, path=run_folder.home() / run)
     try:
         done = subprocess.run(
             [*command, "--detach", "--json", *sets],

@@ -16,8 +16,8 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId, run_id
 from bamboo.quantities import count
+from bamboo.runs import run_folder
 from bamboo.signals import Interrupts
-from cli import runs
 from cli.swarm.check import Verdict
 from cli.swarm.draw import Fault
 from cli.swarm.hands import Hands
@@ -45,7 +45,7 @@ def let_loose(
     InputError for wrong input, BambooError when the run does not reach its first step."""
     minutes, overrides = float(head["minutes"]), list(head["overrides"])
     now = datetime.now().astimezone()
-    run = run_id(name) if name else runs.fresh_id(job, now=now, chance=random.Random())
+    run = run_id(name) if name else run_folder.fresh_id(job, now=now, chance=random.Random())
     heal_s = 2 * protected_s(config)
     if config.budget.max_hours == 0:  # ends the run if this process is killed
         longest_s = FIRST_STEP_S + 60 * minutes + heal_s + STOP_S + SPARE_S
@@ -54,14 +54,14 @@ def let_loose(
     with Interrupts().listening(), led_run(job, run, overrides) as led:
         lasting = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
         tell(f"{run}: {count(len(faults), 'fault')} in {lasting}; {led.folder.path}")
-        runs.write_json(led.folder.path / HEAD, head)
+        run_folder.write_json(led.folder.path / HEAD, head)
         swarm = Swarm(led, faults, hands=Hands(led.cloud.pid), tell=tell)
         swarm.run(minutes=minutes, heal_s=heal_s, seen_s=seen_s(config))
         processes = _left(led)
         paths = [led.cloud.socket_dir] if led.cloud.socket_dir.exists() else []
     verdicts = judge(led.folder, config, faults=faults, processes=processes, paths=paths, tell=tell)
     body = {**head, "verdicts": [verdict.to_json() for verdict in verdicts]}
-    runs.write_json(led.folder.path / HEAD, body)
+    run_folder.write_json(led.folder.path / HEAD, body)
     return run, verdicts
 
 

@@ -18,10 +18,10 @@ from bamboo.core.phrases import size
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.quantities import clock, rate, usd
-from cli.node_names import with_short_names
-from cli.preemption_lines import short_preemption_line
+from bamboo.runs.node_names import with_short_names
+from bamboo.runs.preemption_lines import short_preemption_line
+from bamboo.runs.progress import OPERATIONS, Progress, node_rows
 from cli.printable import printable
-from cli.progress import OPERATIONS, Progress, node_rows
 from cli.views.trace import trace_figures
 
 SHOWN_PREEMPTIONS = 6

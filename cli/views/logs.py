@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.runs.books import DUTY
 from bamboo.telemetry.schema import EventRecord
-from cli.books import DUTY
 
 
 def log_line(source: str, line: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, usd
-from cli.reconfigured import reconfigured_line
+from bamboo.runs.reconfigured import reconfigured_line
 from cli.views.columns import columns, paragraph
 from cli.views.cost import planned_lines
 from cli.views.spent import beside_text

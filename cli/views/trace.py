@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bamboo.quantities import count, duration
+from bamboo.runs.progress import TraceNow
 from cli.market import HOUR_S, Replayed
-from cli.progress import TraceNow
 
 
 def trace_text(played: Replayed) -> str:

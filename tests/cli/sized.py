@@ -20,10 +20,10 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import State
 from bamboo.planner.scaler import SETTLING, Turn
 from bamboo.planner.scaling_curve import LEAST
+from bamboo.runs.books import Booked
+from bamboo.runs.progress import Progress
 from cli.autoscaling import Autoscaler
-from cli.books import Booked
 from cli.money import Rented
-from cli.progress import Progress
 from tests.cli.world import START_S
 from tests.core.build import forming, joined
 

@@ -15,7 +15,7 @@ from bamboo.core.state import Checkpoint
 from bamboo.ids import run_id
 from bamboo.planner.attribution import Work
 from bamboo.planner.duties import Again, DutyChange
-from cli.books import DUTY, WORK, Booked
+from bamboo.runs.books import DUTY, WORK, Booked
 from cli.busy import busy_of, busy_to_the_end
 from cli.ledger import AFTER_CHANGE_S, WORK_EVERY_S, Accounts
 from tests.cli.world import START_S, FakeBooks, World, caught_up, job, joined, lost

@@ -24,12 +24,12 @@ from bamboo.ids import NodeId, RunId
 from bamboo.planner.autoscale import Resize, Scaling
 from bamboo.planner.scaler import SETTLING, Turn, Watch, to_give_back, trained_size
 from bamboo.planner.scaling_curve import LEAST
+from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
+from bamboo.runs.resizes import resizes_of
+from bamboo.runs.run_folder import RunFolder
 from cli.autoscaling import scale
-from cli.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
 from cli.ledger import Accounts
 from cli.ports import Ports
-from cli.resizes import resizes_of
-from cli.runs import RunFolder
 from cli.scaler_terms import rule_of
 from tests.cli.sized import (
     POLICY,

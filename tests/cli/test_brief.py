@@ -12,14 +12,14 @@ from bamboo.checkpoint.initial import Weights
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.quantities import rate
+from bamboo.runs.node_names import short_names, with_short_names
+from bamboo.runs.preemption_lines import short_preemption_line
+from bamboo.runs.progress import Preemption
+from bamboo.runs.reconfigured import Reconfigured
 from bamboo.sim.trace import Trace
 from cli.market import Replayed, TraceTerms
 from cli.money import Rented
-from cli.node_names import short_names, with_short_names
-from cli.preemption_lines import short_preemption_line
-from cli.progress import Preemption
 from cli.receipt import receipt_body, with_taken
-from cli.reconfigured import Reconfigured
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from tests.cli.test_planning import JOB, plan

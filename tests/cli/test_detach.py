@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from bamboo.ids import run_id
-from cli.run_status import status_of
-from cli.runs import RunFolder
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import status_of
 from cloud.local.session import is_member, members
 from tests.cli.test_launch import LONG, Bench
 from tests.store_server import start_store

@@ -8,7 +8,7 @@ from bamboo.agent.config import AgentConfig
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.errors import InputError
 from bamboo.ids import run_id
-from cli import runs
+from bamboo.runs import run_folder
 from cli.main import run
 from cli.strategies import read_strategy
 
@@ -56,7 +56,7 @@ def test_no_run_is_found_outside_its_home(name: str, tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "resolved.json").write_text("{}")
     with pytest.raises(InputError):
-        runs.find(home, name)
+        run_folder.find(home, name)
 
 
 def test_a_command_with_such_a_name_is_refused(

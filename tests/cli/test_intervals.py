@@ -14,10 +14,10 @@ from bamboo.config.tree import CheckpointConfig, CloudConfig, ClusterConfig, Job
 from bamboo.config.tree import TrainConfig as Train
 from bamboo.errors import CoreMisuse
 from bamboo.ids import RunId
+from bamboo.runs.run_folder import RunFolder, write_json
+from bamboo.runs.run_status import job_of
 from cli import resuming
 from cli.planning import Planned, plan_job
-from cli.run_status import job_of
-from cli.runs import RunFolder, write_json
 from cli.terms import job_to_plan, save_terms
 from cli.views.plan import plan_body, plan_text
 from cli.workload import semantics_of

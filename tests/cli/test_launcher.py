@@ -10,7 +10,7 @@ from bamboo.core import events
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError
 from bamboo.ids import NodeId
-from cli.books import DUTY
+from bamboo.runs.books import DUTY
 from tests.cli.world import World, caught_up, finished, job, joined, left, lost, node, step
 
 

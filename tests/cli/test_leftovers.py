@@ -10,7 +10,7 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.coord.acl import user_name
 from bamboo.coord.logins import make_login, runs_with_login
 from bamboo.ids import RunId
-from cli import lock, runs
+from bamboo.runs import lock, run_folder
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Result
 from cli.ending import remove_left, runs_left
@@ -53,7 +53,7 @@ def test_a_login_without_a_live_run_is_named_until_it_is_taken_away(home: Path) 
             "starts/a b/agent.env",
         ):
             objects.put_new(name, b"-")
-        folder = runs.create(home / "runs", LED)
+        folder = run_folder.create(home / "runs", LED)
         folder.resolved.write_text("{}")
         held = lock.take(folder)
         assert held is not None

@@ -14,10 +14,10 @@ from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig, Segment
 from bamboo.errors import InputError
 from bamboo.ids import RunId
+from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.topology.strategy import Strategy
 from cli import longer, resuming
 from cli.longer import expected, is_further, stages_to_keep, steps_done
-from cli.runs import RunFolder, write_json
 from tests.runtime.kept_run import STEPS, flip, shard_of, write_run
 
 pytestmark = pytest.mark.timeout(60)

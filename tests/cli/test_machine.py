@@ -10,13 +10,14 @@ import pytest
 from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from cli import checks_here, disk_space, launching, machine, resuming
+from bamboo.runs import disk_space
+from cli import checks_here, launching, machine, resuming
 from cli.doctor import Result
 from cli.planning import Planned, plan_job
 from cloud.local import limits
 from tests.cli.facts import seen
-from tests.cli.test_reading import folder_of
 from tests.jobs import tiny_job
+from tests.runs.test_reading import folder_of
 
 SAID = "127.0.0.1 cannot be reached"
 

@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.core.state import Phase, Reconfiguration, State
 from bamboo.errors import InputError
-from cli.books import SEAT_LOST, SEAT_TAKEN, Seated
+from bamboo.runs.books import SEAT_LOST, SEAT_TAKEN, Seated
 from cli.launcher import Launcher
 from cli.market import Market, Replayed, TraceClock, Turn, replayed, settle
 from cli.money import Rented

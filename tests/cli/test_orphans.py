@@ -11,12 +11,13 @@ from bamboo import wiring
 from bamboo.config.load import job_to_json
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
-from cli import doctor, lock, main
+from bamboo.runs import lock
+from bamboo.runs.run_folder import RunFolder
+from cli import doctor, main
 from cli import orphans as orphans_module
 from cli.doctor import Check, Finding, Result
 from cli.leftovers import runs_in_any_stack
 from cli.orphans import account_regions, orphans_check
-from cli.runs import RunFolder
 from cloud.ec2.provider import Ec2Provider
 from cloud.ec2.requests import Ec2Settings
 from cloud.local.faults import Market as MockMarket

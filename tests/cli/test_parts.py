@@ -8,15 +8,16 @@ import pytest
 
 from bamboo.config.tree import BudgetConfig
 from bamboo.core.state import Outcome
-from cli import parts, runs
+from bamboo.runs import run_folder
+from bamboo.runs.run_folder import Part, RunFolder
+from bamboo.runs.run_status import empty_progress, job_of
+from cli import parts
 from cli.money import bill, rented_from_journal
 from cli.receipt import receipt_body
-from cli.run_status import empty_progress, job_of
-from cli.runs import Part, RunFolder
 from cli.stopping import stop_event
 from cli.views.receipt import summary_text
-from tests.cli.test_reading import folder_of
 from tests.cli.world import START_S, World, finished, job, joined, left, step
+from tests.runs.test_reading import folder_of
 
 DAYS_S = 3 * 86400.0
 
@@ -46,7 +47,7 @@ def resumed(folder: RunFolder, part: Part) -> None:
         "part_started_s": part.started_s,
         "led_before_s": part.led_before_s,
     }
-    runs.write_json(folder.resolved, {**body, **more})
+    run_folder.write_json(folder.resolved, {**body, **more})
 
 
 def test_a_part_that_nobody_ended_lasted_until_it_was_seen_last(folder: RunFolder) -> None:
@@ -54,7 +55,7 @@ def test_a_part_that_nobody_ended_lasted_until_it_was_seen_last(folder: RunFolde
     written(folder.events / "i-1.0.jsonl", START_S + 100.0)
     written(folder.path / "logs" / "launcher.log", START_S + DAYS_S)  # only tried to take it up
     assert parts.ended_at_s(folder) == START_S + 100.0
-    runs.write_json(folder.receipt, {"ended_s": START_S + 70.0})
+    run_folder.write_json(folder.receipt, {"ended_s": START_S + 70.0})
     assert parts.ended_at_s(folder) == START_S + 70.0
 
 
@@ -67,15 +68,17 @@ def test_days_between_two_parts_count_nowhere(folder: RunFolder) -> None:
         Part(number=2, started_s=later_s, led_before_s=100.0),
         Part(number=3, started_s=later_s + DAYS_S, led_before_s=150.0),
     )
-    assert runs.part_of(folder) == second
-    assert runs.started_at_s(folder) == START_S
+    assert run_folder.part_of(folder) == second
+    assert run_folder.started_at_s(folder) == START_S
 
 
 def test_the_hours_of_the_budget_are_those_of_this_part(folder: RunFolder) -> None:
     budget = BudgetConfig(max_hours=1.0)
     began_s = START_S + DAYS_S
     resumed(folder, Part(number=2, started_s=began_s, led_before_s=3500.0))
-    progress = empty_progress(folder, job_of(folder), started_s=runs.part_of(folder).started_s)
+    progress = empty_progress(
+        folder, job_of(folder), started_s=run_folder.part_of(folder).started_s
+    )
     for passed_s, ends in ((3599.0, False), (3601.0, True)):
         now_s = began_s + passed_s
         event = stop_event(budget, progress, None, interrupted=False, now_s=now_s)

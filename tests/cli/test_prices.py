@@ -17,10 +17,10 @@ from bamboo.planner.catalogue import KnownQuota
 from bamboo.planner.origin import Origin
 from bamboo.planner.refreshed import catalogue_json
 from bamboo.ports import PricesSeen, TypeFacts
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import catalogue_of
 from cli import main, prices
 from cli.resuming import prepare
-from cli.run_status import catalogue_of
-from cli.runs import RunFolder
 from cli.spent import rented_of
 from cli.terms import save_terms, terms_of
 from cli.views.prices import prices_body, prices_text
@@ -30,9 +30,9 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from tests.cli.facts import seen as looked_at
 from tests.cli.test_planning import JOB, plan
-from tests.cli.test_reading import folder_of
 from tests.full_disk import files_up_to
 from tests.mock_account import ACCOUNT_CALLS, variables_of
+from tests.runs.test_reading import folder_of
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SPOT = {

@@ -12,9 +12,9 @@ from bamboo.coord.follow import Decision
 from bamboo.core.events import FaultScope
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
+from bamboo.runs.progress import Progress
 from cli.echo import echo, echo_result
 from cli.printable import printable
-from cli.progress import Progress
 from cli.screen import LiveScreen
 from tests.core.build import failed, forming, joined
 

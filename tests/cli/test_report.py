@@ -13,17 +13,18 @@ from pathlib import Path
 import pytest
 
 from bamboo.quantities import micro_text, rate, usd
+from bamboo.runs import run_folder
 from bamboo.telemetry.schema import MetricRecord
-from cli import main, runs
+from cli import main
 from cli.pictures.report import INKS, pictures_of
 from cli.report import report_of
 from cli.run_cost import cost_of_run
 from cli.views.report import figures_of, report_html
 from cli.views.report_style import STYLE
-from tests.cli.test_reading import folder_of, home, live, write_steps
 from tests.cli.test_spent import KEPT, cloud_log
 from tests.cli.world import START_S, World, caught_up, job, joined, lost, step
 from tests.full_disk import files_up_to
+from tests.runs.test_reading import folder_of, home, live, write_steps
 
 pytestmark = pytest.mark.timeout(180)
 __all__ = ["home"]
@@ -64,24 +65,24 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def spent(home: Path) -> runs.RunFolder:
+def spent(home: Path) -> run_folder.RunFolder:
     """A run on a virtual device with a kill and a notice, as it left its folder."""
     shutil.copytree(KEPT / "spent", home / "spent")
-    return runs.find(home, "spent")
+    return run_folder.find(home, "spent")
 
 
-def page_of(folder: runs.RunFolder, *, now_s: float = START_S + 60) -> tuple[str, Page]:
+def page_of(folder: run_folder.RunFolder, *, now_s: float = START_S + 60) -> tuple[str, Page]:
     report = report_of(folder, now_s=now_s)
     text = report_html(report, pictures_of(report))
     return text, Page(text)
 
 
-def missing(folder: runs.RunFolder) -> str:
+def missing(folder: run_folder.RunFolder) -> str:
     return "\n".join(report_of(folder, now_s=START_S + 60).missing)
 
 
 def test_the_figures_are_those_of_cost_and_receipt(
-    spent: runs.RunFolder, capsys: pytest.CaptureFixture[str]
+    spent: run_folder.RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["cost", "spent", "--json"]) == 0
     cost = json.loads(capsys.readouterr().out)
@@ -107,7 +108,7 @@ def test_the_figures_are_those_of_cost_and_receipt(
         assert f"beside the bill: {beside}" in page.words
 
 
-def test_the_curve_of_the_dollars_ends_at_the_bill(spent: runs.RunFolder) -> None:
+def test_the_curve_of_the_dollars_ends_at_the_bill(spent: run_folder.RunFolder) -> None:
     report = report_of(spent, now_s=0.0)
     last = report.dollars[-1]
     assert last.usd == pytest.approx(report.cost["usd"], abs=1e-9)
@@ -116,7 +117,7 @@ def test_the_curve_of_the_dollars_ends_at_the_bill(spent: runs.RunFolder) -> Non
     assert full == sorted(full)
 
 
-def test_the_page_stands_alone(spent: runs.RunFolder) -> None:
+def test_the_page_stands_alone(spent: run_folder.RunFolder) -> None:
     text, page = page_of(spent)
     assert list(pictures_of(report_of(spent, now_s=0.0))) == PICTURES
     assert page.tags.count("svg") == len(PICTURES)
@@ -135,7 +136,7 @@ def test_the_page_stands_alone(spent: runs.RunFolder) -> None:
     assert len({value.split("-")[0] for value in identities}) == len(PICTURES)
 
 
-def test_every_colour_is_there_for_light_and_dark(spent: runs.RunFolder) -> None:
+def test_every_colour_is_there_for_light_and_dark(spent: run_folder.RunFolder) -> None:
     light, dark = STYLE.split("@media (prefers-color-scheme: dark)")
     text, _ = page_of(spent)
     used = set(re.findall(r"var\(--([\w-]+)\)", text))
@@ -158,8 +159,8 @@ def test_what_others_wrote_is_shown_as_text(home: Path) -> None:
         "phase": "finished", "outcome": "fault", "sentence": "<script>alert(2)</script> & more",
         "step": 1, "steps": 3, "loss": None,
     }  # fmt: skip
-    runs.write_json(folder.receipt, {"status": evil, "preemptions": [], "reconfigurations": [],
-                                     "unigram_entropy_nats": None})  # fmt: skip
+    nothing: dict[str, object] = {"preemptions": [], "reconfigurations": []}
+    run_folder.write_json(folder.receipt, {"status": evil, **nothing, "unigram_entropy_nats": None})
     page, read = page_of(folder)
     assert "script" not in read.tags
     assert "b" not in read.tags
@@ -189,7 +190,7 @@ def test_a_run_that_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "running" in report.status["phase"] or report.status["phase"] == "degraded"
 
 
-def test_old_records_have_no_times(spent: runs.RunFolder) -> None:
+def test_old_records_have_no_times(spent: run_folder.RunFolder) -> None:
     lines = [json.loads(line) for line in spent.metrics.read_text().splitlines()]
     for line in lines:
         line.pop("t")
@@ -237,7 +238,7 @@ def test_a_run_whose_store_was_killed_and_left_its_socket(home: Path, tmp_path: 
         "pid": nobody.pid, "endpoint_url": "http://127.0.0.1:1", "store_url": url,
         "control_path": str(sockets / "c.sock"), "socket_dir": str(sockets),
     }  # fmt: skip
-    runs.write_json(folder.endpoint, {"store_url": url, "cloud": cloud})
+    run_folder.write_json(folder.endpoint, {"store_url": url, "cloud": cloud})
     report = report_of(folder, now_s=START_S + 60)
     assert report.cost["ended"] is True
     assert report.status["phase"] == "lost"
@@ -260,7 +261,7 @@ def test_numbers_that_are_none_leave_a_gap(home: Path) -> None:
     assert "loss" not in pictures_of(report_of(folder, now_s=START_S + 60))
 
 
-def test_damage_is_named_and_the_rest_is_shown(spent: runs.RunFolder) -> None:
+def test_damage_is_named_and_the_rest_is_shown(spent: run_folder.RunFolder) -> None:
     spent.metrics.write_text("{]\n")
     _, page = page_of(spent)
     assert "loss and throughput" in page.words
@@ -272,7 +273,7 @@ def test_damage_is_named_and_the_rest_is_shown(spent: runs.RunFolder) -> None:
     assert page.tags.count("svg") == 2
 
 
-def test_a_long_run_makes_no_long_file(spent: runs.RunFolder) -> None:
+def test_a_long_run_makes_no_long_file(spent: run_folder.RunFolder) -> None:
     records = [
         MetricRecord(step=n, loss=5.0 + math.sin(n), tokens_per_s=100.0 + n % 7, usd=0.0,
                      tokens_per_usd=0.0, at_s=START_S + n)
@@ -304,7 +305,7 @@ def test_many_instances_in_many_zones(home: Path) -> None:
 
 
 def test_files_are_whole_or_not_there(
-    spent: runs.RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spent: run_folder.RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a report.html"
     assert main.run(["report", "spent", "--out", str(out)]) == 0

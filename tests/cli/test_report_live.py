@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.runs.books import DUTY
 from bamboo.telemetry.reader import read_events
-from cli.books import DUTY
 from cloud.local.session import members
 from tests.cli.test_launch import Bench
 from tests.support import wait_until

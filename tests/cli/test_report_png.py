@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cli import main, runs
+from bamboo.runs import run_folder
+from cli import main
 from cli.pictures import report_png
-from tests.cli.test_reading import home
 from tests.cli.test_report import spent
+from tests.runs.test_reading import home
 from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -27,7 +28,7 @@ def browser(folder: Path, script: str) -> Path:
 
 
 def test_without_a_browser_nothing_is_begun(
-    spent: runs.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    spent: run_folder.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -37,7 +38,7 @@ def test_without_a_browser_nothing_is_begun(
 
 
 def test_a_browser_that_hangs_is_killed_with_all_it_started(
-    spent: runs.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    spent: run_folder.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     pids = tmp_path / "pids"
@@ -62,7 +63,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_browser_that_fails_is_quoted(
-    spent: runs.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    spent: run_folder.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     path = browser(tmp_path, "echo no room for it >&2; exit 7")
@@ -74,7 +75,9 @@ def test_a_browser_that_fails_is_quoted(
     assert "drew nothing" in capsys.readouterr().err
 
 
-def test_drawn_by_a_browser_the_whole_page_is_there(spent: runs.RunFolder, tmp_path: Path) -> None:
+def test_drawn_by_a_browser_the_whole_page_is_there(
+    spent: run_folder.RunFolder, tmp_path: Path
+) -> None:
     if not any(map(shutil.which, report_png.BROWSERS)):
         pytest.skip("no Chromium on the PATH")
     from PIL import Image

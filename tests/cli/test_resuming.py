@@ -17,10 +17,11 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId
+from bamboo.runs import lock
+from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.topology.grid import Grid
-from cli import lock, resuming
+from cli import resuming
 from cli.resuming import _newest, forget_passed_over
-from cli.runs import RunFolder, write_json
 from cli.screen import PlainScreen
 from cli.terms import Terms
 from tests.checkpoint.test_manifest import manifest

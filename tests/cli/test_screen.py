@@ -11,7 +11,7 @@ from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Holding, Norm, Outcome, State
 from bamboo.ids import NodeId
-from cli.progress import Progress
+from bamboo.runs.progress import Progress
 from cli.screen import LiveScreen, PlainScreen
 from tests.core.build import failed, forming, joined
 

@@ -14,15 +14,16 @@ from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, decode_record
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
 from bamboo.planner.duties import DutyChange
-from cli import lock, main, runs
-from cli.books import FileBooks, read_booked
-from cli.decisions import save_decisions
+from bamboo.runs import lock, run_folder
+from bamboo.runs.books import FileBooks, read_booked
+from bamboo.runs.decisions import save_decisions
+from bamboo.runs.run_status import status_by_books
+from cli import main
 from cli.report import report_of
 from cli.run_cost import cost_of_run
-from cli.run_status import status_by_books
 from cli.spent import spent_on
-from tests.cli.test_reading import folder_of, live
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step
+from tests.runs.test_reading import folder_of, live
 
 HERE = Path(__file__).parent
 KEPT, GOLDEN = HERE / "kept", HERE / "golden"
@@ -42,7 +43,7 @@ def beat(world: World, number: int, *, forwards: int, busy_s: float) -> None:
     world.store.beat(node(number), json.dumps(payload))
 
 
-def cloud_log(folder: runs.RunFolder, ends: Mapping[int, tuple[float, str]]) -> None:
+def cloud_log(folder: run_folder.RunFolder, ends: Mapping[int, tuple[float, str]]) -> None:
     """Four instances from 10 s before the run on, and the ends of some."""
     lines = [
         {
@@ -58,7 +59,7 @@ def cloud_log(folder: runs.RunFolder, ends: Mapping[int, tuple[float, str]]) -> 
     folder.cloud.write_text("".join(json.dumps(line) + "\n" for line in (*lines, *ended)))
 
 
-def played(home: Path) -> tuple[runs.RunFolder, World]:
+def played(home: Path) -> tuple[run_folder.RunFolder, World]:
     """A run of 8 s that loses a node, led to its end with real books."""
     folder = folder_of(home)
     folder.events.mkdir()
@@ -207,7 +208,7 @@ def test_a_live_run_whose_store_does_not_answer_is_read_from_its_books(
 ) -> None:
     folder, _ = played(home)
     cloud_log(folder, {2: (2.5, "interrupted")})
-    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"})
+    run_folder.write_json(folder.endpoint, {"store_url": "redis://there/0"})
 
     def away(run: str, url: str) -> NoReturn:
         raise error(f"the store at {url} cannot be reached")
@@ -240,7 +241,9 @@ def test_the_budget_that_is_left(home: Path) -> None:
     folder, world = played(home)
     body = folder.read_json(folder.resolved)
     changed = {**body, "job": {**body["job"], "budget": {"max_usd": 1.0, "max_hours": 2.0}}}
-    runs.write_json(folder.resolved, {k: v for k, v in changed.items() if k != "schema_version"})
+    run_folder.write_json(
+        folder.resolved, {k: v for k, v in changed.items() if k != "schema_version"}
+    )
     spent = spent_on(folder, store=world.store, steps=3, now_s=START_S + 100)
     assert spent is not None
     budget = spent["budget"]
@@ -300,7 +303,7 @@ def test_a_log_that_lost_its_end_does_not_stand_beside_the_receipt(
     text = " ".join(capsys.readouterr().out.split())
     assert re.search(said, text)
     assert "the bill" not in text
-    report = report_of(runs.find(home, "spent"), now_s=START_S)
+    report = report_of(run_folder.find(home, "spent"), now_s=START_S)
     assert re.search(said, " ".join(report.missing))
     assert not report.dollars
 

@@ -14,15 +14,15 @@ from bamboo.coord.ledger import PriceRecord, read_ledger
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError
 from bamboo.ids import run_id
+from bamboo.runs import lock, run_folder
+from bamboo.runs.books import DUTY, PREEMPTION_ORDERED, Booked, FileBooks, read_booked
+from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.reader import read_metrics
 from bamboo.telemetry.schema import MetricRecord
-from cli import lock, runs
-from cli.books import DUTY, PREEMPTION_ORDERED, Booked, FileBooks, read_booked
 from cli.chaos import Chaos
-from cli.runs import RunFolder
 from cli.watching import Watcher
-from tests.cli.test_reading import folder_of
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
+from tests.runs.test_reading import folder_of
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_each_part_of_a_run_counts_its_decisions_anew(folder: RunFolder) -> None
 
 
 def test_one_has_the_lock_and_a_child_may_inherit_it(tmp_path: Path) -> None:
-    folder = runs.create(tmp_path, run_id("a"))
+    folder = run_folder.create(tmp_path, run_id("a"))
     held = lock.take(folder)
     assert held is not None
     assert lock.take(folder) is None
@@ -205,7 +205,7 @@ def test_who_only_asks_for_the_launcher_writes_nothing(
 ) -> None:
     """A run is read where its folder is read-only; nothing is forbidden to root, so that is
     played."""
-    folder, there = runs.create(tmp_path, run_id("r")), os.open
+    folder, there = run_folder.create(tmp_path, run_id("r")), os.open
     held = lock.take(folder)
     assert held is not None
     held.close()

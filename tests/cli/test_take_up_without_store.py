@@ -12,9 +12,10 @@ from bamboo import wiring
 from bamboo.coord.driver import Driver
 from bamboo.ids import run_id
 from bamboo.ports import Store
+from bamboo.runs import live
+from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
-from cli import attempt, live
-from cli.runs import RunFolder
+from cli import attempt
 from cli.screen import PlainScreen
 from cloud.local.session import is_member
 from tests.cli.test_detach import Detached, attached, detached, says

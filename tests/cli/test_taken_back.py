@@ -11,15 +11,15 @@ from bamboo.checkpoint.final import read_final, write_manifest, write_stage
 from bamboo.core import events
 from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome
-from cli.final_state import save_manifest
+from bamboo.runs.final_state import save_manifest
+from bamboo.runs.progress import Progress
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import progress_from_store
 from cli.money import bill
-from cli.progress import Progress
 from cli.receipt import receipt_body
-from cli.run_status import progress_from_store
-from cli.runs import RunFolder
 from cli.views.receipt import summary_text
-from tests.cli.test_reading import folder_of
 from tests.cli.world import World, finished, job, joined, left, lost, node, step
+from tests.runs.test_reading import folder_of
 
 EVERY = 4
 POLICY = Policy(cuts=((0, 4), (0, 2, 4)), checkpoint_every=EVERY)

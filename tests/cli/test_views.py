@@ -8,9 +8,9 @@ from rich.console import Console
 from bamboo import quantities
 from bamboo.core.phrases import size
 from bamboo.core.state import Outcome
+from bamboo.runs.preemption_lines import preemption_line
+from bamboo.runs.progress import Preemption, Progress, status_body
 from cli.money import bill
-from cli.preemption_lines import preemption_line
-from cli.progress import Preemption, Progress, status_body
 from cli.receipt import receipt_body
 from cli.views import columns
 from cli.views.live import decision_line, screen, step_line

@@ -8,7 +8,8 @@ import pytest
 
 from bamboo.core.state import Checkpoint, Outcome
 from bamboo.errors import InputError
-from cli import resuming, runs
+from bamboo.runs import run_folder
+from cli import resuming
 from cli.commands import preempt
 from cli.money import bill
 from cli.receipt import receipt_body
@@ -35,7 +36,9 @@ def test_a_stage_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     for event in joined():
         world.do(event)
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
-    runs.write_json(runs.create(tmp_path, runs.run_id("r")).resolved, {"started_s": START_S})
+    run_folder.write_json(
+        run_folder.create(tmp_path, run_folder.run_id("r")).resolved, {"started_s": START_S}
+    )
     monkeypatch.setattr(preempt, "live_store", lambda _folder: nullcontext(world.store))
     said = "r has no stage 1 in a pipeline 1: take --pipeline 0 and --stage 0 to 3"
     with pytest.raises(InputError, match=said):

@@ -19,15 +19,15 @@ from bamboo.core import events
 from bamboo.core.policy import Policy
 from bamboo.core.state import State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.runs.books import Booked
+from bamboo.runs.progress import Progress
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from cli.books import Booked
 from cli.launcher import Launcher
 from cli.money import Rented
 from cli.ports import Ports
-from cli.progress import Progress
 
 START_S = 1_000_000.0
 

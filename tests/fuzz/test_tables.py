@@ -8,10 +8,10 @@ from hypothesis import given
 from bamboo.config.catalogue import read_catalogue
 from bamboo.errors import InputError
 from bamboo.planner.profiled import Profile
+from bamboo.runs.documents import read_document
 from bamboo.telemetry.schema import EventRecord, MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Semantics, Strategy
-from cli.documents import read_document
 from cli.strategies import read_strategy
 from tests.fuzz.cases import Cases, fuzzed
 from tests.fuzz.odd import bent_bytes, bent_json

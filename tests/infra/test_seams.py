@@ -69,7 +69,9 @@ def test_no_unit_finds_its_commands_by_a_path_of_somebody_else_s() -> None:
 def test_an_agent_is_given_names_that_it_or_its_boot_reads() -> None:
     """And those that lead code are none of them: `tests/infra/test_boot.py`."""
     read = (
-        text_of("infra/boot.sh") + text_of("bamboo/agent/config.py") + text_of("bamboo/wiring/__init__.py")
+        text_of("infra/boot.sh")
+        + text_of("bamboo/agent/config.py")
+        + text_of("bamboo/wiring/__init__.py")
     )
     read += CA_VARIABLE
     assert [name for name in agent_names() if name not in read] == []

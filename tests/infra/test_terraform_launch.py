@@ -19,9 +19,10 @@ import pytest
 from bamboo.config.account import account_defaults
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
-from cli import main, runs, sites
+from bamboo.runs import run_folder
+from bamboo.runs.run_folder import RunFolder
+from cli import main, sites
 from cli.fleet import RunFleet
-from cli.runs import RunFolder
 from cloud.ec2.requests import RUN_TAG
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.infra.terraform import (
@@ -149,7 +150,7 @@ def test_a_run_on_the_applied_stack(
     monkeypatch.setattr(sites, "run_fleet", fleet_on_stack)
     assert main.run(["launch", job_file, "--run", RUN]) == 0
 
-    receipt = runs.find(runs.home(), RUN).receipt.read_text()
+    receipt = run_folder.find(run_folder.home(), RUN).receipt.read_text()
     assert json.loads(receipt)["outcome"] == "done"
     nodes = [i for i in account.seen if any(tag["Key"] == RUN_TAG for tag in i["Tags"])]
     others = [i for i in account.seen if i not in nodes]

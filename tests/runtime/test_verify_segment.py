@@ -20,9 +20,9 @@ from bamboo.checkpoint.final import stage_file
 from bamboo.checkpoint.retention import delete
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.errors import InputError
+from bamboo.runs.segment import checkpoints
 from bamboo.runtime.check.verify import verify
 from bamboo.runtime.check.verify_segment import main, verify_segment
-from cli.segment import checkpoints
 from tests.runtime.kept_run import (
     KEPT,
     STEPS,
@@ -361,7 +361,7 @@ def test_checkpoints_lie_where_the_job_says(
 
 def _command(run: Path, *segment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "cli.segment", str(run), *segment],
+        [sys.executable, "-m", "bamboo.runs.segment", str(run), *segment],
         capture_output=True,
         text=True,
         timeout=60,

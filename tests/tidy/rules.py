@@ -58,7 +58,7 @@ MAY_OPEN_TO_WRITE = {
     "bamboo/user_code/bundle.py": "copies into the folder of a run that was made just now",
     "cli/launching.py": "copies into the folder of a run that was made just now",
     "cli/pictures/report_png.py": "in a temporary folder of its own",
-    "cli/lock.py": "opens a file to lock it, and writes nothing",
+    "bamboo/runs/lock.py": "opens a file to lock it, and writes nothing",
     "cli/echo.py": "opens the null device",
     "cloud/local/groups.py": "opens the null device",
     "cloud/local/host.py": "makes a file that is not there, in a folder of its own",

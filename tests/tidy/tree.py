@@ -11,7 +11,7 @@ from bamboo import loading
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("bamboo/", "cloud/", "cli/")
-IGNORED = {".git", ".venv", ".hypothesis", ".terraform", "__pycache__", "build", "dist", "runs"}
+IGNORED = {".git", ".venv", ".hypothesis", ".terraform", "__pycache__", "build", "dist"}
 TEXT_SUFFIXES = (".py", ".toml", ".md", ".sh", ".service", ".tf", ".hcl", ".txt", ".lua", ".yml")
 
 
@@ -63,7 +63,11 @@ def _walk(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
         if path.is_file():
             yield path.relative_to(ROOT).as_posix()
-        elif path.name not in IGNORED and not path.name.endswith((".egg-info", "_cache")):
+        elif (
+            path != ROOT / "runs"
+            and path.name not in IGNORED
+            and not path.name.endswith((".egg-info", "_cache"))
+        ):
             yield from _walk(path)
 
 

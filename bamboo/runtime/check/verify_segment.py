@@ -1,4 +1,4 @@
-"""`python -m cli.segment RUN_DIR A B`: are steps A to B-1 of a run, bit for bit,
+"""`python -m bamboo.runs.segment RUN_DIR A B`: are steps A to B-1 of a run, bit for bit,
 what a calm run gives that begins from one of its checkpoints?
 
 This is for models too large to train twice. The calm reference takes parameters and moments from
@@ -231,7 +231,7 @@ def main(arguments: list[str], *, checkpoints: CheckpointsOf) -> int:
     try:
         run, first, stop = Path(arguments[0]), *map(int, arguments[1:])
     except (IndexError, ValueError):
-        sys.stderr.write("usage: python -m cli.segment RUN_DIR A B\n")
+        sys.stderr.write("usage: python -m bamboo.runs.segment RUN_DIR A B\n")
         return InputError.exit_code
 
     return answer_equal(

@@ -10,7 +10,7 @@ from pathlib import Path
 from bamboo.core.phrases import size
 from bamboo.disk import ROOM_BYTES, free_bytes, full_disk
 from bamboo.errors import BooksUnwritable, InputError
-from cli.runs import RunFolder, is_detached
+from bamboo.runs.run_folder import RunFolder, is_detached
 
 
 def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAMBOO_HOME") -> None:

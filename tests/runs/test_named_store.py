@@ -13,12 +13,12 @@ from bamboo.core.state import initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId, run_id
 from bamboo.ports import Store
+from bamboo.runs import named_store
+from bamboo.runs.decisions import saved_store
+from bamboo.runs.run_folder import RunFolder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
-from cli import named_store
-from cli.decisions import saved_store
-from cli.runs import RunFolder
-from tests.cli.test_reading import folder_of
+from tests.runs.test_reading import folder_of
 from tests.store_server import StoreServer, start_store
 from tests.topology.test_strategy import PLACEMENT, SEMANTICS
 

@@ -12,8 +12,8 @@ from bamboo.coord.memory_store import MemoryStore
 from bamboo.coord.replay import DecisionReport, verify_decisions
 from bamboo.errors import InputError
 from bamboo.ports import Entry, Store
-from cli.live import live_store
-from cli.runs import RunFolder, part_of, parts_before, write_file
+from bamboo.runs.live import live_store
+from bamboo.runs.run_folder import RunFolder, part_of, parts_before, write_file
 
 
 def save_decisions(folder: RunFolder, store: Store) -> int:

@@ -19,6 +19,8 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.models import build_model
+from bamboo.runs import initial
+from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.verify import calm_run, job_of_run, verify
 from bamboo.runtime.step.numerics import local_numerics, prepare
@@ -26,8 +28,7 @@ from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
-from cli import initial, launching
-from cli.runs import RunFolder, write_json
+from cli import launching
 from tests.cli.on_paper import body_of, nothing_is_looked_at, refused
 from tests.jobs import tiny_job
 from tests.runtime.kept_run import STEPS, flip, write_run

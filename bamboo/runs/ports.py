@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bamboo.coord.follow import Decision
+from bamboo.runs.progress import Progress
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
-from cli.progress import Progress
 
 
 class Screen(Protocol):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.errors import InputError
+from bamboo.runs import lock
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import job_of, store_is_gone
 from bamboo.user_code.bundle import CODE_FOLDER
-from cli import lock
-from cli.run_status import job_of, store_is_gone
-from cli.runs import RunFolder
 
 BY_NAME = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")
 PARTS = {name: name for name in BY_NAME} | {"parts": "earlier parts"}

@@ -10,7 +10,7 @@ import os
 import time
 
 from bamboo.errors import InputError
-from cli.runs import RunFolder
+from bamboo.runs.run_folder import RunFolder
 
 NAME = "launcher.lock"
 LAST_WORDS_S = 5.0

@@ -10,9 +10,9 @@ from typing import Any
 
 from bamboo.coord.ledger import LedgerRecord
 from bamboo.planner.autoscale import Resize
+from bamboo.runs.books import RESIZED
+from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.reader import read_events
-from cli.books import RESIZED
-from cli.runs import RunFolder
 
 
 def resizes_of(folder: RunFolder, ledger: Iterable[LedgerRecord] = ()) -> list[dict[str, Any]]:

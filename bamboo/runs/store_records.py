@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from bamboo.coord.ledger import LedgerRecord, decode_record
 from bamboo.errors import UnreadableRecord
+from bamboo.runs.pause import pause_parts_s
 from bamboo.telemetry.samples import SamplesRecord
-from cli.pause import pause_parts_s
 
 _DAMAGE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 _SHOWN = 80

@@ -6,9 +6,9 @@ from pathlib import Path
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.ids import run_id
-from cli import runs
+from bamboo.runs import run_folder
+from bamboo.runs.run_status import progress_from_store
 from cli.duty_sources import told_by_decisions
-from cli.run_status import progress_from_store
 from cli.watching import Watcher
 from tests.cli.world import World, finished, job, joined, left, node, step
 
@@ -69,9 +69,9 @@ def test_who_takes_up_a_run_passes_over_what_is_no_record_of_its_ledger() -> Non
 
 
 def test_whoever_looks_from_outside_passes_it_over_too(tmp_path: Path) -> None:
-    folder = runs.create(tmp_path, run_id("r"))
+    folder = run_folder.create(tmp_path, run_id("r"))
     body = json.loads(job_to_json(resolve(job())))["job"]
-    runs.write_json(folder.resolved, {"run": "r", "started_s": 1.0, "job": body})
+    run_folder.write_json(folder.resolved, {"run": "r", "started_s": 1.0, "job": body})
     world = World(job())
     world.do([joined(), step(0)])
     for text in METRICS:

@@ -9,10 +9,10 @@ import time
 from bamboo import wiring
 from bamboo.errors import InputError
 from bamboo.ports import Store
+from bamboo.runs.decisions import save_decisions
+from bamboo.runs.run_folder import RunFolder
 from bamboo.topology.strategy import Strategy
 from bamboo.wiring.store_reference import REDIS_VARIABLE
-from cli.decisions import save_decisions
-from cli.runs import RunFolder
 
 POLL_S = 0.1
 

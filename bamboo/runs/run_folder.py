@@ -20,8 +20,8 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
 from bamboo.jsonl import unwritable
 from bamboo.new_files import write_whole
+from bamboo.runs.documents import SCHEMA_VERSION, Document, read_document, read_text
 from bamboo.user_code.bundle import CODE_FOLDER
-from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
 STARTING_S = 60.0
 """Within so long after its launch a run has a store and a cloud, or has ended."""

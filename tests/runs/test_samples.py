@@ -7,29 +7,30 @@ from typing import Any
 import pytest
 
 from bamboo.ids import run_id
+from bamboo.runs import run_folder
+from bamboo.runs.books import FileBooks
 from bamboo.telemetry.samples import SamplesRecord, read_samples
-from cli import main, runs
-from cli.books import FileBooks
+from cli import main
 from cli.views.verify import samples_text
 from tests.cli.world import World, finished, job, joined, left, step
 from tests.runtime.test_verify_samples import write_run
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.RunFolder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run_folder.RunFolder:
     """A run `run` that has ended in order."""
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
     written = write_run(tmp_path, steps=70)
-    folder = runs.RunFolder(id=run_id(written.name), path=written)
+    folder = run_folder.RunFolder(id=run_id(written.name), path=written)
     resolved = json.loads(folder.resolved.read_text())
-    runs.write_json(
+    run_folder.write_json(
         folder.resolved, {"started_s": 1.0} | {name: resolved[name] for name in ("job", "samples")}
     )
-    runs.write_json(folder.receipt, {"outcome": "done", "step": 70})
+    run_folder.write_json(folder.receipt, {"outcome": "done", "step": 70})
     return folder
 
 
-def test_each_sample_once(folder: runs.RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_sample_once(folder: run_folder.RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["verify", "--samples", "run", "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert (body["run"], body["equal"], body["first_difference"]) == ("run", True, None)
@@ -40,7 +41,7 @@ def test_each_sample_once(folder: runs.RunFolder, capsys: pytest.CaptureFixture[
 
 
 def test_a_difference_is_named_and_exits_5(
-    folder: runs.RunFolder, capsys: pytest.CaptureFixture[str]
+    folder: run_folder.RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = read_samples(folder.samples)
     short = SamplesRecord(step=9, microbatches=(0, 2, 3), digest=records[9].digest)
@@ -57,7 +58,7 @@ def test_a_difference_is_named_and_exits_5(
 
 
 def test_a_run_that_goes_on_and_two_checks_at_once_are_refused(
-    folder: runs.RunFolder, capsys: pytest.CaptureFixture[str]
+    folder: run_folder.RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.receipt.unlink()
     assert main.run(["verify", "--samples", "run"]) == 2
@@ -82,7 +83,7 @@ def test_the_launcher_keeps_every_word_of_it(monkeypatch: pytest.MonkeyPatch) ->
     assert [m.step for m in world.books.metrics] == [0, 1, 2]
 
 
-def test_the_books_append_it_to_the_runs_file(folder: runs.RunFolder) -> None:
+def test_the_books_append_it_to_the_runs_file(folder: run_folder.RunFolder) -> None:
     folder.samples.unlink()
     folder.events.mkdir()
     record = SamplesRecord(step=0, microbatches=(0, 1), digest="ab")

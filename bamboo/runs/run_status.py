@@ -22,22 +22,16 @@ from bamboo.disk import full_disk
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import Store
+from bamboo.runs import lock
+from bamboo.runs.documents import REMEDY
+from bamboo.runs.pause import with_kill_stamp
+from bamboo.runs.progress import Progress, status_body, with_beat, with_decision, with_metric
+from bamboo.runs.run_folder import RunFolder, is_detached, part_of, started_text
+from bamboo.runs.stamps import kill_stamps_s
+from bamboo.runs.store_records import Hearing
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
-from cli import lock
-from cli.documents import REMEDY
-from cli.pause import with_kill_stamp
-from cli.progress import (
-    Progress,
-    status_body,
-    with_beat,
-    with_decision,
-    with_metric,
-)
-from cli.runs import RunFolder, is_detached, part_of, started_text
-from cli.stamps import kill_stamps_s
-from cli.store_records import Hearing
 
 LOST = "lost"
 SILENT = "silent"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import BooksUnwritable, InputError
-from cli import disk_space, runs
-from tests.cli.test_reading import folder_of
+from bamboo.runs import disk_space, run_folder
+from tests.runs.test_reading import folder_of
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_nothing_is_started_on_a_full_disk(full: None, tmp_path: Path) -> None:
 def test_the_remedy_fits_the_run(full: None, tmp_path: Path, detached: bool, verb: str) -> None:
     folder = folder_of(tmp_path)
     body = folder.read_json(folder.resolved)
-    runs.write_json(folder.resolved, body | {"detached": detached})
+    run_folder.write_json(folder.resolved, body | {"detached": detached})
     with pytest.raises(BooksUnwritable, match=f"`bamboo {verb} r`; nothing of it is lost"):
         disk_space.refuse_to_settle(folder)
     error = disk_space.unsettled(folder, "step 3 was the last", OSError("no space"))

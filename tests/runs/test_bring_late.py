@@ -11,10 +11,10 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import read_final
 from bamboo.checkpoint.run_files import put_stage
 from bamboo.errors import StorageUnavailable
-from cli import final_state
-from cli.runs import RunFolder
-from tests.cli.test_reading import folder_of
+from bamboo.runs import final_state
+from bamboo.runs.run_folder import RunFolder
 from tests.cli.world import job as job_of_world
+from tests.runs.test_reading import folder_of
 
 RECEIPT = {"outcome": "done", "step": 4, "stages": 2}
 

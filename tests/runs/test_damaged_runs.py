@@ -15,9 +15,10 @@ from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
+from bamboo.runs import run_folder
+from bamboo.runs.decisions import save_decisions
 from bamboo.telemetry.samples import read_samples
-from cli import main, runs
-from cli.decisions import save_decisions
+from cli import main
 from cli.money import bill
 from cli.receipt import receipt_body
 from cli.terms import save_terms, terms_kept, terms_of
@@ -33,10 +34,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def folder_of(home: Path, name: str, *, started_s: float = START_S) -> runs.RunFolder:
-    folder = runs.create(home, run_id(name))
+def folder_of(home: Path, name: str, *, started_s: float = START_S) -> run_folder.RunFolder:
+    folder = run_folder.create(home, run_id(name))
     body = json.loads(job_to_json(resolve(job())))["job"]
-    runs.write_json(folder.resolved, {"run": name, "started_s": started_s, "job": body})
+    run_folder.write_json(folder.resolved, {"run": name, "started_s": started_s, "job": body})
     return folder
 
 
@@ -116,14 +117,14 @@ def test_last_is_no_older_run_when_the_newest_may_be_damaged(home: Path) -> None
     folder_of(home, "a1", started_s=1000.0)
     bad = folder_of(home, "z-1", started_s=2000.0)
     truncate(bad.resolved)
-    assert runs.find(home, "last").id == "z-1"
+    assert run_folder.find(home, "last").id == "z-1"
     os.utime(bad.resolved, (999.0, 999.0))
-    assert runs.find(home, "last").id == "a1"
+    assert run_folder.find(home, "last").id == "a1"
 
 
 def test_a_field_that_is_missing_deep_inside_is_named(home: Path) -> None:
     folder = folder_of(home, "a")
-    runs.write_json(folder.receipt, {"bill": {"usd": 1.0}, "nodes": [{"id": "i-0.0"}]})
+    run_folder.write_json(folder.receipt, {"bill": {"usd": 1.0}, "nodes": [{"id": "i-0.0"}]})
     body = folder.read_json(folder.receipt)
     assert body["bill"]["usd"] == 1.0
     with pytest.raises(InputError, match=r"receipt\.json is damaged: it lacks bill\.modelled; put"):
@@ -131,13 +132,13 @@ def test_a_field_that_is_missing_deep_inside_is_named(home: Path) -> None:
     with pytest.raises(InputError, match=r"it lacks nodes\[\]\.zone; put"):
         body["nodes"][0]["zone"]
     shutil.copyfile(folder.receipt, folder.path / "other.json")
-    runs.write_json(folder.receipt, {"nodes": [{"id": "i-0.0"}, None]})
+    run_folder.write_json(folder.receipt, {"nodes": [{"id": "i-0.0"}, None]})
     with pytest.raises(InputError, match=r"nodes\[\] = null is not an object; put"):
         folder.read_json(folder.receipt)
 
 
 @pytest.fixture
-def ended(home: Path) -> runs.RunFolder:
+def ended(home: Path) -> run_folder.RunFolder:
     """A run `r` that is done, and its receipt with something of all that there can be."""
     world = World(
         job(), [joined(), step(0, 5.5), step(1, 4.5), [step(2, 2.0), finished(2, 0, 1, 2, 3)],
@@ -158,7 +159,7 @@ def ended(home: Path) -> runs.RunFolder:
         "preemptions": 1, "length_s": 3.0,
     }  # fmt: skip
     folder = folder_of(home, "r")
-    runs.write_json(folder.receipt, body)
+    run_folder.write_json(folder.receipt, body)
     save_decisions(folder, world.store)
     return folder
 
@@ -184,7 +185,7 @@ def with_value(body: Any, at: tuple[str | int, ...], value: Any) -> Any:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("verb", ["status", "cost", "attach"])
 def test_a_damaged_receipt_is_named(
-    ended: runs.RunFolder,
+    ended: run_folder.RunFolder,
     capsys: pytest.CaptureFixture[str],
     damage: Callable[[Path], None],
     verb: str,
@@ -199,7 +200,7 @@ def test_a_damaged_receipt_is_named(
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, [None], {"x": None}])
-def test_no_value_in_a_receipt_is_a_fault_of_ours(ended: runs.RunFolder, value: Any) -> None:
+def test_no_value_in_a_receipt_is_a_fault_of_ours(ended: run_folder.RunFolder, value: Any) -> None:
     body = json.loads(ended.receipt.read_text())
     told = {0}
     for at in places(body):
@@ -210,7 +211,7 @@ def test_no_value_in_a_receipt_is_a_fault_of_ours(ended: runs.RunFolder, value: 
 
 
 def test_no_value_in_the_terms_of_a_run_is_a_fault_of_ours(tmp_path: Path) -> None:
-    folder, planned = runs.RunFolder(id=RunId("r"), path=tmp_path), plan()
+    folder, planned = run_folder.RunFolder(id=RunId("r"), path=tmp_path), plan()
     save_terms(folder, planned.job, planned, started_s=1.0, detached=False)
     body = json.loads(folder.resolved.read_text())
     terms = terms_of(folder)
@@ -229,7 +230,7 @@ def test_no_value_in_the_terms_of_a_run_is_a_fault_of_ours(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("damage", [truncate, fill_with_bytes, make_directory, nest_without_end])
 def test_damaged_decisions_are_named(
-    ended: runs.RunFolder, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+    ended: run_folder.RunFolder, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
 ) -> None:
     assert main.run(["verify", "--decisions", "r"]) == 0
     damage(ended.decisions)

@@ -1,8 +1,8 @@
 """A preemption as one line: which node was lost, why the run goes on, what it cost."""
 
 from bamboo.quantities import count, milliseconds
-from cli.node_names import short_names
-from cli.progress import Preemption, Progress
+from bamboo.runs.node_names import short_names
+from bamboo.runs.progress import Preemption, Progress
 
 
 def preemption_line(preemption: Preemption) -> str:

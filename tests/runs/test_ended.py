@@ -7,12 +7,13 @@ from typing import NoReturn
 import pytest
 
 from bamboo.errors import InputError, StoreUnavailable
-from cli import lock, main, runs
-from cli.run_status import status_of
+from bamboo.runs import lock, run_folder
+from bamboo.runs.run_status import status_of
+from cli import main
 from tests.cli.test_detach import detached
 from tests.cli.test_launch import Bench
-from tests.cli.test_reading import folder_of, live
 from tests.cli.world import World, finished, job, joined, step
+from tests.runs.test_reading import folder_of, live
 from tests.support import wait_until
 
 
@@ -41,7 +42,9 @@ def test_a_run_has_ended_when_its_receipt_stands_and_not_when_its_members_have_f
     assert main.run(["status", "r"]) == 0
     assert "its receipt is not written yet" in capsys.readouterr().out
     body = status_of(folder)
-    runs.write_json(folder.receipt, {"status": {k: v for k, v in body.items() if k != "ended"}})
+    run_folder.write_json(
+        folder.receipt, {"status": {k: v for k, v in body.items() if k != "ended"}}
+    )
     assert seen() == ("finished", True, True)
 
 
@@ -49,10 +52,10 @@ def test_a_receipt_that_comes_while_the_store_is_asked_counts(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"})
+    run_folder.write_json(folder.endpoint, {"store_url": "redis://there/0"})
 
     def goes(run: str, url: str) -> NoReturn:
-        runs.write_json(folder.receipt, {"status": {"phase": "finished"}})
+        run_folder.write_json(folder.receipt, {"status": {"phase": "finished"}})
         raise StoreUnavailable(f"the store at {url} cannot be reached")
 
     monkeypatch.setattr("bamboo.wiring.store_of", goes)
@@ -68,7 +71,7 @@ def test_a_launcher_that_has_written_the_receipt_is_let_leave(
     assert held is not None
     with pytest.raises(InputError, match="is going on"):
         lock.refuse_while_led(folder)
-    runs.write_json(folder.receipt, {"status": {"phase": "finished"}})
+    run_folder.write_json(folder.receipt, {"status": {"phase": "finished"}})
     monkeypatch.setattr("time.sleep", lambda _: held.close())
     lock.refuse_while_led(folder)
 

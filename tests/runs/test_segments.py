@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bamboo.ids import run_id
-from cli import main, runs
+from bamboo.runs import run_folder
+from cli import main
 from cli.views.verify import segment_text
 from tests.runtime.kept_run import flip, nudge_loss, shard_of, write_run
 
@@ -15,16 +16,18 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.RunFolder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run_folder.RunFolder:
     """A run `run` of 12 steps with a checkpoint every third."""
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
-    folder = runs.RunFolder(id=run_id("run"), path=write_run(tmp_path))
+    folder = run_folder.RunFolder(id=run_id("run"), path=write_run(tmp_path))
     resolved = json.loads(folder.resolved.read_text())
-    runs.write_json(folder.resolved, {"started_s": 1.0, "job": resolved["job"]})
+    run_folder.write_json(folder.resolved, {"started_s": 1.0, "job": resolved["job"]})
     return folder
 
 
-def test_a_segment_of_a_run(folder: runs.RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_segment_of_a_run(
+    folder: run_folder.RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     flip(shard_of(folder.path, 6), at=-5)
     assert main.run(["verify", "run", "--steps", "7:9", "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
@@ -37,7 +40,7 @@ def test_a_segment_of_a_run(folder: runs.RunFolder, capsys: pytest.CaptureFixtur
 
 
 def test_a_difference_is_named_and_exits_5(
-    folder: runs.RunFolder, capsys: pytest.CaptureFixture[str]
+    folder: run_folder.RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nudge_loss(folder.path, 4)
     assert main.run(["verify", "run", "--steps", "3:6"]) == 5
@@ -58,7 +61,7 @@ def test_a_difference_is_named_and_exits_5(
     ],
 )
 def test_wrong_input_is_refused(
-    folder: runs.RunFolder,
+    folder: run_folder.RunFolder,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     says: str,

@@ -1,5 +1,5 @@
-"""`python -m cli.segment RUN_DIR A B`: the runtime's check of a segment of a run, with the run's
-checkpoints, in a directory or a bucket."""
+"""`python -m bamboo.runs.segment RUN_DIR A B`: the runtime's check of a segment of a run, with the
+run's checkpoints, in a directory or a bucket."""
 
 import sys
 from pathlib import Path
@@ -8,8 +8,8 @@ from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
+from bamboo.runs.run_folder import RunFolder
 from bamboo.runtime.check import verify_segment
-from cli.runs import RunFolder
 
 
 def checkpoints(run: Path, job: JobConfig) -> tuple[str, ObjectStore]:

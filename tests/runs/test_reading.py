@@ -17,11 +17,12 @@ from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import run_id
 from bamboo.jsonl import LineWriter
 from bamboo.ports import Store
+from bamboo.runs import lock, run_folder
+from bamboo.runs.decisions import check_decisions, save_decisions
+from bamboo.runs.run_status import status_of
 from bamboo.telemetry.schema import MetricRecord
-from cli import lock, main, runs
-from cli.decisions import check_decisions, save_decisions
+from cli import main
 from cli.run_cost import cost_of_run
-from cli.run_status import status_of
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
 
 
@@ -31,14 +32,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def folder_of(home: Path, name: str = "r", *, started_s: float = START_S) -> runs.RunFolder:
-    folder = runs.create(home, run_id(name))
+def folder_of(home: Path, name: str = "r", *, started_s: float = START_S) -> run_folder.RunFolder:
+    folder = run_folder.create(home, run_id(name))
     body = json.loads(job_to_json(resolve(job())))["job"]
-    runs.write_json(folder.resolved, {"run": name, "started_s": started_s, "job": body})
+    run_folder.write_json(folder.resolved, {"run": name, "started_s": started_s, "job": body})
     return folder
 
 
-def write_steps(folder: runs.RunFolder, count: int) -> None:
+def write_steps(folder: run_folder.RunFolder, count: int) -> None:
     """Metrics of so many steps, as a launcher that is gone wrote them."""
     with LineWriter(folder.metrics) as writer:
         for index in range(count):
@@ -49,7 +50,7 @@ def write_steps(folder: runs.RunFolder, count: int) -> None:
             )
 
 
-def live(folder: runs.RunFolder, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def live(folder: run_folder.RunFolder, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the run's store reachable through its endpoint file."""
 
     @contextmanager
@@ -57,7 +58,7 @@ def live(folder: runs.RunFolder, world: World, monkeypatch: pytest.MonkeyPatch) 
         assert url == "redis://here"
         yield world.store
 
-    runs.write_json(folder.endpoint, {"store_url": "redis://here"})
+    run_folder.write_json(folder.endpoint, {"store_url": "redis://here"})
     monkeypatch.setattr("bamboo.wiring.store_of", store_of)
 
 
@@ -117,7 +118,7 @@ def test_the_ledger_is_what_a_live_run_costs(home: Path, monkeypatch: pytest.Mon
 
 def test_a_run_whose_launcher_was_killed_is_lost(home: Path) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"})
+    run_folder.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"})
     write_steps(folder, 3)
     body = status_of(folder)
     assert (body["phase"], body["step"], body["loss"], body["usd"]) == ("lost", 3, 3.0, 0.25)
@@ -129,7 +130,7 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"})
+    run_folder.write_json(folder.endpoint, {"store_url": "redis://there/0"})
     write_steps(folder, 3)
 
     def away(run: str, url: str) -> NoReturn:
@@ -141,7 +142,7 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
     body = status_of(folder)
     assert (body["phase"], body["step"], body["usd"], body["led"]) == ("silent", 3, 0.25, True)
     assert "its store does not answer and its launcher lives" in body["sentence"]
-    runs.write_json(folder.receipt, {"status": {"phase": "finished"}})
+    run_folder.write_json(folder.receipt, {"status": {"phase": "finished"}})
     assert status_of(folder)["phase"] == "finished"
     folder.receipt.unlink()
     held.close()
@@ -150,7 +151,7 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
 
 def test_a_run_whose_end_is_written_down_is_not_lost_while_it_has_a_launcher(home: Path) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"})
+    run_folder.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"})
     write_steps(folder, 3)
     folder.cloud.touch()
     held = lock.take(folder)
@@ -166,7 +167,7 @@ def test_a_run_whose_end_is_written_down_is_not_lost_while_it_has_a_launcher(hom
 
 def test_an_ended_run_is_read_from_its_receipt(home: Path) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.receipt, {"status": {"phase": "finished", "step": 7}})
+    run_folder.write_json(folder.receipt, {"status": {"phase": "finished", "step": 7}})
     assert status_of(folder) == {"phase": "finished", "step": 7, "ended": True}
 
 
@@ -211,7 +212,7 @@ def test_the_decisions_of_earlier_parts_are_recomputed_too(home: Path) -> None:
     world.do([joined(), lost(2, 1), caught_up(1, 2)])
     save_decisions(folder, world.store)
     body = folder.read_json(folder.resolved)
-    runs.write_json(folder.resolved, {**body, "part": 3, "part_started_s": 9.0})
+    run_folder.write_json(folder.resolved, {**body, "part": 3, "part_started_s": 9.0})
     first = folder.path / "parts" / "1" / folder.decisions.name
     first.parent.mkdir(parents=True)
     text = folder.decisions.read_text()
@@ -232,7 +233,7 @@ def test_where_no_decision_is_nothing_is_called_equal(
     assert main.run(["verify", "r", "--decisions"]) == 2
     assert "no decision so far: there is nothing to recompute" in capsys.readouterr().err
     assert save_decisions(folder, world.store) == 1
-    runs.write_json(folder.receipt, {"status": {}})
+    run_folder.write_json(folder.receipt, {"status": {}})
     assert main.run(["verify", "r", "--decisions"]) == 2
     assert "no decision before it ended: there is nothing to recompute" in capsys.readouterr().err
     folder.decisions.unlink()
@@ -320,7 +321,7 @@ def test_following_logs_ends_with_the_run(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "redis://here"})
+    run_folder.write_json(folder.endpoint, {"store_url": "redis://here"})
     log = folder.path / "logs" / "i-1.log"
     log.parent.mkdir()
     log.write_text("one\n")
@@ -330,7 +331,7 @@ def test_following_logs_ends_with_the_run(
         with log.open("a") as file:
             file.write(rest.pop(0))
         if not rest:
-            runs.write_json(folder.receipt, {})
+            run_folder.write_json(folder.receipt, {})
 
     monkeypatch.setattr("cli.commands.logs.time.sleep", later)
     assert main.run(["logs", "r", "--follow"]) == 0
@@ -355,7 +356,7 @@ def test_a_resumed_run_that_starts_still_has_its_steps(
     now_s = time.time()
     folder = folder_of(home, started_s=now_s)
     body = folder.read_json(folder.resolved) | {"part": 2, "part_started_s": now_s}
-    runs.write_json(folder.resolved, body)
+    run_folder.write_json(folder.resolved, body)
     write_steps(folder, 3)
     seen = status_of(folder)
     assert (seen["phase"], seen["step"], seen["loss"], seen["usd"]) == ("forming", 3, 3.0, 0.25)
@@ -370,7 +371,7 @@ def test_only_what_ended_in_order_is_verified(
     folder = folder_of(home)
     assert main.run(["verify", "r"]) == 2
     assert "verify works once a run has ended in order" in capsys.readouterr().err
-    held = lock.take(runs.find(runs.home(), "r"))
+    held = lock.take(run_folder.find(run_folder.home(), "r"))
     assert held is not None
     said = []
     for verb in ("verify", "resume"):
@@ -379,7 +380,7 @@ def test_only_what_ended_in_order_is_verified(
     held.close()
     assert said[0] == said[1]
     assert "run r is going on; `bamboo attach r` shows it, `bamboo stop r` ends it" in said[0]
-    runs.write_json(folder.receipt, {"outcome": "unrecoverable"})
+    run_folder.write_json(folder.receipt, {"outcome": "unrecoverable"})
     assert main.run(["verify", "r"]) == 2
     assert "run r ended unrecoverable without a final state" in capsys.readouterr().err
 

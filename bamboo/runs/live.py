@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from bamboo import wiring
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
-from cli import lock
-from cli.run_status import store_may_answer
-from cli.runs import RunFolder
+from bamboo.runs import lock
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import store_may_answer
 
 if TYPE_CHECKING:
     from cloud.local.start import LocalCloud

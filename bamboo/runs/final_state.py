@@ -10,9 +10,9 @@ from bamboo.checkpoint.final import read_final, stage_file, write_manifest
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
-from cli.progress import Progress
-from cli.run_status import job_of
-from cli.runs import RunFolder, parts_before
+from bamboo.runs.progress import Progress
+from bamboo.runs.run_folder import RunFolder, parts_before
+from bamboo.runs.run_status import job_of
 
 
 def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:

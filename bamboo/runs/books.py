@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.jsonl import WaitingWriter, drop_torn_line
+from bamboo.runs.progress import Progress
+from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.reader import read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
-from cli.progress import Progress
-from cli.runs import RunFolder
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
 """The event written before the launcher asks for a listed preemption."""

@@ -7,9 +7,10 @@ import pytest
 
 from bamboo.errors import InputError
 from bamboo.ids import run_id
-from cli import lock, main, removing, runs
-from cli.removing import disk_use, remove, too_many, why_not
-from tests.cli.test_damaged_runs import folder_of, truncate
+from bamboo.runs import lock, removing, run_folder
+from bamboo.runs.removing import disk_use, remove, too_many, why_not
+from cli import main
+from tests.runs.test_damaged_runs import folder_of, truncate
 
 MIB = 1 << 20
 
@@ -20,10 +21,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def ended(home: Path, name: str, *, started_s: float = 1000.0) -> runs.RunFolder:
+def ended(home: Path, name: str, *, started_s: float = 1000.0) -> run_folder.RunFolder:
     """With a final state of a MiB, and a link to what is somebody's."""
     folder = folder_of(home, name, started_s=started_s)
-    runs.write_json(folder.receipt, {})
+    run_folder.write_json(folder.receipt, {})
     folder.final.mkdir()
     (folder.final / "stage-0.safetensors").write_bytes(b"x" * MIB)
     outside = home.parent / "outside"
@@ -80,7 +81,7 @@ def test_what_may_live_stays(home: Path) -> None:
     body["job"]["cloud"]["provider"] = "ec2"
     account.resolved.write_text(json.dumps(body))
     assert "its instances may run; `bamboo stop acc`" in why_not(account)
-    runs.write_json(led.endpoint, {"store_url": "redis://127.0.0.1:1"})
+    run_folder.write_json(led.endpoint, {"store_url": "redis://127.0.0.1:1"})
     assert "`bamboo attach led`" in why_not(led)
     truncate(damaged.resolved)
     for gone in (lost, damaged):
@@ -91,7 +92,7 @@ def test_what_may_live_stays(home: Path) -> None:
 def test_who_comes_second_finds_nothing_and_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = ended(home, "a"), runs.RunFolder(id=run_id("a"), path=home / "a")
+    first, second = ended(home, "a"), run_folder.RunFolder(id=run_id("a"), path=home / "a")
     seen = why_not(second)
     remove(first)
     monkeypatch.setattr(removing, "why_not", lambda folder: seen)
@@ -125,16 +126,16 @@ def test_a_run_that_goes_while_all_are_listed(
     gone = ended(home, "b")
     if vanishes == "damaged":
         truncate(gone.resolved)
-    found = runs._folders(home)
+    found = run_folder._folders(home)
     remove(gone)
-    monkeypatch.setattr(runs, "_folders", lambda base: found)
-    assert [folder.id for folder in runs.all_runs(home)] == ["a"]
-    assert runs.find(home, "last").id == "a"
+    monkeypatch.setattr(run_folder, "_folders", lambda base: found)
+    assert [folder.id for folder in run_folder.all_runs(home)] == ["a"]
+    assert run_folder.find(home, "last").id == "a"
     assert main.run(["list", "--json"]) == 0
     assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["a"]
     assert main.run(["prune", "--keep", "0", "--yes"]) == 0
     with pytest.raises(InputError, match="unknown run 'last'"):
-        runs.find(home, "last")
+        run_folder.find(home, "last")
 
 
 def test_prune_goes_on_after_one_that_stays(
@@ -147,7 +148,7 @@ def test_prune_goes_on_after_one_that_stays(
     real, held = removing.remove, lock.take(stays)
     monkeypatch.setattr(removing, "too_many", lambda folders, keep: [stays, gone, last])
 
-    def slowly(folder: runs.RunFolder) -> None:
+    def slowly(folder: run_folder.RunFolder) -> None:
         if folder == gone and folder.path.exists():
             real(folder)
         real(folder)
@@ -177,7 +178,7 @@ def test_a_link_to_a_run_is_not_the_run(home: Path) -> None:
     folder = ended(home, "a")
     (home / "b").symlink_to(folder.path)
     with pytest.raises(InputError, match="b is a link"):
-        remove(runs.find(home, "b"))
+        remove(run_folder.find(home, "b"))
 
 
 def test_the_newest_stay_and_so_does_what_has_not_ended(home: Path) -> None:
@@ -185,7 +186,7 @@ def test_the_newest_stay_and_so_does_what_has_not_ended(home: Path) -> None:
         ended(home, name, started_s=at_s) for name, at_s in (("c", 1.0), ("b", 2.0), ("a", 3.0))
     )
     folder_of(home, "lost", started_s=0.0)
-    there = runs.own_runs(home)
+    there = run_folder.own_runs(home)
     assert [folder.id for folder in too_many(there, 1)] == [old.id, middle.id]
     assert too_many(there, 3) == []
     assert [folder.id for folder in too_many(there, 0)] == [old.id, middle.id, new.id]

@@ -9,41 +9,42 @@ import pytest
 
 from bamboo.errors import BooksUnwritable, InputError, RunExists
 from bamboo.ids import run_id
-from cli import main, runs
+from bamboo.runs import run_folder
+from cli import main
 from tests.full_disk import files_up_to
 
 
-def make(base: Path, name: str, started_s: float) -> runs.RunFolder:
-    folder = runs.create(base, run_id(name))
-    runs.write_json(folder.resolved, {"started_s": started_s})
+def make(base: Path, name: str, started_s: float) -> run_folder.RunFolder:
+    folder = run_folder.create(base, run_id(name))
+    run_folder.write_json(folder.resolved, {"started_s": started_s})
     return folder
 
 
 def test_an_id_is_granted_once(tmp_path: Path) -> None:
-    runs.create(tmp_path / "deep" / "home", run_id("a"))
+    run_folder.create(tmp_path / "deep" / "home", run_id("a"))
     with pytest.raises(RunExists, match="run a exists already"):
-        runs.create(tmp_path / "deep" / "home", run_id("a"))
+        run_folder.create(tmp_path / "deep" / "home", run_id("a"))
 
 
 def test_a_home_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError):
-        runs.create(tmp_path / "file" / "home", run_id("a"))
+        run_folder.create(tmp_path / "file" / "home", run_id("a"))
 
 
 def test_find(tmp_path: Path) -> None:
     make(tmp_path, "gpt-1", 10.0)
     make(tmp_path, "gpt-12", 30.0)
     make(tmp_path, "bert", 20.0)
-    assert runs.find(tmp_path, "last").id == "gpt-12"
-    assert runs.find(tmp_path, "gpt-1").id == "gpt-1"
-    assert runs.find(tmp_path, "b").id == "bert"
-    assert [f.id for f in runs.all_runs(tmp_path)] == ["gpt-1", "bert", "gpt-12"]
+    assert run_folder.find(tmp_path, "last").id == "gpt-12"
+    assert run_folder.find(tmp_path, "gpt-1").id == "gpt-1"
+    assert run_folder.find(tmp_path, "b").id == "bert"
+    assert [f.id for f in run_folder.all_runs(tmp_path)] == ["gpt-1", "bert", "gpt-12"]
     with pytest.raises(InputError, match="not unique: gpt-1, gpt-12"):
-        runs.find(tmp_path, "gpt")
+        run_folder.find(tmp_path, "gpt")
     for missing in ("x", "", "../gpt-1"):
         with pytest.raises(InputError, match="unknown run"):
-            runs.find(tmp_path, missing)
+            run_folder.find(tmp_path, missing)
 
 
 def test_no_run_can_be_called_what_the_newest_is_called() -> None:
@@ -54,7 +55,7 @@ def test_no_run_can_be_called_what_the_newest_is_called() -> None:
 
 def test_no_runs_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there are no runs"):
-        runs.find(tmp_path / "none", "last")
+        run_folder.find(tmp_path / "none", "last")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_no_runs_at_all(tmp_path: Path) -> None:
 )
 def test_fresh_ids_are_usable(name: str, expected: str) -> None:
     now = datetime(2026, 11, 20, 23, 10, tzinfo=UTC)
-    text = runs.fresh_id(Path(name), now=now, chance=random.Random(1))
+    text = run_folder.fresh_id(Path(name), now=now, chance=random.Random(1))
     assert text.startswith(expected)
     assert len(text) == len(expected) + 2
     assert run_id(text) == text
@@ -76,7 +77,7 @@ def test_fresh_ids_are_usable(name: str, expected: str) -> None:
 
 def test_private_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "endpoint.json"
-    runs.write_json(path, {"secret": 1})
+    run_folder.write_json(path, {"secret": 1})
     assert path.stat().st_mode & 0o777 == 0o600
     assert [p.name for p in tmp_path.iterdir()] == ["endpoint.json"]
 
@@ -94,12 +95,12 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_the_disk_does_not_take_leaves_the_old_one_and_no_neighbour(tmp_path) -> None:
     path = tmp_path / "receipt.json"
-    runs.write_file(path, "old")
+    run_folder.write_file(path, "old")
     with (
         files_up_to(10),
         pytest.raises(BooksUnwritable, match=rf"cannot write {path}: .*room"),
     ):
-        runs.write_file(path, "new" * 100)
+        run_folder.write_file(path, "new" * 100)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -123,15 +124,15 @@ def test_a_run_that_another_user_laid_in_a_shared_home_is_refused(
     if link:
         theirs.symlink_to(place)
     os.chown(theirs, 65534, 65534, follow_symlinks=False)
-    assert runs.find(home, "last").id == "mine"
+    assert run_folder.find(home, "last").id == "mine"
     with pytest.raises(InputError, match=r"run theirs in .* is of another user \(uid 65534\)"):
-        runs.find(home, "theirs")
+        run_folder.find(home, "theirs")
     with pytest.raises(InputError, match="unknown run 'their'"):
-        runs.find(home, "their")
-    assert [folder.id for folder in runs.all_runs(home)] == ["mine", "theirs"]
-    assert [folder.id for folder in runs.own_runs(home)] == ["mine"]
+        run_folder.find(home, "their")
+    assert [folder.id for folder in run_folder.all_runs(home)] == ["mine", "theirs"]
+    assert [folder.id for folder in run_folder.own_runs(home)] == ["mine"]
     monkeypatch.setenv("BAMBOO_HOME", str(home))
     assert main.run(["stop", "theirs"]) == 2
     assert "run theirs in" in capsys.readouterr().err
     os.chown(home, 65534, 65534)
-    assert runs.find(home, "last").id == "theirs", "whoever has the home has what is in it"
+    assert run_folder.find(home, "last").id == "theirs", "whoever has the home has what is in it"

@@ -24,9 +24,9 @@ from bamboo.checkpoint.initial import (
 )
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from cli import final_state, runs
-from cli.run_status import job_of, strategy_of
-from cli.runs import RunFolder
+from bamboo.runs import final_state, run_folder
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_status import job_of, strategy_of
 
 _INIT = re.compile(r"run:([^@\s]+)(?:@([0-9]{1,9}))?", re.ASCII)
 
@@ -96,7 +96,7 @@ def source_of(job: JobConfig) -> Source:
         raise _at(job, "names no run", 'write "run:ID", or "run:ID@20" for a checkpoint of it')
     step = None if found[2] is None else int(found[2])
     try:
-        return Source(folder=runs.find(runs.home(), found[1]), step=step)
+        return Source(folder=run_folder.find(run_folder.home(), found[1]), step=step)
     except InputError as error:
         raise InputError(f"{job.file}: train.init = {job.train.init!r}: {error}") from error
 
