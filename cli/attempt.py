@@ -19,6 +19,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bamboo import wiring
+from bamboo.billing.bill_log import rented_in
+from bamboo.billing.money import bill
+from bamboo.billing.parts import last_sign_of_life_s
+from bamboo.billing.receipt import receipt_body, save_receipt, with_taken
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_to_json
 from bamboo.coord.follow import Follower
@@ -45,13 +49,9 @@ from bamboo.signals import Interrupts
 from bamboo.wiring.begun import Begun
 from cli import sites
 from cli.autoscaling import Autoscaler
-from cli.bill_log import rented_in
 from cli.launcher import Launcher
 from cli.market import Market, replayed
-from cli.money import bill
-from cli.parts import last_sign_of_life_s
 from cli.ports import Fleet, Ports
-from cli.receipt import receipt_body, save_receipt, with_taken
 from cli.settling import grid_of
 from cli.site import Site
 from cli.spending import spending_of

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bamboo.billing.ledger import Accounts
+from bamboo.billing.money import Rented
 from bamboo.config.resolve import nodes_at_begin
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import Policy
@@ -17,8 +19,6 @@ from bamboo.planner.autoscale import Scaling
 from bamboo.planner.scaler import Hired, Scaler, Standing, Turn
 from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked
 from bamboo.runs.progress import Progress
-from cli.ledger import Accounts
-from cli.money import Rented
 from cli.ports import Ports
 from cli.scaler_terms import terms_of
 

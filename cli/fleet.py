@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bamboo.billing.bill_log import BillLog, rented_in
+from bamboo.billing.money import Rented, lasts_until_s
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.runs.stamps import kill_stamps_s
-from cli.bill_log import BillLog, rented_in
-from cli.money import Rented, lasts_until_s
 from cli.site import Site
 from cloud.ending import StillLive
 from cloud.fleet import Fleet

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bamboo.billing.ledger import Accounts
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
 from bamboo.core.effects import TerminateAll, TerminateInstance
@@ -24,7 +25,6 @@ from bamboo.telemetry.schema import MetricRecord
 from cli.autoscaling import Autoscaler
 from cli.chaos import Chaos
 from cli.deadlines import Deadlines
-from cli.ledger import Accounts
 from cli.market import Market
 from cli.missing import may_start, missing
 from cli.outage import Outage

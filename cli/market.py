@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bamboo.billing.money import Rented
 from bamboo.core.patience import parked
 from bamboo.core.state import Phase, State
 from bamboo.errors import InputError
@@ -22,7 +23,6 @@ from bamboo.runs.progress import TraceNow
 from bamboo.sim.replay import SeatEvent, replay
 from bamboo.sim.trace import Trace, read_trace
 from cli.markets import check_time_scale
-from cli.money import Rented
 
 HOUR_S = 3600.0
 

@@ -7,12 +7,12 @@ report. An instance whose agent broke or never began counts as there, but takes 
 
 from collections.abc import Callable, Sequence
 
+from bamboo.billing.money import Rented
 from bamboo.config.tree import JobConfig
 from bamboo.core.events import FaultScope, NodeFailed, PeerLost
 from bamboo.core.faults import may_rent
 from bamboo.core.state import Phase, State
 from bamboo.ids import InstanceId, ZoneId, node_id
-from cli.money import Rented
 
 
 def missing(

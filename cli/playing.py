@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from bamboo.billing.ledger import Accounts
 from bamboo.ids import InstanceId
 from bamboo.runs.books import PREEMPTION_ORDERED, SEAT_LOST, SEAT_TAKEN
 from bamboo.runs.progress import Progress
 from cli.autoscaling import Autoscaler, scale
 from cli.chaos import Chaos
-from cli.ledger import Accounts
 from cli.market import Market, Turn
 from cli.ports import Ports
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bamboo.billing.money import Rented
 from bamboo.core.events import Event
 from bamboo.core.state import State
 from bamboo.ids import InstanceId
 from bamboo.ports import Store
 from bamboo.runs.ports import Books, Screen
-from cli.money import Rented
 
 
 class Fleet(Protocol):

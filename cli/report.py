@@ -14,6 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from bamboo.billing.money import Rented, bill
+from bamboo.billing.receipt import receipt_body
+from bamboo.billing.run_cost import NOT_TOLD, cost_of_run
+from bamboo.billing.spent import rented_of
 from bamboo.errors import BambooError, InputError
 from bamboo.runs.live import live_store
 from bamboo.runs.reconfigured import reconfigured_line
@@ -21,10 +25,6 @@ from bamboo.runs.run_folder import RunFolder, parts_before, started_at_s
 from bamboo.runs.run_status import LOST, job_of, progress_from_store, status_of
 from bamboo.telemetry.reader import read_metrics
 from bamboo.telemetry.schema import MetricRecord
-from cli.money import Rented, bill
-from cli.receipt import receipt_body
-from cli.run_cost import NOT_TOLD, cost_of_run
-from cli.spent import rented_of
 
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bamboo import wiring
+from bamboo.billing import parts
+from bamboo.billing.money import bill
+from bamboo.billing.spent import rented_of
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, HashAt, Manifest, folder_of, hash_at
 from bamboo.checkpoint.retention import delete
@@ -34,13 +37,11 @@ from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
-from cli import attempt, longer, parts, sites
+from cli import attempt, longer, sites
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.machine import refuse_too_small, refuse_unfit
-from cli.money import bill
 from cli.spending import spending_of
-from cli.spent import rented_of
 from cli.terms import job_to_plan, save_terms, terms_of
 
 STILL_S = 3.0

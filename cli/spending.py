@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from bamboo.billing.money import Rented, bill
+from bamboo.billing.overheads import beside_body, beside_of
 from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import State
@@ -20,8 +22,6 @@ from bamboo.core.straggler import kept_beyond
 from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
 from bamboo.runs.progress import Progress
-from cli.money import Rented, bill
-from cli.overheads import beside_body, beside_of
 from cli.terms import Terms
 
 STEPS_TO_STOP = 2

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from bamboo.billing import run_cost
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
-from cli import costing, run_cost
+from cli import costing
 from cli.bar import bar
 from cli.costing import CostAsked
 from cli.echo import echo_result, terminal_width

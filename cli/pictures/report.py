@@ -13,9 +13,9 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from bamboo.billing.money import Rented
 from bamboo.planner.value import MICRO, samples_per_s
 from bamboo.telemetry.schema import MetricRecord
-from cli.money import Rented
 from cli.pictures.canvas import title_of, to_svg
 from cli.report import Report
 from cli.views.spent import label_of

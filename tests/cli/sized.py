@@ -5,6 +5,7 @@ Rule: states come from the core's own transitions; nothing of them is made up.
 
 from typing import Any
 
+from bamboo.billing.money import Rented
 from bamboo.config.tree import (
     AutoscaleConfig,
     BudgetConfig,
@@ -23,7 +24,6 @@ from bamboo.planner.scaling_curve import LEAST
 from bamboo.runs.books import Booked
 from bamboo.runs.progress import Progress
 from cli.autoscaling import Autoscaler
-from cli.money import Rented
 from tests.cli.world import START_S
 from tests.core.build import forming, joined
 

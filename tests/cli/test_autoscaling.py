@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bamboo.billing.ledger import Accounts
 from bamboo.config.tree import BudgetConfig
 from bamboo.coord.ledger import decode_record, encode_record
 from bamboo.core.events import (
@@ -28,7 +29,6 @@ from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
 from bamboo.runs.resizes import resizes_of
 from bamboo.runs.run_folder import RunFolder
 from cli.autoscaling import scale
-from cli.ledger import Accounts
 from cli.ports import Ports
 from cli.scaler_terms import rule_of
 from tests.cli.sized import (

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bamboo.billing.money import Rented
+from bamboo.billing.receipt import receipt_body, with_taken
 from bamboo.checkpoint.initial import Weights
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
@@ -18,8 +20,6 @@ from bamboo.runs.progress import Preemption
 from bamboo.runs.reconfigured import Reconfigured
 from bamboo.sim.trace import Trace
 from cli.market import Replayed, TraceTerms
-from cli.money import Rented
-from cli.receipt import receipt_body, with_taken
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from tests.cli.test_planning import JOB, plan

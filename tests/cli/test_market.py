@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.billing.money import Rented
 from bamboo.core.state import Phase, Reconfiguration, State
 from bamboo.errors import InputError
 from bamboo.runs.books import SEAT_LOST, SEAT_TAKEN, Seated
 from cli.launcher import Launcher
 from cli.market import Market, Replayed, TraceClock, Turn, replayed, settle
-from cli.money import Rented
 from cli.terms import TraceTerms
 from cli.views.trace import trace_body, trace_figures, trace_line, trace_text
 from tests.cli.world import START_S, World, finished, job, joined, left, lost, node, step

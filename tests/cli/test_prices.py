@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bamboo.billing.spent import rented_of
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
@@ -21,7 +22,6 @@ from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import catalogue_of
 from cli import main, prices
 from cli.resuming import prepare
-from cli.spent import rented_of
 from cli.terms import save_terms, terms_of
 from cli.views.prices import prices_body, prices_text
 from cloud.fake import FakePrices

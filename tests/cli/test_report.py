@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.billing.run_cost import cost_of_run
 from bamboo.quantities import micro_text, rate, usd
 from bamboo.runs import run_folder
 from bamboo.telemetry.schema import MetricRecord
 from cli import main
 from cli.pictures.report import INKS, pictures_of
 from cli.report import report_of
-from cli.run_cost import cost_of_run
 from cli.views.report import figures_of, report_html
 from cli.views.report_style import STYLE
-from tests.cli.test_spent import KEPT, cloud_log
+from tests.billing.test_spent import KEPT, cloud_log
 from tests.cli.world import START_S, World, caught_up, job, joined, lost, step
 from tests.full_disk import files_up_to
 from tests.runs.test_reading import folder_of, home, live, write_steps

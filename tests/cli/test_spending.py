@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from bamboo.billing.money import Rented
+from bamboo.billing.overheads import beside_of
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.tree import BudgetConfig
 from bamboo.core.state import State
 from bamboo.planner.value import MICRO
 from bamboo.runs.progress import Progress, Reported
-from cli.money import Rented
-from cli.overheads import beside_of
 from cli.spending import LEAVING_S, STEPS_TO_STOP, Spending, short_of
 from cli.stopping import stop_event
 from tests.cli.sized import job, progress, trains

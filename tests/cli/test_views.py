@@ -6,12 +6,12 @@ from dataclasses import replace
 from rich.console import Console
 
 from bamboo import quantities
+from bamboo.billing.money import bill
+from bamboo.billing.receipt import receipt_body
 from bamboo.core.phrases import size
 from bamboo.core.state import Outcome
 from bamboo.runs.preemption_lines import preemption_line
 from bamboo.runs.progress import Preemption, Progress, status_body
-from cli.money import bill
-from cli.receipt import receipt_body
 from cli.views import columns
 from cli.views.live import decision_line, screen, step_line
 from cli.views.logs import log_line

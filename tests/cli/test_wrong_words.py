@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.billing.money import bill
+from bamboo.billing.receipt import receipt_body
 from bamboo.core.state import Checkpoint, Outcome
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
 from cli import resuming
 from cli.commands import preempt
-from cli.money import bill
-from cli.receipt import receipt_body
 from cli.views.receipt import summary_text
 from tests.cli.world import START_S, World, job, joined
 from tests.topology.test_strategy import SEMANTICS

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bamboo.billing.money import Rented
 from bamboo.config.tree import (
     BudgetConfig,
     ChaosConfig,
@@ -26,7 +27,6 @@ from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from cli.launcher import Launcher
-from cli.money import Rented
 from cli.ports import Ports
 
 START_S = 1_000_000.0

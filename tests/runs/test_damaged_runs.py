@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bamboo.billing.money import bill
+from bamboo.billing.receipt import receipt_body
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
@@ -19,8 +21,6 @@ from bamboo.runs import run_folder
 from bamboo.runs.decisions import save_decisions
 from bamboo.telemetry.samples import read_samples
 from cli import main
-from cli.money import bill
-from cli.receipt import receipt_body
 from cli.terms import save_terms, terms_kept, terms_of
 from tests.cli.test_planning import plan
 from tests.cli.world import START_S, World, finished, job, joined, left, step

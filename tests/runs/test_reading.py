@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 
+from bamboo.billing.run_cost import cost_of_run
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.coord.follow import Follower, all_records
@@ -22,7 +23,6 @@ from bamboo.runs.decisions import check_decisions, save_decisions
 from bamboo.runs.run_status import status_of
 from bamboo.telemetry.schema import MetricRecord
 from cli import main
-from cli.run_cost import cost_of_run
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from bamboo.billing.parts import ended_at_s
+from bamboo.billing.spent import spent_on
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError, StoreRefused
@@ -19,8 +21,6 @@ from bamboo.runs.live import StoreSilent, live_store
 from bamboo.runs.resizes import resizes_of
 from bamboo.runs.run_folder import RunFolder, part_of
 from bamboo.runs.run_status import job_of, promised, status_by_books, status_of, store_is_gone
-from cli.parts import ended_at_s
-from cli.spent import spent_on
 
 NOT_TOLD = "neither the cloud's log nor a ledger says where the money went"
 STALE_S = 15.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.money import Rented, bill, rented_from_journal
+from bamboo.billing.money import Rented, bill, rented_from_journal
 
 
 def rented(**change: object) -> Rented:

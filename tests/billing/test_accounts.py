@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from bamboo.billing.busy import busy_of, busy_to_the_end
+from bamboo.billing.ledger import AFTER_CHANGE_S, WORK_EVERY_S, Accounts
 from bamboo.coord.codec import Begin
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import LedgerRecord, PriceRecord, read_ledger
@@ -16,8 +18,6 @@ from bamboo.ids import run_id
 from bamboo.planner.attribution import Work
 from bamboo.planner.duties import Again, DutyChange
 from bamboo.runs.books import DUTY, WORK, Booked
-from cli.busy import busy_of, busy_to_the_end
-from cli.ledger import AFTER_CHANGE_S, WORK_EVERY_S, Accounts
 from tests.cli.world import START_S, FakeBooks, World, caught_up, job, joined, lost
 
 

@@ -1,7 +1,7 @@
 """Where every instance-second and micro-dollar of a run went: live, or after its end.
 
     the cloud's log of starts and stops            ->  the bill
-    duties and work of the instances (`cli.duty_sources`)  ->  its parts
+    duties and work of the instances (`bamboo.billing.duty_sources`)  ->  its parts
 
 Rule: the bill does not depend on what an instance did, and the parts do not depend on the bill.
 They are equal to the micro-dollar, or `planner.attribution` refuses them.
@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from bamboo.billing.bill_log import rented_in
+from bamboo.billing.duty_sources import Told, told_of
+from bamboo.billing.money import Rented
+from bamboo.billing.overheads import beside_body, beside_of
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, LedgerRecord, PriceRecord, decode_record
@@ -25,10 +29,6 @@ from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.ports import Store
 from bamboo.runs.run_folder import RunFolder, part_of
 from bamboo.runs.run_status import catalogue_of, job_of
-from cli.bill_log import rented_in
-from cli.duty_sources import Told, told_of
-from cli.money import Rented
-from cli.overheads import beside_body, beside_of
 
 WAITING = (Use.BOOTING, Use.FORMING, Use.PARKED)
 NOT_MEMBERS = (Duty.BOOTING, Duty.LEAVING)

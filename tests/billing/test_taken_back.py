@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from bamboo.billing.money import bill
+from bamboo.billing.receipt import receipt_body
 from bamboo.checkpoint.final import read_final, write_manifest, write_stage
 from bamboo.core import events
 from bamboo.core.policy import Policy
@@ -15,8 +17,6 @@ from bamboo.runs.final_state import save_manifest
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import progress_from_store
-from cli.money import bill
-from cli.receipt import receipt_body
 from cli.views.receipt import summary_text
 from tests.cli.world import World, finished, job, joined, left, lost, node, step
 from tests.runs.test_reading import folder_of

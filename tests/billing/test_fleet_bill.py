@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from bamboo.billing.bill_log import rented_in
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId
-from cli.bill_log import rented_in
 from tests.cli.run_fleets import (
     Parts,
     journal,

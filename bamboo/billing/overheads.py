@@ -8,9 +8,9 @@ and `bamboo cost RUN`. All of it is modelled.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bamboo.billing.money import Rented
 from bamboo.planner.auxiliary import AuxiliaryPrice, Beside, beside_run
 from bamboo.planner.value import MICRO
-from cli.money import Rented
 
 
 def beside_of(

@@ -4,13 +4,15 @@ the instances, throughput, value.
     decisions, steps, leases  ->  Accounts  ->  records, each once  ->  the ledger and the books
 
 Rule: the ledger may be lost with its store, the books cannot be. Duties and work are in both, in
-the same form, and `cli.spent` reads either.
+the same form, and `bamboo.billing.spent` reads either.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from bamboo.billing.busy import busy_of, busy_to_the_end
+from bamboo.billing.money import Rented, bill
 from bamboo.coord.codec import Begin
 from bamboo.coord.follow import Decision, all_records
 from bamboo.coord.ledger import (
@@ -34,8 +36,6 @@ from bamboo.runs.books import DUTY, WORK, Booked
 from bamboo.runs.ports import Books
 from bamboo.runs.progress import Progress
 from bamboo.runs.store_records import Hearing
-from cli.busy import busy_of, busy_to_the_end
-from cli.money import Rented, bill
 
 WORK_EVERY_S = 60.0
 """Seconds between two notes of how busy the instances were, while nothing else happens."""

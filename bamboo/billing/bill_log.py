@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bamboo.billing.money import Rented, rented_from_journal
 from bamboo.errors import InputError
 from bamboo.telemetry.reader import Tail
-from cli.money import Rented, rented_from_journal
 
 _DAMAGE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 _SHOWN = 60

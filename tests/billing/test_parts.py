@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.billing import parts
+from bamboo.billing.money import bill, rented_from_journal
+from bamboo.billing.receipt import receipt_body
 from bamboo.config.tree import BudgetConfig
 from bamboo.core.state import Outcome
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import Part, RunFolder
 from bamboo.runs.run_status import empty_progress, job_of
-from cli import parts
-from cli.money import bill, rented_from_journal
-from cli.receipt import receipt_body
 from cli.stopping import stop_event
 from cli.views.receipt import summary_text
 from tests.cli.world import START_S, World, finished, job, joined, left, step

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from bamboo.billing.run_cost import cost_of_run
+from bamboo.billing.spent import spent_on
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, decode_record
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
@@ -20,8 +22,6 @@ from bamboo.runs.decisions import save_decisions
 from bamboo.runs.run_status import status_by_books
 from cli import main
 from cli.report import report_of
-from cli.run_cost import cost_of_run
-from cli.spent import spent_on
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step
 from tests.runs.test_reading import folder_of, live
 
@@ -119,7 +119,7 @@ def test_a_ledger_that_was_lost_is_written_again_and_the_events_have_it_meanwhil
     kept = list(all_records(world.store, STREAM))
     duties = [n for n, text in enumerate(kept) if isinstance(decode_record(text), DutyChange)]
     monkeypatch.setattr(
-        "cli.spent.all_records",
+        "bamboo.billing.spent.all_records",
         lambda store, stream: [text for n, text in enumerate(kept) if n != duties[1]],
     )
     without = spent_on(folder, store=world.store, steps=3, now_s=world.clock_s)

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from bamboo.billing.bill_log import read_bill_log
 from bamboo.jsonl import LineWriter, drop_torn_line
 from bamboo.ports import Store
 from bamboo.runs.run_folder import Part, RunFolder, part_of
-from cli.bill_log import read_bill_log
 
 
 def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:
