@@ -4,10 +4,11 @@ Rule: each line of the table is measured or named as not run, and each figure is
 """
 
 import argparse
+import contextlib
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.gpu_check import bits, card, facts, kills, profile, speed
@@ -40,8 +41,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="groups of the part, with commas between them")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds of each part")
     parser.add_argument("--out", type=Path, help="the file of results; by default one of the card")
+    parser.add_argument("--keep", type=Path, help="a folder in which jobs and runs stay")
     parser.add_argument("--commit", default="", help="what is checked, where there is no git")
     return parser
+
+
+@contextlib.contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """Where jobs and runs of a part lie."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+        yield Path(folder)
 
 
 def main(given: list[str]) -> int:
@@ -68,11 +81,11 @@ def main(given: list[str]) -> int:
     for part in parts:
         print(f"\n== {part}", flush=True)
         board = Board(part, file, seen, deadline)
-        with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+        with _folder(asked.keep) as folder:
             precisions = ("fp32", "bf16") if asked.precision == "both" else (asked.precision,)
             check = Check(
                 board=board,
-                place=Place(folder=Path(folder), deadline=deadline),
+                place=Place(folder=folder, deadline=deadline),
                 device=asked.device,
                 small=asked.small,
                 large=asked.large,

@@ -5,12 +5,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.gpu_check.children import ChildFailed, beside
+from benchmarks.gpu_check.children import ChildFailed, beside, on_the_card
+from benchmarks.gpu_check.facts import NO_CARD
 from benchmarks.gpu_check.figures import cards_with
 from benchmarks.gpu_check.jobs import Job, gpt, llama
 from benchmarks.gpu_check.part import Check, Group, play
-from benchmarks.gpu_check.runs import launched, verified
+from benchmarks.gpu_check.runs import launched, logs, verified
 
+SANITIZER = {"TORCH_CUDA_SANITIZER": "1"}
+RACE = "detected a possible data race"
+"""In what the sanitizer says of one."""
 CALM_S = 150.0
 NEEDS_S = {False: 40.0, True: 90.0}
 """Of a calm run or a whole run; of a large one."""
@@ -121,7 +125,45 @@ def processes(check: Check) -> None:
         check.board.attempt(name, work, needs_s=2 * NEEDS_S[check.large], limit="equal")
 
 
-GROUPS: dict[str, Group] = {"calm": calm, "processes": processes, "llama": llama_shape}
+def races(check: Check) -> None:
+    """Three steps of four processes under torch's CUDA sanitizer, and a race that it must see."""
+    planted, none = "a planted race is seen by torch's sanitizer", "races in three steps"
+
+    def sees() -> None:
+        if not check.cuda:
+            raise ChildFailed(NO_CARD)
+        seen = check.measure("race", most_s=60.0, more=SANITIZER)["seen"]
+        check.board.add(planted, bool(seen), limit="equal")
+
+    def steps() -> None:
+        if not check.cuda:
+            raise ChildFailed(NO_CARD)
+        job = job_of(check, check.precisions[-1]).trained(steps=3)
+        try:
+            with on_the_card(next(iter(SANITIZER))) as looked_at:
+                launched(check.place, job, "races", **SANITIZER)
+        except ChildFailed:
+            if not _races(check):
+                raise
+        check.board.add("processes on the card under the sanitizer", len(looked_at))
+        if not looked_at:
+            raise ChildFailed("no process on the card was under the sanitizer")
+        check.board.add(none, _races(check), limit="races")
+
+    check.board.attempt(planted, sees, needs_s=15.0, limit="equal")
+    check.board.attempt(none, steps, needs_s=60.0, limit="races")
+
+
+def _races(check: Check) -> int:
+    return sum(text.count(RACE) for text in logs(check.place, "races"))
+
+
+GROUPS: dict[str, Group] = {
+    "calm": calm,
+    "processes": processes,
+    "llama": llama_shape,
+    "races": races,
+}
 
 
 def run(check: Check) -> None:

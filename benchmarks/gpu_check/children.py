@@ -22,6 +22,9 @@ MEASURE = "benchmarks.gpu_check.measure"
 TO_END_S = 20.0
 """How long a launcher may take to end in order once it is asked to."""
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+LOOK_S = 0.2
+CARD = "/dev/nvidia"
+"""How the files of cards begin."""
 SAID = 300
 """Characters of an error that are shown."""
 
@@ -56,9 +59,16 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return known | dict(more or {})
 
 
-def measure(what: str, asked: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+def measure(
+    what: str,
+    asked: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    more: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """The answer of one measurement in a fresh process. Raises ChildFailed."""
-    done = run([sys.executable, "-m", MEASURE, what, json.dumps(asked)], timeout_s=timeout_s)
+    command = [sys.executable, "-m", MEASURE, what, json.dumps(asked)]
+    done = run(command, timeout_s=timeout_s, more=more)
     if done.status != 0:
         raise ChildFailed(done.complaint())
     return done.answer()
@@ -149,6 +159,37 @@ def end(process: "subprocess.Popen[str]", *, at_once: bool = False) -> None:
     for pid in _in_session(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def on_the_card(variable: str) -> Iterator[set[int]]:
+    """The ids of processes that have this variable in their environment and have opened a card at
+    some time of the block."""
+    seen: set[int] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            seen.update(_with_card(variable))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join(TO_END_S)
+
+
+def _with_card(variable: str) -> list[int]:
+    out = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            words = (folder / "environ").read_bytes().split(b"\0")
+            named = any(word.startswith(f"{variable}=".encode()) for word in words)
+            if named and any(os.readlink(x).startswith(CARD) for x in folder.glob("fd/*")):
+                out.append(int(folder.name))
+    return out
 
 
 def _in_session(session: int) -> list[int]:

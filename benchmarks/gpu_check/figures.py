@@ -44,6 +44,8 @@ LIMITS: Mapping[str, Limit] = {
     "hidden": Limit(bound=0.90, at_most=False),
     # The speed of copies over the highest that was measured on the card.
     "copies": Limit(bound=0.80, at_most=False),
+    # Accesses that torch's CUDA sanitizer takes for a race.
+    "races": Limit(bound=0, at_most=True),
     # Milliseconds from end-of-file to the lost stage's next operation, the median.
     "pause": Limit(bound=150, at_most=True),
 }

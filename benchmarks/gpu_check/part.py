@@ -29,10 +29,13 @@ class Check:
     def cuda(self) -> bool:
         return self.device == "cuda"
 
-    def measure(self, what: str, *, most_s: float, **asked: Any) -> dict[str, Any]:
-        """A measurement in a fresh process, within what is left of the part. Raises ChildFailed."""
+    def measure(
+        self, what: str, *, most_s: float, more: Mapping[str, str] | None = None, **asked: Any
+    ) -> dict[str, Any]:
+        """A measurement in a fresh process, within what is left of the part; `more` goes to its
+        environment. Raises ChildFailed."""
         timeout_s = min(most_s, self.board.deadline.left_s())
-        return measure(what, {"device": self.device, **asked}, timeout_s=timeout_s)
+        return measure(what, {"device": self.device, **asked}, timeout_s=timeout_s, more=more)
 
     def within(self, folder: str) -> Place:
         """A place of its own for the files of a line."""

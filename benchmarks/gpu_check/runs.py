@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_check.children import ChildFailed, Deadline, run
+from benchmarks.gpu_check.children import SAID, ChildFailed, Deadline, run
 from benchmarks.gpu_check.jobs import LLAMA, Job
 
 HERE = Path(__file__).parent
@@ -59,11 +59,31 @@ VERIFY_DIFFERS = 5
 
 
 def launched(place: Place, job: Job, name: str, **more: str) -> dict[str, Any]:
-    """The receipt of a run of this job. Raises ChildFailed unless it ended done."""
-    body = place.command("launch", str(place.write(job, name)), "--run", name, more=more)
+    """The receipt of a run of this job. Raises ChildFailed, with the last words of its workers,
+    unless it ended done."""
+    try:
+        body = place.command("launch", str(place.write(job, name)), "--run", name, more=more)
+    except ChildFailed as error:
+        raise ChildFailed(f"{error}{last_words(place, name)}") from error
     if body["outcome"] != "done":
-        raise ChildFailed(f"the run ended {body['outcome']}: {body['sentence']}")
+        said = f"the run ended {body['outcome']}: {body['sentence']}"
+        raise ChildFailed(f"{said}{last_words(place, name)}")
     return body
+
+
+def logs(place: Place, name: str) -> list[str]:
+    """What the workers of a run wrote, each as one text."""
+    files = sorted((place.home / name / "logs").glob("i-*.log"))
+    return [file.read_text(errors="replace") for file in files]
+
+
+def last_words(place: Place, name: str) -> str:
+    """The last line of the first worker that ended with an error; "" without one."""
+    for text in logs(place, name):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if lines and ("Error" in lines[-1] or "error" in lines[-1]):
+            return f"; a worker said last: {lines[-1][:SAID]}"
+    return ""
 
 
 def verified(place: Place, name: str) -> tuple[bool, str]:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from bamboo.config.load import load_job
-from benchmarks.gpu_check import card, figures, jobs, kills, profile, runs
+from benchmarks.gpu_check import card, children, figures, jobs, kills, profile, runs
 from benchmarks.gpu_check.bits import differing
 from benchmarks.gpu_check.board import Board
 from benchmarks.gpu_check.children import ChildFailed, Deadline, environment, run
 from benchmarks.gpu_check.figures import LIMITS, Figure, cards_with, merged, with_record
+from tests.support import wait_until
 
 FACTS = {"date": "2026-11-27", "commit": "abc1234", "device": "cuda", "uuid": "GPU-1"}
 
@@ -164,3 +165,31 @@ def test_each_limit_that_is_named_is_in_the_table() -> None:
     named = set(re.findall(r'limit="(\w+)"', "".join(f.read_text() for f in folder.glob("*.py"))))
     assert named
     assert named <= LIMITS.keys()
+
+
+def test_processes_that_opened_a_card_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = tmp_path / "nvidia0"
+    opened.touch()
+    monkeypatch.setattr(children, "CARD", str(opened))
+    code = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code]
+    started = []
+    try:
+        with children.on_the_card("UNDER_A_SANITIZER") as seen:
+            for path, variable in ((opened, "UNDER_A_SANITIZER"), (opened, "X"), (os.devnull, "X")):
+                process = subprocess.Popen(
+                    [*command, path],
+                    env={**os.environ, variable: "1"},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+                started.append(process)
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"open\n"
+            wait_until(lambda: seen, what="the process is seen")
+        assert seen == {started[0].pid}
+    finally:
+        for process in started:
+            process.communicate(timeout=10)

@@ -18,6 +18,7 @@ WHERE = {
     "hidden": "copies",
     "calm": "calm",
     "loop": "loops",
+    "race": "race",
 }
 """The module of each measurement, which has a function of its name."""
 
