@@ -72,7 +72,6 @@ def _calm(check: Check, job: Job, file: str) -> None:
                 "digest": one["digest"],
                 "job": job.text(),
                 "data": one["data"],
-                "numerics": one["numerics"],
             },
         )
         cards = cards_with(one["digest"], board.kept())

@@ -15,10 +15,10 @@ WHERE = {
     "holder": "sigkill",
     "sigkill": "sigkill",
     "ceiling": "copies",
-    "hidden": "copies",
     "calm": "calm",
     "loop": "loops",
     "race": "race",
+    "room": "room",
 }
 """The module of each measurement, which has a function of its name."""
 

@@ -18,7 +18,7 @@ def calm(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     from bamboo.data.dataset import load_data
     from bamboo.models import build_model
     from bamboo.runtime.check.reference import CalmRun
-    from bamboo.runtime.step.numerics import local_numerics, prepare
+    from bamboo.runtime.step.numerics import prepare
 
     job = load_job(asked["job"])
     prepare(job.cluster)
@@ -44,7 +44,6 @@ def calm(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         "tensors": digests,
         "devices": sorted(places),
         "data": data.digest,
-        "numerics": local_numerics(job.cluster),
         "step_s": seconds,
         "peak_bytes": peak,
     }

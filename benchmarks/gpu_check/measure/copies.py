@@ -1,6 +1,5 @@
-"""How fast tensors move between card and host, and whether a copy hides behind computing."""
+"""How fast bytes move between card and host at best, by torch alone."""
 
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -50,36 +49,6 @@ def ceiling(asked: Mapping[str, Any]) -> Mapping[str, Any]:
             best_s = min(_seconds(device, work) for _ in range(REPEATS))
             found.setdefault(name, {})[str(mib)] = moved / best_s / 1e9
     return {"gb_per_s": found, "pin_s": pin_s, "pinned_bytes": 2 * most}
-
-
-def hidden(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The share of a copy to pinned memory, on a stream of its own, in which the card computes."""
-    import torch
-
-    n = asked["mib"] * MIB
-    x = torch.randn(asked["side"], asked["side"], device="cuda", dtype=torch.bfloat16)
-    card = torch.zeros(n, dtype=torch.uint8, device="cuda")
-    host = torch.empty(n, dtype=torch.uint8, pin_memory=True)
-    out, side = torch.empty_like(x), torch.cuda.Stream()
-
-    def compute() -> None:
-        for _ in range(asked["products"]):
-            torch.mm(x, x, out=out)
-
-    def copy() -> None:
-        with torch.cuda.stream(side):
-            host.copy_(card, non_blocking=True)
-
-    def both() -> None:
-        compute()
-        copy()
-
-    taken = {}
-    for name, work in (("compute", compute), ("copy", copy), ("both", both)):
-        _seconds("cuda", work)
-        taken[name] = statistics.median(_seconds("cuda", work) for _ in range(REPEATS))
-    shorter_s = min(taken["compute"], taken["copy"])
-    return {"share": (taken["compute"] + taken["copy"] - taken["both"]) / shorter_s, **taken}
 
 
 def _seconds(device: str, work: Callable[[], object]) -> float:
