@@ -15,7 +15,8 @@ from bamboo.runs import lock
 from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import store_may_answer
-from cli import background, sites
+from bamboo.sites import opened
+from cli import background
 from cli.outage import THEIR_STORE_AWAY_S
 from cli.watching import Watcher
 
@@ -30,7 +31,7 @@ def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
     Raises InputError when the run is gone and has left no receipt, StoreUnavailable when its store
     does not come back.
     """
-    detached = sites.outlives_its_launcher(folder)
+    detached = opened.outlives_its_launcher(folder)
     watcher = Watcher(folder, screen)
     look_at_s = 0.0
     noted, answered_at_s = "", time.monotonic()

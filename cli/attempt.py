@@ -46,21 +46,21 @@ from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import begun_progress
 from bamboo.signals import Interrupts
+from bamboo.sites import opened
+from bamboo.sites.site import Site
 from bamboo.wiring.begun import Begun
-from cli import sites
 from cli.autoscaling import Autoscaler
 from cli.launcher import Launcher
 from cli.market import Market, replayed
 from cli.ports import Fleet, Ports
 from cli.settling import grid_of
-from cli.site import Site
 from cli.spending import spending_of
 from cli.terms import Terms, terms_kept, terms_of
 from cli.wire_keys import transport_keys
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
-    from cli.fleet import RunFleet
+    from bamboo.sites.fleet import RunFleet
 
 ALONE_S = 3600.0
 """A detached run on this machine is ended after so long without a launcher; `budget.max_hours`
@@ -90,12 +90,12 @@ def take_up(
     """As `launch`, for a detached run whose launcher is gone. Where the local cloud is gone too, or
     an account has no instance of the run, the run is settled from what its store holds. Raises
     InputError, and changes nothing, for a run that could never be reached."""
-    site = sites.site_of(folder)
+    site = opened.site_of(folder)
     attempt = _Attempt(folder, screen, interrupts, ready)
     if not site.alive():
         site.stop()  # makes sure that nothing of it is left
         disk_space.refuse_to_settle(folder)
-        with sites.store_left_by(folder, site) as store:
+        with opened.store_left_by(folder, site) as store:
             booked = attempt.booked()
             return attempt.settled(lambda: attempt.close(store, booked))
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ class _Attempt:
         """Start everything, follow the run to its end, end everything."""
         folder, job = self._folder, self._job
         with ExitStack() as stack:
-            site = sites.start_site(
+            site = opened.start_site(
                 folder,
                 job,
                 begun=begun,
@@ -206,7 +206,7 @@ class _Attempt:
         self._screen.note(f"{folder.id}: its {where} gone; writing its receipt")
         self.progress = replace(self.progress, now_s=time.time())
         self._ready()
-        fleet = sites.former_fleet(
+        fleet = opened.former_fleet(
             folder, self._job, on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices()
         )
         with ExitStack() as stack:
@@ -236,7 +236,7 @@ class _Attempt:
         booked: Booked,
     ) -> None:
         folder, job = self._folder, self._job
-        fleet = sites.run_fleet(
+        fleet = opened.run_fleet(
             folder,
             job,
             site,

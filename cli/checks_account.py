@@ -19,11 +19,11 @@ from bamboo.ids import RunId, ZoneId
 from bamboo.planner.quota import CODES, FAMILIES, quota_needed, quota_sentence
 from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PriceSource
-from cli.account_ready import check_bucket_for_account
-from cli.bought import markets_of
+from bamboo.sites.account.account_ready import check_bucket_for_account
+from bamboo.sites.account.instances import LAUNCH_TEMPLATE, ec2_settings
+from bamboo.sites.bought import markets_of
 from cli.checks_here import MOST_SKEW_S
 from cli.doctor import Check, Finding, Result
-from cli.instances import LAUNCH_TEMPLATE, ec2_settings
 from cloud.ec2.account import SPOT_ROLE, Ec2Account
 from cloud.provider import LaunchSpec, Pool
 

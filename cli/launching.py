@@ -33,11 +33,11 @@ from bamboo.runs.lock import Lock
 from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
+from bamboo.sites.account.account_ready import check_account, check_free
 from bamboo.user_code.bundle import write_bundle
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
 from cli import attempt
-from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.machine import refuse_too_small, refuse_unfit
 from cli.market import Replayed, settle

@@ -20,11 +20,11 @@ from bamboo.ports import ObjectStore
 from bamboo.quantities import count
 from bamboo.runs import lock, run_folder
 from bamboo.runs.run_status import job_of
+from bamboo.sites.account.boot_files import AGENT_ENV
+from bamboo.sites.account.ending import account_job, runs_in_account
+from bamboo.sites.account.run_roles import runs_with_role
 from bamboo.wiring.store_reference import store_of_job, store_url_of
-from cli.boot_files import AGENT_ENV
 from cli.doctor import Check, Finding, Result
-from cli.ending import account_job, runs_in_account
-from cli.run_roles import runs_with_role
 
 
 class Secrets(Protocol):

@@ -89,7 +89,7 @@ def known_runs() -> Known:
 
 def _stack(regions: Sequence[str]) -> str:
     """A sentence on the stack of the account file, which is billed too and is not an orphan."""
-    from cli.standing import standing_costs
+    from bamboo.sites.account.standing import standing_costs
 
     named = account_defaults()
     if "bucket" not in named or named.get("region") not in regions:

@@ -24,13 +24,13 @@ from bamboo.planner.profile import LayerFacts
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
+from bamboo.sites.account.instances import run_settings
+from bamboo.sites.bought import markets_of, speeds_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
-from cli.bought import markets_of, speeds_of
 from cli.hazards import rate_of
-from cli.instances import run_settings
 from cli.intervals import Kept, given_every, kept_by, put_usd, with_interval
 from cli.settling import grid_of, settle
 from cli.strategies import Given

@@ -33,11 +33,12 @@ from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import begun_progress, catalogue_of, job_of, strategy_of
 from bamboo.runs.semantics import differences, told
 from bamboo.signals import Interrupts
+from bamboo.sites import opened
 from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
-from cli import attempt, longer, sites
+from cli import attempt, longer
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.machine import refuse_too_small, refuse_unfit
@@ -302,7 +303,7 @@ def _semantics_of(objects: ObjectStore, step: int) -> str | None:
 def _refuse_unless_over(folder: RunFolder) -> None:
     lock.refuse_while_led(folder)
     if live.has_site(folder):
-        site = sites.site_of(folder)
+        site = opened.site_of(folder)
         if site.alive():
             raise InputError(
                 f"run {folder.id} goes on without a launcher; `bamboo attach {folder.id}`"

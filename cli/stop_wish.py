@@ -14,11 +14,15 @@ from bamboo.core.state import Outcome, Phase, State
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from bamboo.ports import Store
+from bamboo.runs.run_folder import RunFolder
+from bamboo.sites.account.ending import account_job
 from bamboo.wiring.store_reference import store_of_job
-from cli.ending import account_job
 
 WAIT_S = 150.0
 """How long the members may take to agree on a step and to finish it."""
+RECEIPT_S = 180.0
+"""How long its launcher may then take until every instance is gone."""
+LOOK_S = 0.1
 
 
 def ask_to_stop(store: Store) -> None:
@@ -59,3 +63,15 @@ def stop_elsewhere(run: RunId, region: str, *, wait_s: float = WAIT_S) -> str:
             return f"{await_stop(store, run, wait_s=wait_s).sentence}; "
     except BambooError as error:
         return f"it could not be asked to stop ({' '.join(str(error).split())}); "
+
+
+def await_receipt(folder: RunFolder) -> None:
+    """Wait until its launcher in the background has ended everything and written the receipt."""
+    end_s = time.monotonic() + RECEIPT_S
+    while not folder.receipt.exists():
+        if time.monotonic() > end_s:
+            raise BambooError(
+                f"run {folder.id} has stopped, but its launcher has left no receipt within "
+                f"{RECEIPT_S:g} s; see logs/launcher.log in {folder.path}"
+            )
+        time.sleep(LOOK_S)

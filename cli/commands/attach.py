@@ -8,7 +8,7 @@ import click
 
 from bamboo.runs import run_folder
 from bamboo.signals import Interrupts
-from cli import sites
+from bamboo.sites import opened
 from cli.attaching import attend
 from cli.echo import echo, echo_result
 from cli.screen import end_text, open_screen, verbose_option
@@ -30,7 +30,7 @@ def command(*, run: str, verbose: bool, as_json: bool) -> int:
     printed, and the exit code is the run's.
     """
     folder = run_folder.find(run_folder.home(), run)
-    detached = sites.outlives_its_launcher(folder)
+    detached = opened.outlives_its_launcher(folder)
     if folder.receipt.exists():
         echo(f"run {folder.id} has ended", err=True)
         body: dict[str, Any] = folder.read_json(folder.receipt)

@@ -11,10 +11,10 @@ import click
 from bamboo.config.account import account_defaults, account_file
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.sites.account.stack import account_toml, cloud_of, read_outputs
 from cli.agreement import agreed
 from cli.echo import echo_result, note
 from cli.new_file import write_new
-from cli.stack import account_toml, cloud_of, read_outputs
 
 
 @click.command("init")
@@ -57,7 +57,7 @@ def command(
     if destroy:
         return _destroy(source, agree, as_json=as_json)
     if make:
-        from cli.standing import make_stack
+        from bamboo.sites.account.standing import make_stack
 
         chosen = _chosen(pairs, here=here)
         named = "" if force else str(account_defaults().get("bucket", ""))
@@ -69,8 +69,8 @@ def command(
 
 
 def _destroy(source: str, agree: Callable[[str], bool], *, as_json: bool) -> int:
-    from cli.standing import unmake_stack
-    from cli.terraform import with_chosen
+    from bamboo.sites.account.standing import unmake_stack
+    from bamboo.sites.account.terraform import with_chosen
 
     chosen = with_chosen(Path(source), ())
     try:
@@ -93,7 +93,7 @@ def _destroy(source: str, agree: Callable[[str], bool], *, as_json: bool) -> int
 
 
 def _chosen(pairs: tuple[str, ...], *, here: bool) -> list[tuple[str, Any]]:
-    from cli.standing import LAUNCHERS, public_address
+    from bamboo.sites.account.standing import LAUNCHERS, public_address
 
     chosen: list[tuple[str, Any]] = []
     for pair in pairs:

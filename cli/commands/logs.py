@@ -11,9 +11,9 @@ import click
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
 from bamboo.runs.run_status import store_may_answer
+from bamboo.sites import opened
 from bamboo.telemetry.reader import Tail
 from bamboo.telemetry.schema import EventRecord
-from cli import sites
 from cli.echo import echo_result
 from cli.views.logs import log_body, log_line
 
@@ -38,7 +38,7 @@ def command(run: str, node: str, follow: bool, as_json: bool) -> None:
     After the events comes what the processes wrote; from an account, up to a minute late.
     """
     folder = run_folder.find(run_folder.home(), run)
-    sites.bring_logs(folder)
+    opened.bring_logs(folder)
     bring_at_s = time.monotonic() + BRING_EVERY_S
     tails: dict[Path, Tail] = {}
     if node and not any(True for _ in _files(folder, node)):
@@ -47,7 +47,7 @@ def command(run: str, node: str, follow: bool, as_json: bool) -> None:
     while True:
         over = _over(folder)
         if over or time.monotonic() >= bring_at_s:
-            sites.bring_logs(folder)
+            opened.bring_logs(folder)
             bring_at_s = time.monotonic() + BRING_EVERY_S
         for source, line in sorted(_fresh_lines(folder, node, tails), key=_moment):
             echo_result(json.dumps(log_body(source, line)) if as_json else log_line(source, line))

@@ -7,8 +7,8 @@ from bamboo.core.transition import name_slots
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
 from bamboo.runs.live import live_store
+from bamboo.sites import opened
 from bamboo.topology.slots import Slot
-from cli import sites
 from cli.echo import echo_result
 
 
@@ -48,7 +48,7 @@ def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     node = state.node(state.assignment.owner(slot))
     if node is None or not node.status.live:
         raise InputError(f"nobody owns stage {stage} of pipeline {pipeline}: {state.sentence}")
-    sites.site_of(folder).preempt(node.instance, notice_s=notice_s, cause="by hand")
+    opened.site_of(folder).preempt(node.instance, notice_s=notice_s, cause="by hand")
     owned = state.assignment.owned_by(node.id)
     how = f"with {notice_s:g} s notice" if notice_s else "without notice"
     echo_result(

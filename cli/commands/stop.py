@@ -2,7 +2,6 @@
 nothing of it is left in an account."""
 
 import json
-import time
 
 import click
 
@@ -12,15 +11,12 @@ from bamboo.ids import run_id
 from bamboo.runs import run_folder
 from bamboo.runs.live import live_store
 from bamboo.runs.run_status import job_of
-from cli import background, sites
+from bamboo.sites import opened
+from bamboo.sites.account.ending import end_in_account, runs_in_account, runs_left
+from cli import background
 from cli.echo import echo_result, note
-from cli.ending import end_in_account, runs_in_account, runs_left
 from cli.orphans import account_regions
-from cli.stop_wish import ask_to_stop, await_stop, stop_elsewhere
-
-RECEIPT_S = 180.0
-"""How long its launcher may then take until every instance is gone."""
-LOOK_S = 0.1
+from cli.stop_wish import ask_to_stop, await_receipt, await_stop, stop_elsewhere
 
 
 @click.command("stop")
@@ -121,27 +117,15 @@ def _at_a_boundary(folder: run_folder.RunFolder, *, no_wait: bool) -> tuple[Outc
     live, BambooError for one that does not stop."""
     with live_store(folder) as store:
         ask_to_stop(store)
-        detached = sites.outlives_its_launcher(folder)
+        detached = opened.outlives_its_launcher(folder)
         if detached:
             background.keep(folder)  # it needs a launcher to end its instances
         if no_wait:
             return None, "asked to stop"
         state = await_stop(store, folder.id)
         if detached:
-            _await_receipt(folder)
+            await_receipt(folder)
         return state.outcome, state.sentence
-
-
-def _await_receipt(folder: run_folder.RunFolder) -> None:
-    """Wait until its launcher in the background has ended everything and written the receipt."""
-    end_s = time.monotonic() + RECEIPT_S
-    while not folder.receipt.exists():
-        if time.monotonic() > end_s:
-            raise BambooError(
-                f"run {folder.id} has stopped, but its launcher has left no receipt within "
-                f"{RECEIPT_S:g} s; see logs/launcher.log in {folder.path}"
-            )
-        time.sleep(LOOK_S)
 
 
 def _say(run: str, outcome: Outcome | None, sentence: str, *, as_json: bool) -> None:

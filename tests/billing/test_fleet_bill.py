@@ -10,10 +10,7 @@ import pytest
 from bamboo.billing.bill_log import rented_in
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId
-from tests.cli.run_fleets import (
-    Parts,
-    journal,
-)
+from tests.sites.run_fleets import Parts, journal
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from botocore.exceptions import ClientError
 from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, Subnet
 from bamboo.coord.redis_store import StoreSeen
 from bamboo.errors import BambooError
+from bamboo.sites.account.account_ready import BOOT_FILES
 from cli import checks_here, main
-from cli.account_ready import BOOT_FILES
 from cli.checks_account import AccountChecks
 from cli.checks_here import disk_finding, gpu_finding, python_finding, store_finding
 from cli.doctor import Finding, Result, examine

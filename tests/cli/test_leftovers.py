@@ -11,11 +11,11 @@ from bamboo.coord.acl import user_name
 from bamboo.coord.logins import make_login, runs_with_login
 from bamboo.ids import RunId
 from bamboo.runs import lock, run_folder
-from cli.boot_files import AGENT_ENV
+from bamboo.sites.account.boot_files import AGENT_ENV
+from bamboo.sites.account.ending import remove_left, runs_left
 from cli.doctor import Result
-from cli.ending import remove_left, runs_left
 from cli.leftovers import Place, leftovers_check, places
-from tests.cli.test_boot_files import reference
+from tests.sites.test_boot_files import reference
 from tests.store_server import start_admin_store
 from tests.tls_store import free_port
 

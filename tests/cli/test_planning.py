@@ -21,7 +21,7 @@ from bamboo.ids import RunId
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PricesSeen
-from cli.bought import speeds_of
+from bamboo.sites.bought import speeds_of
 from cli.planning import Planned, plan_job
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.workload import layer_facts

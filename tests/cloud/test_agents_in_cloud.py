@@ -15,8 +15,8 @@ from bamboo.core.events import RunFailed
 from bamboo.core.state import NodeStatus, Outcome, State, initial_state
 from bamboo.ids import NodeId, node_id
 from bamboo.ports import Store
+from bamboo.sites.fleet import RunFleet
 from bamboo.topology.grid import Grid
-from cli.fleet import RunFleet
 from cloud.local.session import members
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.agent.world import JOB, POLICY

@@ -8,8 +8,8 @@ from bamboo.agent.config import AgentConfig
 from bamboo.config.tree import CloudConfig
 from bamboo.coord.address import CA_VARIABLE
 from bamboo.ids import RunId
-from cli.instances import LAUNCH_TEMPLATE
-from cli.stack import OUTPUTS
+from bamboo.sites.account.instances import LAUNCH_TEMPLATE
+from bamboo.sites.account.stack import OUTPUTS
 from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG
 from cloud.ec2.user_data import agent_names, boot_script
 

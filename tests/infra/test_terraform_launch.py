@@ -21,8 +21,9 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import RunFolder
-from cli import main, sites
-from cli.fleet import RunFleet
+from bamboo.sites import opened
+from bamboo.sites.fleet import RunFleet
+from cli import main
 from cloud.ec2.requests import RUN_TAG
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.infra.terraform import (
@@ -120,7 +121,7 @@ def test_a_run_on_the_applied_stack(
     monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
     job_file = tiny_job(tmp_path, []).file
     account = Account(stack, monkeypatch)
-    start_site, run_fleet = sites.start_site, sites.run_fleet
+    start_site, run_fleet = opened.start_site, opened.run_fleet
 
     def start_with_stack(folder: RunFolder, job: JobConfig, **more: Any) -> LocalCloud:
         cloud = start_site(folder, job, **more)
@@ -146,8 +147,8 @@ def test_a_run_on_the_applied_stack(
     monkeypatch.setattr(
         "cloud.local.start.start_local_cloud", partial(start_local_cloud, calls=ACCOUNT_CALLS)
     )
-    monkeypatch.setattr(sites, "start_site", start_with_stack)
-    monkeypatch.setattr(sites, "run_fleet", fleet_on_stack)
+    monkeypatch.setattr(opened, "start_site", start_with_stack)
+    monkeypatch.setattr(opened, "run_fleet", fleet_on_stack)
     assert main.run(["launch", job_file, "--run", RUN]) == 0
 
     receipt = run_folder.find(run_folder.home(), RUN).receipt.read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.wheel import placed
+from bamboo.sites.account.wheel import placed
 from tests.tidy.tree import PRODUCT, ROOT, paths
 
 PRODUCTS = [path for path in paths() if path.startswith(PRODUCT)]

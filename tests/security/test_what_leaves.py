@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 from bamboo.coord.acl import user_rules
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
-from cli import terraform
+from bamboo.sites.account import terraform
+from bamboo.sites.account.stack import account_toml
 from cli.commands.chaos import _again
 from cli.orphans import with_account_of
 from cli.pictures.canvas import title_of, to_svg
 from cli.printable import printable
 from cli.report import Report
-from cli.stack import account_toml
 from cli.views.options_body import csv_of
 from cli.views.report import report_html
 from cloud.ec2.run_role import Owner, RunRole, rights
@@ -184,8 +184,12 @@ class Way:
 WAYS = {
     "a boot script": Way(files=("cloud/ec2/user_data.py",), holds=a_boot_script),
     "an agent's settings": Way(files=("cloud/ec2/user_data.py",), holds=settings_of_an_agent),
-    "the account file": Way(files=("cli/stack.py", "cli/commands/init.py"), holds=the_account_file),
-    "variables of the stack": Way(files=("cli/terraform.py",), holds=variables_of_the_stack),
+    "the account file": Way(
+        files=("bamboo/sites/account/stack.py", "cli/commands/init.py"), holds=the_account_file
+    ),
+    "variables of the stack": Way(
+        files=("bamboo/sites/account/terraform.py",), holds=variables_of_the_stack
+    ),
     "settings of the store": Way(files=("cloud/local/valkey.py",), holds=settings_of_the_store),
     "rules of a login": Way(
         files=("bamboo/coord/acl.py", "bamboo/coord/logins.py"), holds=rules_of_a_login

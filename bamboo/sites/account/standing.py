@@ -20,9 +20,9 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from bamboo.quantities import count, usd
-from cli import terraform
-from cli.ending import remove_left, runs_in_account
-from cli.terraform import Planned
+from bamboo.sites.account import terraform
+from bamboo.sites.account.ending import remove_left, runs_in_account
+from bamboo.sites.account.terraform import Planned
 
 LAUNCHERS = "launcher_cidrs"
 WHO_AM_I = "https://checkip.amazonaws.com"

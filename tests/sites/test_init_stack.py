@@ -15,11 +15,12 @@ import pytest
 from bamboo.config.account import account_defaults
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from cli import agreement, standing, terraform
+from bamboo.sites.account import standing, terraform
+from bamboo.sites.account.standing import public_address
+from cli import agreement
 from cli.main import run
-from cli.standing import public_address
-from tests.cli.stack import Stack, stack_on_the_path
-from tests.cli.test_init import text_of
+from tests.sites.stack import Stack, stack_on_the_path
+from tests.sites.test_init import text_of
 from tests.support import wait_until
 
 

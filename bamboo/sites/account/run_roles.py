@@ -9,7 +9,7 @@ from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
-from cli.instances import ec2_settings, has_role
+from bamboo.sites.account.instances import ec2_settings, has_role
 
 
 def make_role(job: JobConfig, run: RunId) -> None:

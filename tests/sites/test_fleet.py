@@ -19,10 +19,10 @@ from bamboo.core.state import Outcome
 from bamboo.core.straggler import ROUNDS
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
-from cli.fleet import GRACE_S
+from bamboo.sites.fleet import GRACE_S
 from cloud.ending import StillLive
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
-from tests.cli.run_fleets import GANG, Parts, forming, journal, state
+from tests.sites.run_fleets import GANG, Parts, forming, journal, state
 
 
 @pytest.fixture

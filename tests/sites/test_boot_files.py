@@ -15,8 +15,8 @@ from bamboo.coord.acl import user_name
 from bamboo.coord.open import check_store
 from bamboo.errors import BambooError, InputError, StorageUnavailable, StoreRefused
 from bamboo.ids import RunId
-from cli.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
-from cli.wheel import own_wheel
+from bamboo.sites.account.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
+from bamboo.sites.account.wheel import own_wheel
 from cloud.provider import CloudUnavailable
 from tests.exposed import files_with
 from tests.jobs import TEXT, tiny_job
@@ -219,7 +219,9 @@ def test_the_authority_lies_beside_the_settings(
 ) -> None:
     make_certificates(tmp_path)
     monkeypatch.setenv("BAMBOO_REDIS_CA", str(tmp_path / "ca.pem"))
-    monkeypatch.setattr("cli.boot_files.make_login", lambda url, run: ("bamboo-r1", "pw"))
+    monkeypatch.setattr(
+        "bamboo.sites.account.boot_files.make_login", lambda url, run: ("bamboo-r1", "pw")
+    )
     put(tmp_path, objects, secrets, reference(tmp_path, "rediss://admin:secret@store.test:7/0"))
     told = settings(objects)
     assert secrets.held["stack/runs/r1"] == "rediss://bamboo-r1:pw@store.test:7/0"

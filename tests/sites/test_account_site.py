@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId, RunId
-from cli.account_site import AccountSite
+from bamboo.sites.account.account_site import AccountSite
 from cloud.ending import StillLive
 from cloud.fake import FakeProvider
 from cloud.fleet import Fleet

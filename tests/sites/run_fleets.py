@@ -11,8 +11,8 @@ from bamboo.core.events import (
 from bamboo.core.state import State
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, ZoneId
-from cli.fleet import RunFleet
-from cli.site import Site
+from bamboo.sites.fleet import RunFleet
+from bamboo.sites.site import Site
 from cloud.ending import StillLive
 from cloud.fleet import Fleet, Report
 from cloud.reconcile import Gang

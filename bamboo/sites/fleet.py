@@ -18,7 +18,7 @@ from bamboo.core.straggler import kept_beyond
 from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.runs.stamps import kill_stamps_s
-from cli.site import Site
+from bamboo.sites.site import Site
 from cloud.ending import StillLive
 from cloud.fleet import Fleet
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable

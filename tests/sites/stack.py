@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_init import text_of
+from tests.sites.test_init import text_of
 
 VARIABLES = 'variable "zones" {\n}\nvariable "launcher_cidrs" {\n}\nvariable "region" {\n}\n'
 

@@ -15,14 +15,14 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreRefused
 from bamboo.ids import RunId
-from cli import main
-from cli.account_ready import (
+from bamboo.sites.account.account_ready import (
     BOOT_FILES,
     check_account,
     check_bucket,
     check_job_for_account,
     check_store_for_account,
 )
+from cli import main
 from tests.jobs import tiny_job
 
 RUN = RunId("r1")
@@ -109,7 +109,8 @@ def test_the_secret_of_the_account_is_asked(
     monkeypatch.setattr(wiring, "check_external_store", lambda url, run: asked.append(url))
     monkeypatch.setattr(wiring, "check_separates_runs", asked.append)
     monkeypatch.setattr(
-        "cli.account_ready.store_url_of", lambda url, **_: "rediss://admin:pw@host/0"
+        "bamboo.sites.account.account_ready.store_url_of",
+        lambda url, **_: "rediss://admin:pw@host/0",
     )
     arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:store-1"
     check_store_for_account(job(tmp_path, f"cloud.store_secret={arn}"), RUN)
@@ -142,7 +143,9 @@ def test_the_boot_files_are_those_of_the_boot_script() -> None:
 
 
 def test_a_bucket_has_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.account_ready.check_store_for_account", lambda *_: None)
+    monkeypatch.setattr(
+        "bamboo.sites.account.account_ready.check_store_for_account", lambda *_: None
+    )
     with pytest.raises(InputError, match=r"cloud.bucket = '': is empty; `bamboo init --apply`"):
         check_account(job(tmp_path, "cloud.bucket="), RUN)
 
@@ -150,7 +153,9 @@ def test_a_bucket_has_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_bucket_of_a_boot_script_of_one_s_own_may_hold_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.account_ready.check_store_for_account", lambda *_: None)
+    monkeypatch.setattr(
+        "bamboo.sites.account.account_ready.check_store_for_account", lambda *_: None
+    )
     monkeypatch.setattr(wiring, "bucket", lambda url, **_: bucket(tmp_path / "none"))
 
     (tmp_path / "mine.sh").touch()

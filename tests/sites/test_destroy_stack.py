@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from bamboo.config.account import account_defaults
-from cli import terraform
+from bamboo.sites.account import terraform
 from cli.main import run
-from tests.cli.stack import Stack, changes, stack_on_the_path
-from tests.cli.test_init_stack import nothing_held
 from tests.cloud.local_world import alive
+from tests.sites.stack import Stack, changes, stack_on_the_path
+from tests.sites.test_init_stack import nothing_held
 from tests.support import wait_until
 
 

@@ -15,7 +15,7 @@ from bamboo.config.account import SECRET_ARN
 from bamboo.errors import InputError
 from bamboo.ids import BUCKET, REGION, STACK
 from bamboo.named_files import read_bounded
-from cli import terraform
+from bamboo.sites.account import terraform
 
 STDIN = "-"
 _MOST_CHARACTERS = 1_000_000

@@ -22,13 +22,13 @@ from bamboo.ports import ObjectStore, Store
 from bamboo.runs.live import local_cloud_of
 from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder, is_detached, part_of
+from bamboo.sites.site import Site
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import named_store, store_of_job, store_url_of
-from cli.site import Site
 
 if TYPE_CHECKING:
-    from cli.account_site import AccountSite
-    from cli.fleet import FormerFleet, RunFleet
+    from bamboo.sites.account.account_site import AccountSite
+    from bamboo.sites.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
     from cloud.provider import Provider
 
@@ -53,9 +53,9 @@ def start_site(
         intents = Intents(folder.path / "intents.jsonl", run=folder.id, now=time.time)
         intents.all_gone("this local cloud is new")
         return cloud
-    from cli.account_ready import check_free
-    from cli.boot_files import put_boot_files
-    from cli.run_roles import make_role, remove_role
+    from bamboo.sites.account.account_ready import check_free
+    from bamboo.sites.account.boot_files import put_boot_files
+    from bamboo.sites.account.run_roles import make_role, remove_role
 
     note(
         f"{folder.id}: starting in the account, {job.cloud.region}; an instance boots and installs "
@@ -145,9 +145,9 @@ def run_fleet(
     account. What is seen in the account is recorded in the form in which a local cloud records what
     it does."""
     from bamboo.config.resolve import nodes_of
-    from cli.bought import markets_of, speeds_of
-    from cli.fleet import RunFleet
-    from cli.instances import run_settings
+    from bamboo.sites.account.instances import run_settings
+    from bamboo.sites.bought import markets_of, speeds_of
+    from bamboo.sites.fleet import RunFleet
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
     from cloud.local.start import LocalCloud
@@ -201,7 +201,7 @@ def former_fleet(
     folder: RunFolder, job: JobConfig, *, on_demand_usd_per_hour: Mapping[str, float]
 ) -> "FormerFleet":
     """The instances of a run whose site is gone, for its bill."""
-    from cli.fleet import FormerFleet
+    from bamboo.sites.fleet import FormerFleet
 
     return FormerFleet(
         journal=folder.cloud,
@@ -218,7 +218,7 @@ def bring_logs(folder: RunFolder) -> None:
 
     job = job_of(folder)
     if job.cloud.provider != "local":
-        from cli import bucket_logs
+        from bamboo.sites.account import bucket_logs
 
         bucket_logs.bring_logs(_run_objects(folder, job), folder.path / "logs")
 
@@ -271,9 +271,9 @@ def _account_site(
     led: bool,
     put: Callable[[], None] | None = None,
 ) -> "AccountSite":
-    from cli.account_site import AccountSite
-    from cli.boot_files import remove_boot_files
-    from cli.run_roles import each, remove_role
+    from bamboo.sites.account.account_site import AccountSite
+    from bamboo.sites.account.boot_files import remove_boot_files
+    from bamboo.sites.account.run_roles import each, remove_role
 
     def remove() -> None:
         each(

@@ -13,8 +13,8 @@ from bamboo.coord.address import for_nodes, hide_password, read_address
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
+from bamboo.sites.account.instances import has_role
 from bamboo.wiring.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
-from cli.instances import has_role
 
 LEAST_FORMING_S = 600.0
 """The least time to form: an instance boots, fetches and installs before its node joins."""
@@ -39,7 +39,7 @@ def check_free(job: JobConfig, run: RunId) -> None:
     """Raises RunExists where the account or the store already has something of a run with this id.
     A launcher on another machine may lead that run, and two launchers would end each other's
     instances and delete each other's login."""
-    from cli.boot_files import AGENT_ENV
+    from bamboo.sites.account.boot_files import AGENT_ENV
 
     region, found = job.cloud.region, ""
     with wiring.store_of(run, store_of_job(job)) as store:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import InputError
-from cli import wheel
-from cli.wheel import own_wheel, placed
+from bamboo.sites.account import wheel
+from bamboo.sites.account.wheel import own_wheel, placed
 from tests.tidy.tree import PRODUCT, ROOT, paths
 
 

@@ -25,8 +25,8 @@ from bamboo.data.sources import read_source
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
+from bamboo.sites.account.wheel import own_wheel
 from bamboo.wiring.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
-from cli.wheel import own_wheel
 from cloud.ec2.user_data import agent_environment
 
 AGENT_ENV, AUTHORITY = "agent.env", "store-ca.pem"

@@ -7,8 +7,8 @@ import pytest
 
 from bamboo import wiring
 from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.sites.account.bucket_logs import bring_logs
 from cli import main
-from cli.bucket_logs import bring_logs
 from tests.jobs import tiny_job
 
 

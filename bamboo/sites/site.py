@@ -1,7 +1,7 @@
 """The site of a run, for its launcher and for other processes that reach the run.
 
-    cloud.local.start.LocalCloud      this machine: processes stand for instances
-    cli.account_site.AccountSite      an account of the user's: only the run in it is ours
+    cloud.local.start.LocalCloud            this machine: processes stand for instances
+    bamboo.sites.account.account_site       an account of the user's: only the run in it is ours
 
 Rule: what differs between the two is behind this Protocol, and a launcher does not ask which one it
 has.

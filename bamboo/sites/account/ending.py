@@ -22,9 +22,9 @@ from bamboo.quantities import count
 from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import job_of
+from bamboo.sites.account.boot_files import remove_boot_files
+from bamboo.sites.account.run_roles import each, remove_role, runs_with_role
 from bamboo.wiring.store_reference import store_of_job
-from cli.boot_files import remove_boot_files
-from cli.run_roles import each, remove_role, runs_with_role
 from cloud.fleet import Fleet
 from cloud.provider import Held, HeldKind, Provider
 from cloud.recorder import Recorded

@@ -1,0 +1,1 @@
+"""Where a run lives, this machine or an account, with its fleet."""
