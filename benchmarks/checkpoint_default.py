@@ -26,11 +26,11 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from bamboo.ids import RunId
+from bamboo.study.intervals import Kept
+from bamboo.study.modelled import look_at
+from bamboo.study.planning import plan_job
 from benchmarks.options import at_least, parsed
 from benchmarks.report import command_of, median_and_quartiles, paired_ratios, write_result
-from cli.intervals import Kept
-from cli.modelled import look_at
-from cli.planning import plan_job
 from tests.e2e.calm import difference
 from tests.e2e.cluster import cluster
 

@@ -31,12 +31,12 @@ from bamboo.sim.run import TimesBook, simulate
 from bamboo.sim.trace import Trace
 from bamboo.sim.ways import ORACLE
 from bamboo.sim.world import Terms, World
+from bamboo.study.markets import MarketAsked, MarketOptions
+from bamboo.study.simulating import prepare
 from bamboo.topology.model_layout import equal_shares
 from benchmarks.options import more_than_zero, parsed, trace_file
 from benchmarks.report import command_of, write_result
 from benchmarks.trace_replay import CONSTANTS_S, INTERVALS, JOB, MAIN
-from cli.markets import MarketAsked, MarketOptions
-from cli.simulating import prepare
 
 BASE_MS = 40.0
 """Time of a forward; all others are scaled from it."""

@@ -35,11 +35,11 @@ from bamboo.sim.synth import fit
 from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.ways import CHECKPOINT_RESTART, OURS
 from bamboo.sim.world import Terms
+from bamboo.study.costing import CostAsked, JobCost, cost_of_job
+from bamboo.study.outcomes import MarketTerms, row_of
+from bamboo.study.pricing import TimesAsked
 from benchmarks.options import at_least, chosen, parsed, selected, trace_file
 from benchmarks.report import command_of, write_result
-from cli.costing import CostAsked, JobCost, cost_of_job
-from cli.outcomes import MarketTerms, row_of
-from cli.pricing import TimesAsked
 
 OF_THE_TRACE = "p3.2xlarge"
 WANTED = 2.0

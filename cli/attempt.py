@@ -48,12 +48,12 @@ from bamboo.runs.run_status import begun_progress
 from bamboo.signals import Interrupts
 from bamboo.sites import opened
 from bamboo.sites.site import Site
+from bamboo.study.settling import grid_of
 from bamboo.wiring.begun import Begun
 from cli.autoscaling import Autoscaler
 from cli.launcher import Launcher
 from cli.market import Market, replayed
 from cli.ports import Fleet, Ports
-from cli.settling import grid_of
 from cli.spending import spending_of
 from cli.terms import Terms, terms_kept, terms_of
 from cli.wire_keys import transport_keys

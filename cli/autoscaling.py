@@ -19,8 +19,8 @@ from bamboo.planner.autoscale import Scaling
 from bamboo.planner.scaler import Hired, Scaler, Standing, Turn
 from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked
 from bamboo.runs.progress import Progress
+from bamboo.study.scaler_terms import terms_of
 from cli.ports import Ports
-from cli.scaler_terms import terms_of
 
 APPEND_DEADLINE_S = 2.0
 PACED_BY = "paced_by"

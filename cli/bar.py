@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
+from bamboo.study.told import Told
 from cli.echo import progress_is_hidden
-from cli.told import Told
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from bamboo.errors import InputError
 from bamboo.planner.auxiliary import Beside, beside_run
 from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.quantities import count, duration, usd
+from bamboo.study.planning import Planned
 from bamboo.topology.grid import Grid
-from cli.planning import Planned
 
 
 def refuse_beyond(

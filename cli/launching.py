@@ -34,6 +34,12 @@ from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
 from bamboo.sites.account.account_ready import check_account, check_free
+from bamboo.study.modelled import look_at
+from bamboo.study.planning import Planned, cheapest_pool, plan_job
+from bamboo.study.prices import refresh_for_launch
+from bamboo.study.profiling import seen_of
+from bamboo.study.settling import grid_of
+from bamboo.study.strategies import Given, placed, strategy_for
 from bamboo.user_code.bundle import write_bundle
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
@@ -41,12 +47,6 @@ from cli import attempt
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.machine import refuse_too_small, refuse_unfit
 from cli.market import Replayed, settle
-from cli.modelled import look_at
-from cli.planning import Planned, cheapest_pool, plan_job
-from cli.prices import refresh_for_launch
-from cli.profiling import seen_of
-from cli.settling import grid_of
-from cli.strategies import Given, placed, strategy_for
 from cli.terms import save_terms
 
 Look: TypeAlias = Callable[[JobConfig], dict[str, Any]]

@@ -14,7 +14,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.workload import STATE_FLOATS
 from bamboo.runs.disk_space import refuse_without_room
-from cli.planning import Planned
+from bamboo.study.planning import Planned
 from cloud.local import limits
 from cloud.local.limits import Need
 from cloud.local.reach import loopback_trouble

@@ -22,7 +22,7 @@ from bamboo.runs.books import Seated
 from bamboo.runs.progress import TraceNow
 from bamboo.sim.replay import SeatEvent, replay
 from bamboo.sim.trace import Trace, read_trace
-from cli.markets import check_time_scale
+from bamboo.study.markets import check_time_scale
 
 HOUR_S = 3600.0
 

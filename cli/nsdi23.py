@@ -16,8 +16,8 @@ from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import HOUR_S, MODELS, TRACE_HOURS, PublishedRun, play, play_random
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
+from bamboo.study.markets import MarketAsked, check_seed
 from cli.echo import progress_is_hidden
-from cli.markets import MarketAsked, check_seed
 
 FIGURES = (
     "preemptions",

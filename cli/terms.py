@@ -21,9 +21,9 @@ from bamboo.runs import run_folder
 from bamboo.runs.documents import REMEDY
 from bamboo.runs.run_folder import Part, RunFolder
 from bamboo.runs.run_status import catalogue_of, job_of, promised, strategy_of
+from bamboo.study.planning import Planned
 from bamboo.topology.strategy import AUTO, Strategy
 from cli.market import TraceTerms
-from cli.planning import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,10 @@ from bamboo.runtime.check import verify, verify_samples
 from bamboo.sim.prices import read_prices
 from bamboo.sim.trace import read_trace
 from bamboo.sites.account.stack import read_outputs
+from bamboo.study import profiling
+from bamboo.study.strategies import read_strategy
 from bamboo.telemetry.reader import Tail
-from cli import profiling
 from cli.new_file import refuse_to_overwrite
-from cli.strategies import read_strategy
 from cli.swarming import play_file
 from tests.jobs import tiny_job
 

@@ -11,8 +11,8 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, VerifyDiffers
 from bamboo.runs import run_folder
+from bamboo.study.intervals import given_every
 from cli.echo import echo, echo_result
-from cli.intervals import given_every
 from cli.options.overrides import overrides_option
 from cli.swarm.check import Verdict
 from cli.swarm.draw import draw

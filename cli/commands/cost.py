@@ -10,15 +10,15 @@ from click.core import ParameterSource
 from bamboo.billing import run_cost
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
-from cli import costing
+from bamboo.study import costing
+from bamboo.study.costing import CostAsked
+from bamboo.study.pricing import TimesAsked
 from cli.bar import bar
-from cli.costing import CostAsked
 from cli.echo import echo_result, terminal_width
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.options.overrides import overrides_option
 from cli.pictures.canvas import check_name
 from cli.pictures.options import options_svg
-from cli.pricing import TimesAsked
 from cli.views.cost import run_cost_text
 from cli.views.options import options_text
 from cli.views.options_body import options_body, options_csv

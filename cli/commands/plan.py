@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
+from bamboo.study.paper import Asked, plan_on_paper
 from cli.bar import bar
 from cli.echo import echo, echo_result, progress_is_hidden
 from cli.options.gpu import gpu_option
 from cli.options.overrides import overrides_option
-from cli.paper import Asked, plan_on_paper
 from cli.views.paper import paper_body, paper_text
 
 

@@ -8,7 +8,7 @@ import click
 
 from bamboo import wiring
 from bamboo.config.catalogue import load_catalogue
-from cli import prices
+from bamboo.study import prices
 from cli.echo import echo, echo_result
 from cli.views.prices import prices_body, prices_text
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from bamboo.study.profiling import Wanted, profile_job
 from cli.bar import bar
 from cli.echo import echo_result
 from cli.options.overrides import overrides_option
-from cli.profiling import Wanted, profile_job
 from cli.views.profile import profile_body, profile_text
 
 

@@ -8,10 +8,10 @@ import click
 
 from bamboo import extras
 from bamboo.runs import run_folder
+from bamboo.study.report import report_of
 from cli.echo import echo
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.pictures import report_png
-from cli.report import report_of
 from cli.views.report import report_body, report_html
 
 NAME = "report.html"

@@ -10,10 +10,12 @@ from click.core import ParameterSource
 from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import MODELS
 from bamboo.sim.ways import SHORT
-from cli import nsdi23, simulating
+from bamboo.study import simulating
+from bamboo.study.markets import MarketAsked
+from bamboo.study.restarts import restarts_of
+from cli import nsdi23
 from cli.bar import bar
 from cli.echo import echo_result
-from cli.markets import MarketAsked
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.options.gpu import gpu_option
 from cli.options.market import market_options
@@ -21,7 +23,6 @@ from cli.options.overrides import overrides_option
 from cli.options.strategy import strategy_option
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
-from cli.restarts import restarts_of
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
 

@@ -1,6 +1,6 @@
 """The options of a simulated market, for every command that plays one.
 
-Rule: a decorated command gets one value, `market`; `cli.simulating` interprets it.
+Rule: a decorated command gets one value, `market`; `bamboo.study.simulating` interprets it.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from bamboo.sim.world import Terms
-from cli.markets import MarketAsked, MarketOptions
+from bamboo.study.markets import MarketAsked, MarketOptions
 
 _PATH = click.Path(path_type=Path)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, Option
 from bamboo.quantities import duration, usd
-from cli.costing import JobCost
+from bamboo.study.costing import JobCost
 from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg
 
 if TYPE_CHECKING:

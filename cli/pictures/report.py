@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.billing.money import Rented
 from bamboo.planner.value import MICRO, samples_per_s
+from bamboo.study.report import Report
 from bamboo.telemetry.schema import MetricRecord
 from cli.pictures.canvas import title_of, to_svg
-from cli.report import Report
 from cli.views.spent import label_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from bamboo.sim.run import HOUR_S, Figures
 from bamboo.sim.trace import Trace
 from bamboo.sim.trace_stats import instants, series
 from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, Moment
+from bamboo.study.simulating import Simulated
 from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg
 from cli.pictures.market import draw_instants, draw_mean
-from cli.simulating import Simulated
 
 SPANS = 300
 """Spans that the throughput is averaged over."""

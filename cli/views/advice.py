@@ -6,8 +6,8 @@ Rule: sentences on figures that are known already, each with its source.
 
 from bamboo.planner.option import Option
 from bamboo.quantities import number, usd
-from cli.costing import JobCost
-from cli.modelled import gpu_of
+from bamboo.study.costing import JobCost
+from bamboo.study.modelled import gpu_of
 
 
 def advice(found: JobCost) -> list[str]:

@@ -15,9 +15,9 @@ from bamboo.planner.quota import quota_needed, quota_sentence
 from bamboo.planner.survival import Outcome, broken, copies_of_stages, single_loss
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, usd
+from bamboo.study.planning import Planned
 from bamboo.topology.strategy import modes_of
 from cli.market import HOUR_S, Replayed
-from cli.planning import Planned
 from cli.views.plan import fits_notice, instances_by_market, notice_words
 
 WIDTH = 80

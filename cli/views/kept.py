@@ -3,7 +3,7 @@
 from bamboo.core.phrases import size
 from bamboo.planner.checkpoint_cost import AUTO_LEAST_S
 from bamboo.quantities import count, duration, usd
-from cli.intervals import Kept
+from bamboo.study.intervals import Kept
 from cli.views.columns import paragraph
 
 

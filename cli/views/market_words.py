@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.hazards import LossRate
-from cli.costing import JobCost
+from bamboo.study.costing import JobCost
 
 NEWER = ("p5e", "p6", "g7e", "gr6")
 """Newer families of GPU instances that EC2 has."""

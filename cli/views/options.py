@@ -13,8 +13,8 @@ from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
 from bamboo.quantities import count, duration, number, rate, usd
 from bamboo.sim.ways import CHECKPOINT_RESTART
-from cli.costing import JobCost, beside
-from cli.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP
+from bamboo.study.costing import JobCost, beside
+from bamboo.study.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_lines
 from cli.views.columns import columns, fitting, fold, paragraph

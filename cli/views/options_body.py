@@ -12,7 +12,7 @@ from typing import Any
 
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import ON_DEMAND, Option
-from cli.costing import JobCost, beside
+from bamboo.study.costing import JobCost, beside
 from cli.printable import printable
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_body

@@ -10,9 +10,9 @@ from bamboo.planner.nodes import NodeShare, tightest
 from bamboo.planner.ranking import Candidate
 from bamboo.planner.resized import worth_a_word
 from bamboo.quantities import duration, rate, usd
+from bamboo.study.paper import Shown
+from bamboo.study.strategies import KEY
 from bamboo.topology.strategy import modes_of
-from cli.paper import Shown
-from cli.strategies import KEY
 from cli.views.columns import columns, paragraph
 from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
 from cli.views.quota import quota_body, quota_lines

@@ -14,10 +14,10 @@ from bamboo.planner.plan import Plan
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.planner.zones import RESTART_S, USD_PER_GB, Spread, cheapest
 from bamboo.quantities import count, duration, rate, usd
+from bamboo.study.planning import Planned
+from bamboo.study.scaler_terms import rule_of
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
-from cli.planning import Planned
-from cli.scaler_terms import rule_of
 from cli.views.columns import columns, paragraph
 from cli.views.data import data_lines
 from cli.views.kept import kept_lines

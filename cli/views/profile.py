@@ -8,7 +8,7 @@ from bamboo.core.phrases import size
 from bamboo.planner.memory import STASHED_STEPS
 from bamboo.planner.profiled import STATE_COPIES, Profile, alike
 from bamboo.quantities import count, duration
-from cli.profiling import Found
+from bamboo.study.profiling import Found
 from cli.views.columns import columns, paragraph
 
 MUCH_SCATTER = 0.15

@@ -14,8 +14,8 @@ from typing import Any
 from bamboo.planner.attribution import Use
 from bamboo.quantities import clock, count, duration, micro_text, rate, usd
 from bamboo.runs.reconfigured import reconfigured_line
+from bamboo.study.report import Report
 from cli.printable import printable
-from cli.report import Report
 from cli.views.report_style import STYLE
 from cli.views.spent import BESIDE, how_known, label_of
 

@@ -14,8 +14,8 @@ from bamboo.sim.compared import no_ratio
 from bamboo.sim.report import spread
 from bamboo.sim.run import Figures
 from bamboo.sim.ways import OURS, terms_of_rivals
-from cli.planning import Planned
-from cli.simulating import HOUR_S, Simulated, on_demand
+from bamboo.study.planning import Planned
+from bamboo.study.simulating import HOUR_S, Simulated, on_demand
 from cli.views.columns import columns, paragraph
 from cli.views.plan import on_spot
 

@@ -20,8 +20,8 @@ from bamboo.runs import lock, run_folder
 from bamboo.runs.books import FileBooks, read_booked
 from bamboo.runs.decisions import save_decisions
 from bamboo.runs.run_status import status_by_books
+from bamboo.study.report import report_of
 from cli import main
-from cli.report import report_of
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step
 from tests.runs.test_reading import folder_of, live
 

@@ -28,9 +28,9 @@ from bamboo.planner.scaling_curve import LEAST
 from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
 from bamboo.runs.resizes import resizes_of
 from bamboo.runs.run_folder import RunFolder
+from bamboo.study.scaler_terms import rule_of
 from cli.autoscaling import scale
 from cli.ports import Ports
-from cli.scaler_terms import rule_of
 from tests.cli.sized import (
     POLICY,
     Told,

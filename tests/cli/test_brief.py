@@ -22,10 +22,10 @@ from bamboo.sim.trace import Trace
 from cli.market import Replayed, TraceTerms
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
-from tests.cli.test_planning import JOB, plan
 from tests.cli.test_views import START_S, bill, in_the_middle
 from tests.core import test_emergency as emergencies
 from tests.core.build import lost
+from tests.study.test_planning import JOB, plan
 
 BODY = receipt_body(
     in_the_middle(),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.on_paper import nothing_is_looked_at, refused, sets
 from tests.cli.test_launch import Bench
 from tests.cli.test_resume import QUICK
+from tests.study.on_paper import nothing_is_looked_at, refused, sets
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

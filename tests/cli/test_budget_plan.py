@@ -9,11 +9,11 @@ from bamboo.config.resolve import resolve
 from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.value import MICRO, bill_micro_usd
+from bamboo.study.planning import Planned
 from cli import launching
 from cli.budget import beside_plan, refuse_beyond
-from cli.planning import Planned
-from tests.cli.test_planning import JOB, plan
 from tests.jobs import tiny_job
+from tests.study.test_planning import JOB, plan
 
 JOB_OF_1000 = replace(JOB, train=replace(JOB.train, steps=1000))
 

@@ -9,8 +9,8 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.errors import InputError
 from bamboo.ids import run_id
 from bamboo.runs import run_folder
+from bamboo.study.strategies import read_strategy
 from cli.main import run
-from cli.strategies import read_strategy
 
 ESCAPES = [
     "..",

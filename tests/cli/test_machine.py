@@ -11,13 +11,13 @@ from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.runs import disk_space
+from bamboo.study.planning import Planned, plan_job
 from cli import checks_here, launching, machine, resuming
 from cli.doctor import Result
-from cli.planning import Planned, plan_job
 from cloud.local import limits
-from tests.cli.facts import seen
 from tests.jobs import tiny_job
 from tests.runs.test_reading import folder_of
+from tests.study.facts import seen
 
 SAID = "127.0.0.1 cannot be reached"
 

@@ -9,10 +9,10 @@ from bamboo.config.catalogue import read_catalogue
 from bamboo.errors import InputError
 from bamboo.planner.profiled import Profile
 from bamboo.runs.documents import read_document
+from bamboo.study.strategies import read_strategy
 from bamboo.telemetry.schema import EventRecord, MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Semantics, Strategy
-from cli.strategies import read_strategy
 from tests.fuzz.cases import Cases, fuzzed
 from tests.fuzz.odd import bent_bytes, bent_json
 

@@ -22,8 +22,8 @@ from bamboo.runs.decisions import save_decisions
 from bamboo.telemetry.samples import read_samples
 from cli import main
 from cli.terms import save_terms, terms_kept, terms_of
-from tests.cli.test_planning import plan
 from tests.cli.world import START_S, World, finished, job, joined, left, step
+from tests.study.test_planning import plan
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -29,9 +29,9 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
 from cli import launching
-from tests.cli.on_paper import body_of, nothing_is_looked_at, refused
 from tests.jobs import tiny_job
 from tests.runtime.kept_run import STEPS, flip, write_run
+from tests.study.on_paper import body_of, nothing_is_looked_at, refused
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -27,11 +27,11 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.sites.account import terraform
 from bamboo.sites.account.stack import account_toml
+from bamboo.study.report import Report
 from cli.commands.chaos import _again
 from cli.orphans import with_account_of
 from cli.pictures.canvas import title_of, to_svg
 from cli.printable import printable
-from cli.report import Report
 from cli.views.options_body import csv_of
 from cli.views.report import report_html
 from cloud.ec2.run_role import Owner, RunRole, rights

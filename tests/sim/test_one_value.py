@@ -20,10 +20,10 @@ from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.sim.prices import constant
 from bamboo.sim.run import Figures, simulate
 from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.study.workload import grids_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape
-from cli.workload import grids_of
 from tests.sim.worlds import asked, trace
 
 LEAVES = 6

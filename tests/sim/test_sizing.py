@@ -15,10 +15,10 @@ from bamboo.sim.run import simulate, simulate_seeds
 from bamboo.sim.sizing import Sizes
 from bamboo.sim.synth import Market, ZoneNodes
 from bamboo.sim.trace import Trace
+from bamboo.study.markets import made
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import BatchShape
-from cli.markets import made
 from tests.sim.worlds import asked, trace
 
 STEPS = 2000

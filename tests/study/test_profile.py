@@ -12,8 +12,9 @@ import pytest
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.load import load_job
 from bamboo.planner.profiled import LayerProfile, Profile
-from cli import main, profiling
-from cli.profiling import Found, Wanted, content_key, profile_job
+from bamboo.study import profiling
+from bamboo.study.profiling import Found, Wanted, content_key, profile_job
+from cli import main
 from cli.views.profile import profile_body, profile_text
 from tests.jobs import tiny_job
 from tests.planner.profiles import layer, profile

@@ -20,7 +20,8 @@ from bamboo.planner.refreshed import catalogue_json
 from bamboo.ports import PricesSeen, TypeFacts
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import catalogue_of
-from cli import main, prices
+from bamboo.study import prices
+from cli import main
 from cli.resuming import prepare
 from cli.terms import save_terms, terms_of
 from cli.views.prices import prices_body, prices_text
@@ -28,11 +29,11 @@ from cloud.fake import FakePrices
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
-from tests.cli.facts import seen as looked_at
-from tests.cli.test_planning import JOB, plan
 from tests.full_disk import files_up_to
 from tests.mock_account import ACCOUNT_CALLS, variables_of
 from tests.runs.test_reading import folder_of
+from tests.study.facts import seen as looked_at
+from tests.study.test_planning import JOB, plan
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SPOT = {

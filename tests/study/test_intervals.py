@@ -16,12 +16,12 @@ from bamboo.errors import CoreMisuse
 from bamboo.ids import RunId
 from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.runs.run_status import job_of
+from bamboo.study.planning import Planned, plan_job
+from bamboo.study.workload import semantics_of
 from cli import resuming
-from cli.planning import Planned, plan_job
 from cli.terms import job_to_plan, save_terms
 from cli.views.plan import plan_body, plan_text
-from cli.workload import semantics_of
-from tests.cli.facts import seen
+from tests.study.facts import seen
 
 LONG = JobConfig(
     model=ModelConfig(layers=6, width=64, heads=2, context=16),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from tests.cli.on_paper import body_of, in_folder, sets
+from tests.study.on_paper import body_of, in_folder, sets
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -34,11 +34,11 @@ from bamboo.planner.options import again, options, shared_out, together
 from bamboo.planner.zones import RESTART_S
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
-from cli.advised import advised, hopeless_of
-from cli.intervals import given_every, put_usd
-from cli.outcomes import MarketTerms, Row, market_terms, outcomes, row_of
-from cli.pricing import Offers, TimesAsked, offers_of
-from cli.told import Bar, Told
+from bamboo.study.advised import advised, hopeless_of
+from bamboo.study.intervals import given_every, put_usd
+from bamboo.study.outcomes import MarketTerms, Row, market_terms, outcomes, row_of
+from bamboo.study.pricing import Offers, TimesAsked, offers_of
+from bamboo.study.told import Bar, Told
 
 PARTS = 2
 """Processes that search the offers: a fixed number, so the answer depends on no machine."""

@@ -20,10 +20,10 @@ from bamboo.planner.gpus import OWN, Gpu
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiled import Profile, profiled_workload
 from bamboo.planner.workload import Workload
-from cli.planning import cheapest_pool
-from cli.profiling import kept_profile, seen_of, shaped_work
-from cli.told import Told
-from cli.workload import MODELLED, Modelled
+from bamboo.study.planning import cheapest_pool
+from bamboo.study.profiling import kept_profile, seen_of, shaped_work
+from bamboo.study.told import Told
+from bamboo.study.workload import MODELLED, Modelled
 
 FLOW_GBPS = 5.0
 """The most that one connection between two instances carries outside a placement group (AWS)."""

@@ -30,9 +30,9 @@ from bamboo.sim.synth import Bulk, Market, ZoneNodes, fit, synthesise
 from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.ways import OURS
 from bamboo.sim.world import Terms
+from bamboo.study.intervals import with_interval
+from bamboo.study.workload import grids_of
 from bamboo.topology.grid import Grid
-from cli.intervals import with_interval
-from cli.workload import grids_of
 
 MOST_LOSSES = 80
 """Losses in one run; with so many, the rest of the run is like the part that was played."""

@@ -19,16 +19,10 @@ from bamboo.planner.losses import Hazard
 from bamboo.planner.modes import choose_mode
 from bamboo.planner.plan import whole_cut
 from bamboo.planner.profile import LayerFacts
+from bamboo.study.strategies import Given, placed, refuse_another_training
+from bamboo.study.workload import by_layer, costs_of, layer_facts, semantics_of, workload_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, Placement, Strategy
-from cli.strategies import Given, placed, refuse_another_training
-from cli.workload import (
-    by_layer,
-    costs_of,
-    layer_facts,
-    semantics_of,
-    workload_of,
-)
 
 GIB = 2**30
 
@@ -95,6 +89,7 @@ def settle(
 
 
 def grid_of(job: JobConfig) -> Grid:
+    """The grid that a job begins with."""
     return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
 
 

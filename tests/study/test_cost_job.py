@@ -13,10 +13,10 @@ import pytest
 
 from bamboo.config.load import load_job
 from bamboo.planner.zones import REPLACE_S, RESTART_S
+from bamboo.study.costing import CostAsked, _question
+from bamboo.study.outcomes import market_terms
+from bamboo.study.pricing import TimesAsked
 from cli import main
-from cli.costing import CostAsked, _question
-from cli.outcomes import market_terms
-from cli.pricing import TimesAsked
 from tests.jobs import tiny_job
 
 FAST = ("--seeds", "2", "--rows", "4", "--type", "g4dn.xlarge", "--type", "g5.xlarge")

@@ -26,15 +26,11 @@ from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
 from bamboo.sites.account.instances import run_settings
 from bamboo.sites.bought import markets_of, speeds_of
-from bamboo.topology.grid import Grid
-from bamboo.topology.model_layout import equal_shares
-from bamboo.topology.strategy import Strategy
-from bamboo.user_code.manifest import Manifest
-from cli.hazards import rate_of
-from cli.intervals import Kept, given_every, kept_by, put_usd, with_interval
-from cli.settling import grid_of, settle
-from cli.strategies import Given
-from cli.workload import (
+from bamboo.study.hazards import rate_of
+from bamboo.study.intervals import Kept, given_every, kept_by, put_usd, with_interval
+from bamboo.study.settling import grid_of, settle
+from bamboo.study.strategies import Given
+from bamboo.study.workload import (
     MODELLED,
     Modelled,
     code_of,
@@ -44,6 +40,10 @@ from cli.workload import (
     on_cores,
     workload_of,
 )
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.strategy import Strategy
+from bamboo.user_code.manifest import Manifest
 from cloud.ec2.pricing import cheapest_first
 from cloud.ec2.requests import asks_several, launch_call, shown
 from cloud.expiry import EXPIRY_S

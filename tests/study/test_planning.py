@@ -22,10 +22,10 @@ from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PricesSeen
 from bamboo.sites.bought import speeds_of
-from cli.planning import Planned, plan_job
+from bamboo.study.planning import Planned, plan_job
+from bamboo.study.workload import layer_facts
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
-from cli.workload import layer_facts
-from tests.cli.facts import seen
+from tests.study.facts import seen
 
 JOB = JobConfig(
     model=ModelConfig(layers=6, width=64, heads=2, context=16),

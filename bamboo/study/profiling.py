@@ -29,11 +29,11 @@ from bamboo.planner.gpus import Gpu
 from bamboo.planner.profiled import SCHEMA_VERSION, Profile
 from bamboo.planner.shaped import gpt_profile
 from bamboo.runs.run_folder import home
+from bamboo.study.told import Told
+from bamboo.study.workload import PROFILED
 from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest
 from bamboo.wiring.begun import Begun
-from cli.told import Told
-from cli.workload import PROFILED
 
 FOLDER = "profiles"
 """In `$BAMBOO_HOME`, next to the runs."""

@@ -8,8 +8,8 @@ import pytest
 
 from bamboo import wiring
 from cli.main import run
-from tests.cli.facts import seen
 from tests.full_disk import files_up_to
+from tests.study.facts import seen
 
 pytestmark = pytest.mark.timeout(120)
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,13 +12,13 @@ from bamboo.config.load import load_job
 from bamboo.config.resolve import resolve
 from bamboo.ids import RunId
 from bamboo.planner.hazards import Lived, LossRate, OwnRuns, said
+from bamboo.study.hazards import own_runs, rate_of
+from bamboo.study.planning import Planned, plan_job
 from cli import main
-from cli.hazards import own_runs, rate_of
-from cli.planning import Planned, plan_job
 from cli.views.plan import plan_body, plan_text
 from cli.views.simulate import planned_for
-from tests.cli.facts import seen
 from tests.jobs import tiny_job
+from tests.study.facts import seen
 
 REGION = "us-east-1"
 KIND = "g4dn.xlarge"

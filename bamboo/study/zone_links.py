@@ -13,7 +13,7 @@ from dataclasses import replace
 from bamboo.errors import InputError
 from bamboo.planner.workload import Workload
 from bamboo.schedule.links import Link, ZoneLinks
-from cli.markets import MarketAsked
+from bamboo.study.markets import MarketAsked
 
 MOST_LATENCY_MS = 3_600_000.0
 

@@ -15,10 +15,10 @@ import pytest
 from bamboo.billing.run_cost import cost_of_run
 from bamboo.quantities import micro_text, rate, usd
 from bamboo.runs import run_folder
+from bamboo.study.report import report_of
 from bamboo.telemetry.schema import MetricRecord
 from cli import main
 from cli.pictures.report import INKS, pictures_of
-from cli.report import report_of
 from cli.views.report import figures_of, report_html
 from cli.views.report_style import STYLE
 from tests.billing.test_spent import KEPT, cloud_log

@@ -28,15 +28,13 @@ from bamboo.planner.ranking import Candidate, Played, against, ranked
 from bamboo.planner.resized import Resized, least_operation_s, resized
 from bamboo.planner.workload import Workload
 from bamboo.runs.initial import begin_with
-from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
-from cli.hazards import rate_of
-from cli.modelled import look_at
-from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
-from cli.settling import grid_of
-from cli.strategies import Given
-from cli.told import Bar, Told, no_bar
-from cli.workload import (
+from bamboo.study.hazards import rate_of
+from bamboo.study.modelled import look_at
+from bamboo.study.planning import Planned, cheapest_pool, plan_job, stakes_of
+from bamboo.study.settling import grid_of
+from bamboo.study.strategies import Given
+from bamboo.study.told import Bar, Told, no_bar
+from bamboo.study.workload import (
     MODELLED,
     Modelled,
     costs_of,
@@ -45,6 +43,8 @@ from cli.workload import (
     semantics_of,
     workload_of,
 )
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 
 NEXT = 3
 MOST_NODES = 1024

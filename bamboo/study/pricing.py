@@ -24,15 +24,15 @@ from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.profiled import Profile
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
+from bamboo.study.hazards import rates_in
+from bamboo.study.modelled import counted_words, on_type
+from bamboo.study.planning import plan_job, zone_prices
+from bamboo.study.profiling import Wanted, profile_job, seen_of, shaped_work
+from bamboo.study.settling import grid_of
+from bamboo.study.told import Told
+from bamboo.study.workload import cuts_by_flops
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO
-from cli.hazards import rates_in
-from cli.modelled import counted_words, on_type
-from cli.planning import plan_job, zone_prices
-from cli.profiling import Wanted, profile_job, seen_of, shaped_work
-from cli.settling import grid_of
-from cli.told import Told
-from cli.workload import cuts_by_flops
 
 GIVEN = "given with --samples-per-s"
 BACKWARD = 2.0

@@ -8,10 +8,10 @@ import pytest
 
 from bamboo import wiring
 from bamboo.quantities import duration, rate, usd
-from cli.hazards import rate_of
+from bamboo.study.hazards import rate_of
 from cli.main import run
-from tests.cli.facts import seen
-from tests.cli.on_paper import body_of, in_folder, refused, sets
+from tests.study.facts import seen
+from tests.study.on_paper import body_of, in_folder, refused, sets
 
 pytestmark = pytest.mark.timeout(120)
 ROOM = round(15.2 * 2**30)

@@ -10,7 +10,7 @@ import pytest
 from bamboo import wiring
 from bamboo.wiring.begun import Begun
 from cli.main import run
-from tests.cli.facts import seen
+from tests.study.facts import seen
 
 JOB = """
 [model]

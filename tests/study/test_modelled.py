@@ -9,11 +9,11 @@ import pytest
 from bamboo import wiring
 from bamboo.config.load import load_job
 from bamboo.planner.profiled import Profile
-from cli import modelled
+from bamboo.study import modelled
 from cli.main import run
-from tests.cli.facts import seen
-from tests.cli.on_paper import body_of, in_folder, refused, sets
 from tests.planner.profiles import layer, profile
+from tests.study.facts import seen
+from tests.study.on_paper import body_of, in_folder, refused, sets
 
 pytestmark = pytest.mark.timeout(120)
 

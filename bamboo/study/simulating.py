@@ -28,14 +28,21 @@ from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.ways import OURS, SYSTEMS
-from cli.intervals import given_every
-from cli.markets import MarketAsked, check_hours, check_seed, check_time_scale, made, market_of
-from cli.modelled import look_at
-from cli.planning import Planned, plan_job
-from cli.scaler_terms import terms_of
-from cli.settling import grid_of
-from cli.strategies import placed, strategy_for
-from cli.zone_links import linked
+from bamboo.study.intervals import given_every
+from bamboo.study.markets import (
+    MarketAsked,
+    check_hours,
+    check_seed,
+    check_time_scale,
+    made,
+    market_of,
+)
+from bamboo.study.modelled import look_at
+from bamboo.study.planning import Planned, plan_job
+from bamboo.study.scaler_terms import terms_of
+from bamboo.study.settling import grid_of
+from bamboo.study.strategies import placed, strategy_for
+from bamboo.study.zone_links import linked
 from cloud.provider import Market as SpotOrNot
 
 HOUR_S = 3600.0

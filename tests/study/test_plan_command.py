@@ -13,14 +13,14 @@ import pytest
 from bamboo import wiring
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
+from bamboo.study import profiling
+from bamboo.study.paper import Asked, plan_on_paper
+from bamboo.study.told import Told
 from bamboo.topology.strategy import Strategy
-from cli import profiling
 from cli.main import run
-from cli.paper import Asked, plan_on_paper
-from cli.told import Told
-from tests.cli.facts import seen
-from tests.cli.on_paper import body_of, in_folder, refused, sets
 from tests.planner.profiles import layer, profile
+from tests.study.facts import seen
+from tests.study.on_paper import body_of, in_folder, refused, sets
 
 pytestmark = pytest.mark.timeout(120)
 
