@@ -80,7 +80,9 @@ def main(given: list[str]) -> int:
     missed = left_out = 0
     for part in parts:
         print(f"\n== {part}", flush=True)
-        board = Board(part, file, seen, deadline)
+        # Figures of small models never stand in the place of others.
+        named = f"small {part}" if asked.small else part
+        board = Board(named, file, seen, deadline)
         with _folder(asked.keep) as folder:
             precisions = ("fp32", "bf16") if asked.precision == "both" else (asked.precision,)
             check = Check(

@@ -84,6 +84,8 @@ def exactness(check: Check) -> None:
         name = f"Llama 1 B, {precision}: a loop, {about}"
 
         def loop(about: str = about, name: str = name, how: dict[str, bool] = how) -> None:
+            if check.small and how["compiled"]:
+                raise ChildFailed("compiling takes longer than all else that is small")
             found[about] = loop_tokens_per_s(check, job, f"llama-{len(found)}", **how)
             check.board.add(name, found[about], "tokens/s")
 

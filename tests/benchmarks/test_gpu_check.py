@@ -155,7 +155,7 @@ def test_it_runs_with_the_cpu_in_the_place_of_the_card(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())["figures"]
-    assert found["facts/first attention"]["value"] > 0
+    assert found["small facts/first attention"]["value"] > 0
     assert {one["device"] for one in found.values()} == {"cpu"}
     assert all(name.split("/", 1)[1] in done.stdout for name in found)
 
