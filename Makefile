@@ -56,7 +56,7 @@ terraform-e2e: setup
 redis-e2e: setup
 	infra/redis_server.sh
 	BAMBOO_REDIS_E2E=1 $(BIN)/pytest -m "full or not full" -k "tls or acl or address" \
-		tests/contracts/test_store.py tests/coord tests/cli/test_tls_launch.py
+		tests/contracts/test_store.py tests/coord tests/launches/test_tls_launch.py
 
 fuzz: setup
 	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 -m "full or not full" tests/fuzz

@@ -39,12 +39,12 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.load import load_job
+from bamboo.controller.market import Replayed, settle
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
 from benchmarks.options import at_least, chosen, parsed, trace_file
 from benchmarks.peers.processes import at_hand, end_in_order, missing
 from benchmarks.report import command_of, write_result
 from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
-from cli.market import Replayed, settle
 
 JOB = Path(__file__).parents[1] / "examples" / "trace-local.toml"
 MAX_NODES = 8

@@ -57,7 +57,7 @@ def test_what_is_open_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(NO_OTHER != "", reason=NO_OTHER)
 def test_what_another_user_does_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tests/cli/test_launch.py` walks live and ended runs so."""
+    """`tests/launches/test_launch.py` walks live and ended runs so."""
     shut, ajar = tmp_path / "shut", tmp_path / "open"
     for folder, mode in ((shut, 0o700), (ajar, 0o755)):
         folder.mkdir()

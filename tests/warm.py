@@ -35,13 +35,18 @@ MODULES = (
         "cloud.local.mock_aws",
         "cloud.local.host",
     ),
-    *("cli.launching", "cli.attempt", "cli.background", "cloud.local.valkey"),
+    *(
+        "bamboo.controller.launching",
+        "bamboo.controller.attempt",
+        "bamboo.controller.background",
+        "cloud.local.valkey",
+    ),
     *(
         "bamboo.runtime.check.preflight",
         "bamboo.runtime.check.verify",
         "bamboo.runtime.check.verify_samples",
     ),
-    *("bamboo.runtime.check.profile", "tests.cli.boots", "tests.warm_child"),
+    *("bamboo.runtime.check.profile", "tests.launches.boots", "tests.warm_child"),
 )
 
 

@@ -25,7 +25,7 @@ from moto.moto_api._internal import mock_random
 
 FLAGS = {"-P", "-s"}
 OURS = ("bamboo.", "cli.", "cloud.", "tests.")
-AGENTS = (["bamboo.loading", "cli.main", "agent"], ["tests.cli.boots"])
+AGENTS = (["bamboo.loading", "cli.main", "agent"], ["tests.launches.boots"])
 """A local cloud starts these beside the threads of its mock, which share no lock with them."""
 
 

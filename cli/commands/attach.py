@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from bamboo.controller.attaching import attend
 from bamboo.runs import run_folder
 from bamboo.signals import Interrupts
 from bamboo.sites import opened
-from cli.attaching import attend
 from cli.echo import echo, echo_result
 from cli.screen import end_text, open_screen, verbose_option
 

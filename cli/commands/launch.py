@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from bamboo.controller import background, launching
+from bamboo.controller.launching import Prepared, TraceAsked
 from bamboo.runs import initial
 from bamboo.wiring.begun import Begun
-from cli import background, launching
 from cli.echo import echo, echo_result, note
-from cli.launching import Prepared, TraceAsked
 from cli.options.budget import limit_options
 from cli.options.gpu import gpu_option
 from cli.options.overrides import overrides_option

@@ -4,9 +4,9 @@ from functools import partial
 
 import click
 
+from bamboo.controller import background
 from bamboo.runs import run_folder
 from bamboo.wiring.begun import Begun
-from cli import background
 from cli.screen import PlainScreen, end_text
 
 

@@ -6,9 +6,9 @@ import sys
 
 import click
 
+from bamboo.controller import launching, resuming
 from bamboo.runs import run_folder
 from bamboo.wiring.begun import Begun
-from cli import launching, resuming
 from cli.commands.launch import plan_said
 from cli.echo import echo, echo_result
 from cli.options.budget import limit_options

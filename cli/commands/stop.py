@@ -5,6 +5,8 @@ import json
 
 import click
 
+from bamboo.controller import background
+from bamboo.controller.stop_wish import ask_to_stop, await_receipt, await_stop, stop_elsewhere
 from bamboo.core.state import Outcome
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import run_id
@@ -13,10 +15,8 @@ from bamboo.runs.live import live_store
 from bamboo.runs.run_status import job_of
 from bamboo.sites import opened
 from bamboo.sites.account.ending import end_in_account, runs_in_account, runs_left
-from cli import background
 from cli.echo import echo_result, note
 from cli.orphans import account_regions
-from cli.stop_wish import ask_to_stop, await_receipt, await_stop, stop_elsewhere
 
 
 @click.command("stop")

@@ -1,6 +1,6 @@
 """The options of a trace that a run is played on.
 
-Rule: a decorated command gets one value, `asked`; `cli.launching` interprets it.
+Rule: a decorated command gets one value, `asked`; `bamboo.controller.launching` interprets it.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from bamboo.controller.launching import TraceAsked
 from bamboo.errors import InputError
-from cli.launching import TraceAsked
 
 TIME_SCALE = 60.0
 """An hour of a trace passes in a minute."""

@@ -10,6 +10,7 @@ from math import comb
 from typing import Any
 
 from bamboo.checkpoint.initial import Weights
+from bamboo.controller.market import HOUR_S, Replayed
 from bamboo.core.phrases import size
 from bamboo.planner.quota import quota_needed, quota_sentence
 from bamboo.planner.survival import Outcome, broken, copies_of_stages, single_loss
@@ -17,7 +18,6 @@ from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, usd
 from bamboo.study.planning import Planned
 from bamboo.topology.strategy import modes_of
-from cli.market import HOUR_S, Replayed
 from cli.views.plan import fits_notice, instances_by_market, notice_words
 
 WIDTH = 80

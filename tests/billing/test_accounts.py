@@ -18,7 +18,7 @@ from bamboo.ids import run_id
 from bamboo.planner.attribution import Work
 from bamboo.planner.duties import Again, DutyChange
 from bamboo.runs.books import DUTY, WORK, Booked
-from tests.cli.world import START_S, FakeBooks, World, caught_up, job, joined, lost
+from tests.controller.world import START_S, FakeBooks, World, caught_up, job, joined, lost
 
 
 def beat(forwards: int, busy_s: float) -> dict[str, object]:

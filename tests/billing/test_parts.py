@@ -10,13 +10,13 @@ from bamboo.billing import parts
 from bamboo.billing.money import bill, rented_from_journal
 from bamboo.billing.receipt import receipt_body
 from bamboo.config.tree import BudgetConfig
+from bamboo.controller.stopping import stop_event
 from bamboo.core.state import Outcome
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import Part, RunFolder
 from bamboo.runs.run_status import empty_progress, job_of
-from cli.stopping import stop_event
 from cli.views.receipt import summary_text
-from tests.cli.world import START_S, World, finished, job, joined, left, step
+from tests.controller.world import START_S, World, finished, job, joined, left, step
 from tests.runs.test_reading import folder_of
 
 DAYS_S = 3 * 86400.0

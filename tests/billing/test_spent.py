@@ -22,7 +22,18 @@ from bamboo.runs.decisions import save_decisions
 from bamboo.runs.run_status import status_by_books
 from bamboo.study.report import report_of
 from cli import main
-from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step
+from tests.controller.world import (
+    START_S,
+    World,
+    caught_up,
+    finished,
+    job,
+    joined,
+    left,
+    lost,
+    node,
+    step,
+)
 from tests.runs.test_reading import folder_of, live
 
 HERE = Path(__file__).parent
@@ -32,7 +43,7 @@ KEPT, GOLDEN = HERE / "kept", HERE / "golden"
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
-    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+    monkeypatch.setattr("bamboo.controller.launcher.TURN_S", 0.0)
     return tmp_path
 
 

@@ -18,7 +18,7 @@ from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import progress_from_store
 from cli.views.receipt import summary_text
-from tests.cli.world import World, finished, job, joined, left, lost, node, step
+from tests.controller.world import World, finished, job, joined, left, lost, node, step
 from tests.runs.test_reading import folder_of
 
 EVERY = 4
@@ -27,7 +27,7 @@ POLICY = Policy(cuts=((0, 4), (0, 2, 4)), checkpoint_every=EVERY)
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+    monkeypatch.setattr("bamboo.controller.launcher.TURN_S", 0.0)
 
 
 def world_of(script: list[Any]) -> World:

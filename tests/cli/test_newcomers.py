@@ -5,14 +5,14 @@ import pytest
 
 from bamboo.core import events
 from bamboo.ids import InstanceId, NodeId, ZoneId
-from tests.cli.test_outage import Refusing
-from tests.cli.world import START_S, World, job, joined, step
+from tests.controller.test_outage import Refusing
+from tests.controller.world import START_S, World, job, joined, step
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script plays in the loop's own thread, so a wait for a decision would be for nothing."""
-    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+    monkeypatch.setattr("bamboo.controller.launcher.TURN_S", 0.0)
 
 
 def test_an_instance_that_no_node_comes_from_is_ended_once_and_named() -> None:

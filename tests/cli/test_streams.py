@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli import echo
-from tests.cli.test_launch import Bench
-from tests.cli.test_resume import QUICK
+from tests.launches.test_launch import Bench
+from tests.launches.test_resume import QUICK
 
 pytestmark = pytest.mark.timeout(150)
 

@@ -18,7 +18,18 @@ from cli.views.logs import log_line
 from cli.views.receipt import receipt_text, summary_text
 from cli.views.status import list_text, status_text
 from cli.views.verify import decisions_text, verify_text
-from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step
+from tests.controller.world import (
+    START_S,
+    World,
+    caught_up,
+    finished,
+    job,
+    joined,
+    left,
+    lost,
+    node,
+    step,
+)
 
 FAILOVER = {
     "kind": "failover",

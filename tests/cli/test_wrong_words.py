@@ -8,13 +8,13 @@ import pytest
 
 from bamboo.billing.money import bill
 from bamboo.billing.receipt import receipt_body
+from bamboo.controller import resuming
 from bamboo.core.state import Checkpoint, Outcome
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
-from cli import resuming
 from cli.commands import preempt
 from cli.views.receipt import summary_text
-from tests.cli.world import START_S, World, job, joined
+from tests.controller.world import START_S, World, job, joined
 from tests.topology.test_strategy import SEMANTICS
 
 

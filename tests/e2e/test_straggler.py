@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import pytest
 
+from bamboo.controller.pace import PaceKeeper
 from bamboo.core.effects import TerminateInstance
 from bamboo.core.events import PeerLost, SpeedsMeasured
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.ids import NodeId
-from cli.pace import PaceKeeper
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.jobs import job

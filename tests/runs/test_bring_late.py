@@ -13,7 +13,7 @@ from bamboo.checkpoint.run_files import put_stage
 from bamboo.errors import StorageUnavailable
 from bamboo.runs import final_state
 from bamboo.runs.run_folder import RunFolder
-from tests.cli.world import job as job_of_world
+from tests.controller.world import job as job_of_world
 from tests.runs.test_reading import folder_of
 
 RECEIPT = {"outcome": "done", "step": 4, "stages": 2}

@@ -15,14 +15,14 @@ from bamboo.billing.money import bill
 from bamboo.billing.receipt import receipt_body
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
+from bamboo.controller.terms import save_terms, terms_kept, terms_of
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.runs import run_folder
 from bamboo.runs.decisions import save_decisions
 from bamboo.telemetry.samples import read_samples
 from cli import main
-from cli.terms import save_terms, terms_kept, terms_of
-from tests.cli.world import START_S, World, finished, job, joined, left, step
+from tests.controller.world import START_S, World, finished, job, joined, left, step
 from tests.study.test_planning import plan
 
 pytestmark = pytest.mark.timeout(60)

@@ -15,6 +15,7 @@ from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
 from bamboo.config.load import job_to_json, load_job
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
+from bamboo.controller import launching
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.ids import RunId
@@ -28,7 +29,6 @@ from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
-from cli import launching
 from tests.jobs import tiny_job
 from tests.runtime.kept_run import STEPS, flip, write_run
 from tests.study.on_paper import body_of, nothing_is_looked_at, refused

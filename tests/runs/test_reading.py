@@ -23,7 +23,17 @@ from bamboo.runs.decisions import check_decisions, save_decisions
 from bamboo.runs.run_status import status_of
 from bamboo.telemetry.schema import MetricRecord
 from cli import main
-from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
+from tests.controller.world import (
+    START_S,
+    World,
+    caught_up,
+    finished,
+    job,
+    joined,
+    left,
+    lost,
+    step,
+)
 
 
 @pytest.fixture
@@ -108,7 +118,7 @@ def test_the_ledger_is_what_a_live_run_costs(home: Path, monkeypatch: pytest.Mon
     world = World(job(), [joined(), step(0), step(1), [step(2), finished(2, 0, 1, 2, 3)],
                           left(0, 1, 2, 3)])  # fmt: skip
     live(folder, world, monkeypatch)
-    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+    monkeypatch.setattr("bamboo.controller.launcher.TURN_S", 0.0)
     end = world.launcher.run()
     body = cost_of_run(folder, now_s=world.clock_s)
     assert body["usd"] == end.usd == status_of(folder)["usd"]

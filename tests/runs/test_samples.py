@@ -12,7 +12,7 @@ from bamboo.runs.books import FileBooks
 from bamboo.telemetry.samples import SamplesRecord, read_samples
 from cli import main
 from cli.views.verify import samples_text
-from tests.cli.world import World, finished, job, joined, left, step
+from tests.controller.world import World, finished, job, joined, left, step
 from tests.runtime.test_verify_samples import write_run
 
 
@@ -73,7 +73,7 @@ def with_use(index: int, microbatches: str = "0-7", digest: str = "ab") -> dict[
 
 def test_the_launcher_keeps_every_word_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a second one of the same loss, which the metrics leave out: the check judges it."""
-    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+    monkeypatch.setattr("bamboo.controller.launcher.TURN_S", 0.0)
     said = [with_use(0), with_use(1), with_use(1, "0-6", "cd"), with_use(0), with_use(2)]
     world = World(job(), [joined(), [*said, finished(2, 0, 1, 2, 3)], left(0, 1, 2, 3)])
     world.launcher.run()

@@ -6,11 +6,11 @@ from pathlib import Path
 from bamboo.billing.duty_sources import told_by_decisions
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
+from bamboo.controller.watching import Watcher
 from bamboo.ids import run_id
 from bamboo.runs import run_folder
 from bamboo.runs.run_status import progress_from_store
-from cli.watching import Watcher
-from tests.cli.world import World, finished, job, joined, left, node, step
+from tests.controller.world import World, finished, job, joined, left, node, step
 
 BEATS = [
     "{",

@@ -16,7 +16,7 @@ from bamboo.sites.site import Site
 from cloud.ending import StillLive
 from cloud.fleet import Fleet, Report
 from cloud.reconcile import Gang
-from tests.cli.world import World, job, joined
+from tests.controller.world import World, job, joined
 
 GANG = Gang(nodes=4, within_s=60.0)
 ZONES = {ZoneId("us-east-1a"): 3, ZoneId("us-east-1b"): 2}

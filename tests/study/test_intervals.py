@@ -12,14 +12,14 @@ from bamboo.config.policy import policy_of
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import CheckpointConfig, CloudConfig, ClusterConfig, JobConfig, ModelConfig
 from bamboo.config.tree import TrainConfig as Train
+from bamboo.controller import resuming
+from bamboo.controller.terms import job_to_plan, save_terms
 from bamboo.errors import CoreMisuse
 from bamboo.ids import RunId
 from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.runs.run_status import job_of
 from bamboo.study.planning import Planned, plan_job
 from bamboo.study.workload import semantics_of
-from cli import resuming
-from cli.terms import job_to_plan, save_terms
 from cli.views.plan import plan_body, plan_text
 from tests.study.facts import seen
 

@@ -13,6 +13,8 @@ import pytest
 from bamboo.billing.spent import rented_of
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.config.resolve import resolve
+from bamboo.controller.resuming import prepare
+from bamboo.controller.terms import save_terms, terms_of
 from bamboo.errors import InputError
 from bamboo.planner.catalogue import KnownQuota
 from bamboo.planner.origin import Origin
@@ -22,8 +24,6 @@ from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import catalogue_of
 from bamboo.study import prices
 from cli import main
-from cli.resuming import prepare
-from cli.terms import save_terms, terms_of
 from cli.views.prices import prices_body, prices_text
 from cloud.fake import FakePrices
 from cloud.local.faults import Market
@@ -297,7 +297,7 @@ def test_a_run_keeps_the_prices_that_it_was_planned_with(
     assert kept.spot_prices(["g5.xlarge"], ["us-east-1a"]) == {"g5.xlarge": {"us-east-1a": 0.4}}
     assert kept.types == planned.catalogue.types
     # A resume plans with the prices that it is billed by.
-    monkeypatch.setattr("cli.launching.seen_of", looked_at)
+    monkeypatch.setattr("bamboo.controller.launching.seen_of", looked_at)
     assert prepare(folder, ()).prepared.planned.usd_per_hour == planned.usd_per_hour
 
 

@@ -22,7 +22,7 @@ from cli.pictures.report import INKS, pictures_of
 from cli.views.report import figures_of, report_html
 from cli.views.report_style import STYLE
 from tests.billing.test_spent import KEPT, cloud_log
-from tests.cli.world import START_S, World, caught_up, job, joined, lost, step
+from tests.controller.world import START_S, World, caught_up, job, joined, lost, step
 from tests.full_disk import files_up_to
 from tests.runs.test_reading import folder_of, home, live, write_steps
 
@@ -172,7 +172,7 @@ def test_what_others_wrote_is_shown_as_text(home: Path) -> None:
 def test_a_run_that_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, world = folder_of(home), World(job())
     live(folder, world, monkeypatch)
-    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+    monkeypatch.setattr("bamboo.controller.launcher.TURN_S", 0.0)
     cloud_log(folder, {2: (2.5, "interrupted")})
     world._script = [joined(), step(0), [lost(2, 1), caught_up(1, 2)], step(1)]
     with pytest.raises(AssertionError, match="the script is over"):

@@ -12,7 +12,7 @@ import pytest
 from bamboo.runs.books import DUTY
 from bamboo.telemetry.reader import read_events
 from cloud.local.session import members
-from tests.cli.test_launch import Bench
+from tests.launches.test_launch import Bench
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

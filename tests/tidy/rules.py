@@ -56,7 +56,7 @@ MAY_OPEN_TO_WRITE = {
     "bamboo/user_code/watch.py": "sees what a user's code opens",
     "bamboo/user_code/recording.py": "sees what a user's code opens",
     "bamboo/user_code/bundle.py": "copies into the folder of a run that was made just now",
-    "cli/launching.py": "copies into the folder of a run that was made just now",
+    "bamboo/controller/launching.py": "copies into the folder of a run that was made just now",
     "cli/pictures/report_png.py": "in a temporary folder of its own",
     "bamboo/runs/lock.py": "opens a file to lock it, and writes nothing",
     "cli/echo.py": "opens the null device",

@@ -1,7 +1,7 @@
 """The launcher of a played world: it rents, ends unneeded instances, waits, measures and stops.
 
-Rule: it decides nothing about the run and only reports what it sees, like `cli/launcher.py`. The
-successor of a dead launcher knows only what the log says.
+Rule: it decides nothing about the run and only reports what it sees, like
+`bamboo/controller/launcher.py`. The successor of a dead launcher knows only what the log says.
 """
 
 from typing import TYPE_CHECKING

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_launch import LONG, Bench
+from tests.launches.test_launch import LONG, Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 

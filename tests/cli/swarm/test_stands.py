@@ -11,7 +11,7 @@ import pytest
 from bamboo.core import events
 from cli.swarm.stands import protected, standing
 from cli.swarm.strikes import Swarm
-from tests.cli.world import World, caught_up, job, joined, lost
+from tests.controller.world import World, caught_up, job, joined, lost
 
 
 class Lines:

@@ -1,0 +1,116 @@
+"""What a resume looks for before it starts anything, and what it puts aside."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bamboo.checkpoint.catalogue import steps
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.config.tree import CheckpointConfig
+from bamboo.controller import resuming
+from bamboo.controller.resuming import _newest, forget_passed_over
+from bamboo.controller.terms import Terms
+from bamboo.core.checkpointing import KEPT
+from bamboo.core.events import CheckpointDamaged, Quiesced
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import initial_state
+from bamboo.errors import InputError
+from bamboo.ids import NodeId, RunId
+from bamboo.runs import lock
+from bamboo.runs.run_folder import RunFolder, write_json
+from bamboo.topology.grid import Grid
+from cli.screen import PlainScreen
+from tests.checkpoint.test_manifest import manifest
+from tests.controller.world import job
+from tests.core.build import joined
+
+pytestmark = pytest.mark.timeout(30)
+OURS = manifest().semantic_hash
+
+
+def put(objects: DirectoryStore, *kept: int) -> None:
+    for step in kept:
+        one = manifest(step=step)
+        objects.put_new(one.shards[0].name, b"x")
+        objects.put_new(one.name, one.to_json().encode())
+
+
+def test_newer_checkpoints_go_unless_they_are_of_other_semantics(tmp_path: Path) -> None:
+    objects = DirectoryStore(tmp_path)
+    for step in (100, 200, 300, 400):
+        one = manifest(step=step)
+        if step == 300:
+            one = replace(one, semantic_hash="another")
+        objects.put_new(one.shards[0].name, b"x")
+        if step != 400:  # torn
+            objects.put_new(one.name, one.to_json().encode())
+    objects.put_new("step-00000500/manifest.json", b"{")
+    forget_passed_over(objects, after=100, semantic_hash=OURS)
+    assert steps(objects) == [300, 100]
+    assert len(objects.sizes("step-00000300/")) == 2
+
+
+def test_a_file_in_the_place_of_the_checkpoints_is_no_new_beginning(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("hi")
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    written = replace(job(), checkpoint=CheckpointConfig(every_steps=5))
+    with pytest.raises(InputError, match=r"checkpoints is no directory.*move that away"):
+        _newest(folder, written, OURS, layers=())
+
+
+def begun(from_step: int, older: tuple[int, ...]) -> Terms:
+    """Terms of which only the checkpoints are looked at."""
+    made = object.__new__(Terms)
+    object.__setattr__(made, "from_step", from_step)
+    object.__setattr__(made, "older", older)
+    return made
+
+
+def test_the_one_before_is_taken_where_the_newest_cannot_be_read_after_all() -> None:
+    assert begun(0, ()).checkpoints == ()
+    assert [c.step for c in begun(99, tuple(range(20))).checkpoints][-2:] == [19, 99]
+    assert len(begun(99, tuple(range(20))).checkpoints) == KEPT
+    policy = Policy(cuts=((0, 2, 4),), virtual_nodes=1, pipelines=1, stages=2, checkpoint_every=4)
+    state = initial_state(
+        run=RunId("r"),
+        grid=Grid(pipelines=1, stages=2),
+        redundancy="off",
+        checkpoints=begun(8, (4,)).checkpoints,
+    )
+    nodes = [NodeId("a.1"), NodeId("b.1")]
+    bases = []
+    for event in (
+        *(joined(node) for node in nodes),
+        *(Quiesced(node=node, since=2, holdings=(), norms=()) for node in nodes),
+        CheckpointDamaged(node=nodes[0], step=8, reason="a bit was turned"),
+        *(Quiesced(node=node, since=5, holdings=(), norms=()) for node in nodes),
+    ):
+        state = transition(state, event, now_s=0.0, policy=policy).state
+        bases.append(None if state.reconfiguration is None else state.reconfiguration.base)
+    assert bases == [None, None, None, 8, None, None, 4]
+
+
+def test_an_interrupt_while_the_last_part_is_settled_ends_the_resume_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipt is written whole; nothing is started after it."""
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    monkeypatch.setattr(resuming, "_refuse_unless_over", lambda folder: None)
+    monkeypatch.setattr(resuming.parts, "ended_at_s", lambda folder: 1.0)
+    write_json(folder.endpoint, {"cloud": {}})
+
+    def settled(*arguments: object, **more: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        folder.receipt.write_text("{}")
+
+    monkeypatch.setattr(resuming.attempt, "take_up", settled)
+    with pytest.raises(KeyboardInterrupt):
+        resuming.settle(folder, PlainScreen())
+    assert folder.receipt.exists()
+    held = lock.take(folder)
+    assert held is not None, "the run's lock is free again"
+    held.close()

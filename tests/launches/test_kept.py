@@ -1,0 +1,69 @@
+"""Notices to both nodes of a run that can have no others: it parks with all that it has trained,
+and `bamboo resume` goes on from the last step; or, where the plan says that the state cannot fit
+the notice, it ends and says so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.launches.test_elastic_launch import control_of
+from tests.launches.test_launch import Bench
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+KEYS = (
+    "train.steps=60",
+    "cluster.stages=2",
+    "cluster.park_s=3",
+    "cloud.pool_out_s=1.0",
+    # A step takes a fifth of a second.
+    "cluster.virtual_forward_ms=[10.0]",
+    "cluster.virtual_backward_ms=[20.0]",
+)
+
+
+def test_both_nodes_will_be_taken_and_resume_goes_on_from_the_last_step(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with bench.launched("kept", *KEYS) as launched:
+        control_of(launched).refuse(code="InsufficientInstanceCapacity", count=10_000)
+        for stage, notice_s in ((0, "5"), (1, "5.5")):
+            told = bench.run("preempt", "kept", "--stage", str(stage), "--notice", notice_s)
+            assert told.returncode == 0, told.stderr
+        wait_until(lambda: launched.process.poll() is not None, what="the end", timeout_s=60.0)
+        assert launched.process.returncode == 3
+    receipt = json.loads((launched.folder / "receipt.json").read_text())
+    assert receipt["outcome"] == "parked"
+    done = receipt["newest_checkpoint"]
+    assert 0 < done == receipt["step"], "no step that was taken is lost"
+    assert f"`bamboo resume kept` goes on from step {done}" in receipt["sentence"]
+    again = bench.run("resume", "kept")
+    assert again.returncode == 0, again.stderr
+    assert f"the checkpoint of step {done}" in again.stdout + again.stderr
+    for how in ([], ["--samples"], ["--decisions"]):
+        assert bench.json("verify", "kept", *how)["equal"] is True
+
+
+@pytest.mark.full
+def test_what_the_plan_says_does_not_fit_is_not_tried_and_the_run_begins_anew(
+    tmp_path: Path,
+) -> None:
+    """A notice of a second is less than the margin alone."""
+    bench = Bench(tmp_path)
+    kills = "chaos.kill=[{step=12, stage=0, notice_s=1.0}, {step=12, stage=1, notice_s=1.2}]"
+    with bench.launched("unfit", *KEYS, kills) as launched:
+        control_of(launched).refuse(code="InsufficientInstanceCapacity", count=10_000)
+        wait_until(lambda: launched.process.poll() is not None, what="the end", timeout_s=60.0)
+        assert launched.process.returncode == 3
+    said = " ".join(launched.out.read_text().split())
+    assert "a notice of 1 s does not fit 126.4 KiB a stage" in said
+    receipt = json.loads((launched.folder / "receipt.json").read_text())
+    assert receipt["outcome"] == "unrecoverable"
+    assert "a notice of 0.5 s is too short for 126.4 KiB a stage" in receipt["sentence"]
+    assert receipt["newest_checkpoint"] is None
+    assert not list(launched.folder.glob("checkpoints/*/manifest.json"))
+    again = bench.run("resume", "unfit", "--set", "chaos.kill=[]")
+    assert again.returncode == 0, again.stderr
+    assert "goes on from the beginning: there is no good checkpoint" in again.stdout
+    assert bench.json("verify", "unfit")["equal"] is True
