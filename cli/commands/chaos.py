@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from bamboo.chaos.check import Verdict
+from bamboo.chaos.draw import draw
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, VerifyDiffers
@@ -14,8 +16,6 @@ from bamboo.runs import run_folder
 from bamboo.study.intervals import given_every
 from cli.echo import echo, echo_result
 from cli.options.overrides import overrides_option
-from cli.swarm.check import Verdict
-from cli.swarm.draw import draw
 from cli.views.chaos import fault_line, verdict_line, verdict_lines
 
 
@@ -62,7 +62,7 @@ def command(
     if dry_run:
         echo_result(json.dumps(head) if as_json else "\n".join(map(fault_line, faults)))
         return 0
-    from cli.swarm.whole import HEAD, let_loose
+    from bamboo.chaos.whole import HEAD, let_loose
 
     run, verdicts = let_loose(
         job,

@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 
 from bamboo.config.load import load_job
+from bamboo.doctor.checks import Check, body, examine, exit_code, text
+from bamboo.doctor.checks_account import AccountChecks
+from bamboo.doctor.checks_here import here_checks
+from bamboo.doctor.leftovers import leftovers_check, places
+from bamboo.doctor.orphans import account_regions, orphans_check
 from bamboo.sites.account.ending import account_job
 from bamboo.wiring.store_reference import named_store, store_of_job
-from cli.checks_account import AccountChecks
-from cli.checks_here import here_checks
-from cli.doctor import Check, body, examine, exit_code, text
 from cli.echo import echo_result
-from cli.leftovers import leftovers_check, places
 from cli.options.overrides import overrides_option
-from cli.orphans import account_regions, orphans_check
 
 
 @click.command("doctor")

@@ -8,6 +8,7 @@ import click
 from bamboo.controller import background
 from bamboo.controller.stop_wish import ask_to_stop, await_receipt, await_stop, stop_elsewhere
 from bamboo.core.state import Outcome
+from bamboo.doctor.orphans import account_regions
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import run_id
 from bamboo.runs import run_folder
@@ -16,7 +17,6 @@ from bamboo.runs.run_status import job_of
 from bamboo.sites import opened
 from bamboo.sites.account.ending import end_in_account, runs_in_account, runs_left
 from cli.echo import echo_result, note
-from cli.orphans import account_regions
 
 
 @click.command("stop")

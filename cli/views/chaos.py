@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from bamboo.chaos.check import Verdict
+from bamboo.chaos.draw import Fault
 from bamboo.quantities import count
-from cli.swarm.check import Verdict
-from cli.swarm.draw import Fault
 
 ASKED = {
     "end": "an end in order",

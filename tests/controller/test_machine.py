@@ -9,12 +9,12 @@ import pytest
 
 from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.controller import launching, machine, resuming
+from bamboo.doctor import checks_here
+from bamboo.doctor.checks import Result
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.runs import disk_space
 from bamboo.study.planning import Planned, plan_job
-from cli import checks_here
-from cli.doctor import Result
 from cloud.local import limits
 from tests.jobs import tiny_job
 from tests.runs.test_reading import folder_of

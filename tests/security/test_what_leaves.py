@@ -23,13 +23,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bamboo.coord.acl import user_rules
+from bamboo.doctor.orphans import with_account_of
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.sites.account import terraform
 from bamboo.sites.account.stack import account_toml
 from bamboo.study.report import Report
 from cli.commands.chaos import _again
-from cli.orphans import with_account_of
 from cli.pictures.canvas import title_of, to_svg
 from cli.printable import printable
 from cli.views.options_body import csv_of
@@ -198,7 +198,7 @@ WAYS = {
         files=("cloud/ec2/run_role.py", "cloud/ec2/run_roles.py"), holds=rights_of_a_role
     ),
     "a line to type again": Way(
-        files=("cli/commands/chaos.py", "cli/orphans.py"), holds=a_line_to_type_again
+        files=("cli/commands/chaos.py", "bamboo/doctor/orphans.py"), holds=a_line_to_type_again
     ),
     "a page": Way(files=("cli/views/report.py",), holds=a_page, examples=40),
     "a picture": Way(

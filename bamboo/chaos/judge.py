@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from bamboo import wiring
+from bamboo.chaos import check
+from bamboo.chaos.check import Verdict
+from bamboo.chaos.draw import Fault
+from bamboo.chaos.strikes import RECORDS
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.runs.decisions import check_decisions
 from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.reader import Tail
-from cli.swarm import check
-from cli.swarm.check import Verdict
-from cli.swarm.draw import Fault
-from cli.swarm.strikes import RECORDS
 
 SLACK_S = 60.0
 """What detecting, booting, restoring and repeating steps may take beyond the job's own waits."""

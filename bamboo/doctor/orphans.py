@@ -14,6 +14,7 @@ from bamboo import wiring
 from bamboo.config.account import account_defaults
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
+from bamboo.doctor.checks import Check, Finding, Result
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
 from bamboo.planner.auxiliary import HOURS_PER_MONTH
@@ -21,7 +22,6 @@ from bamboo.quantities import count, usd
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import job_of
-from cli.doctor import Check, Finding, Result
 from cloud.orphans import Known, Orphan, orphans
 from cloud.provider import HeldKind, Market, Provider
 

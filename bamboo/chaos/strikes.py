@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bamboo import wiring
+from bamboo.chaos.draw import Fault, Kind
+from bamboo.chaos.led import LedRun
+from bamboo.chaos.stands import protected, standing
+from bamboo.chaos.whom import Target, hit
 from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, State
@@ -23,14 +27,10 @@ from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
 from bamboo.jsonl import LineWriter
 from bamboo.telemetry.reader import Tail
-from cli.swarm.draw import Fault, Kind
-from cli.swarm.led import LedRun
-from cli.swarm.stands import protected, standing
-from cli.swarm.whom import Target, hit
 
 if TYPE_CHECKING:
+    from bamboo.chaos.hands import Hands
     from bamboo.ports import Store
-    from cli.swarm.hands import Hands
 
 RECORDS = "chaos.jsonl"
 FIRST_STEP_S = 240.0

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cli.swarm.check import (
+from bamboo.chaos.check import (
     Verdict,
     check_checkpoints,
     check_end,

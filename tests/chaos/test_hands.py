@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.swarm.hands import Hands
+from bamboo.chaos.hands import Hands
 from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)

@@ -17,9 +17,9 @@ from bamboo.config.tree import JobConfig
 from bamboo.controller.machine import need_of
 from bamboo.core.phrases import size
 from bamboo.disk import ROOM_BYTES, free_bytes
+from bamboo.doctor.checks import Check, Finding, Result
 from bamboo.runs import run_folder
 from bamboo.runs.disk_space import unwritable
-from cli.doctor import Check, Finding, Result
 from cloud.local import limits
 from cloud.local.reach import loopback_trouble
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bamboo.chaos.draw import MANNERS, Kind, draw
+from bamboo.chaos.whom import Target, hit
 from bamboo.errors import InputError
-from cli.swarm.draw import MANNERS, Kind, draw
-from cli.swarm.whom import Target, hit
 
 SEEDS = st.integers(min_value=0, max_value=2**32)
 MINUTES = st.floats(min_value=0.6, max_value=60.0)

@@ -9,15 +9,16 @@ import pytest
 
 from bamboo import wiring
 from bamboo.config.load import job_to_json
+from bamboo.doctor import checks
+from bamboo.doctor import orphans as orphans_module
+from bamboo.doctor.checks import Check, Finding, Result
+from bamboo.doctor.leftovers import runs_in_any_stack
+from bamboo.doctor.orphans import account_regions, orphans_check
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder
-from cli import doctor, main
-from cli import orphans as orphans_module
-from cli.doctor import Check, Finding, Result
-from cli.leftovers import runs_in_any_stack
-from cli.orphans import account_regions, orphans_check
+from cli import main
 from cloud.ec2.provider import Ec2Provider
 from cloud.ec2.requests import Ec2Settings
 from cloud.local.faults import Market as MockMarket
@@ -208,13 +209,13 @@ def test_a_check_that_breaks_is_unknown_and_the_others_are_asked() -> None:
         raise InputError("no credentials; run `aws configure`")
 
     good = Finding(result=Result.GOOD, sentence="all is well")
-    found = doctor.examine([Check(name="a", ask=broken), Check(name="b", ask=lambda: good)])
+    found = checks.examine([Check(name="a", ask=broken), Check(name="b", ask=lambda: good)])
     assert [finding.result for _, finding in found] == [Result.UNKNOWN, Result.GOOD]
-    assert doctor.exit_code(found) == 1
-    assert doctor.exit_code(found[1:]) == 0
+    assert checks.exit_code(found) == 1
+    assert checks.exit_code(found[1:]) == 0
     warning = Finding(result=Result.WARNING, sentence="old", remedy="renew it")
-    assert doctor.exit_code([("c", warning)]) == 0
-    assert doctor.text([("c", warning)]) == "c: warning: old\n  renew it"
+    assert checks.exit_code([("c", warning)]) == 0
+    assert checks.text([("c", warning)]) == "c: warning: old\n  renew it"
 
 
 def test_the_account_is_the_users_own(provider) -> None:
@@ -244,6 +245,6 @@ def test_an_instance_has_the_time_to_join_that_its_job_gives(
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "none"))
     assert orphans_module._join_s() == orphans_module.JOIN_S
     job = tiny_job(tmp_path, ["cluster.forming_timeout_s=1800", "cloud.boot_s=60"])
-    monkeypatch.setattr(orphans_module.runs, "all_runs", lambda home: [None])
+    monkeypatch.setattr(orphans_module.run_folder, "all_runs", lambda home: [None])
     monkeypatch.setattr(orphans_module, "job_of", lambda folder: job)
     assert orphans_module._join_s() == 1860

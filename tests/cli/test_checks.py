@@ -16,12 +16,13 @@ from botocore.exceptions import ClientError
 
 from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, Subnet
 from bamboo.coord.redis_store import StoreSeen
+from bamboo.doctor import checks_here
+from bamboo.doctor.checks import Finding, Result, examine
+from bamboo.doctor.checks_account import AccountChecks
+from bamboo.doctor.checks_here import disk_finding, gpu_finding, python_finding, store_finding
 from bamboo.errors import BambooError
 from bamboo.sites.account.account_ready import BOOT_FILES
-from cli import checks_here, main
-from cli.checks_account import AccountChecks
-from cli.checks_here import disk_finding, gpu_finding, python_finding, store_finding
-from cli.doctor import Finding, Result, examine
+from cli import main
 from cloud.ec2 import account as ec2_account
 from cloud.ec2.account import SPOT_ROLE
 from cloud.local.faults import Market

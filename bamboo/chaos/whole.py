@@ -13,17 +13,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bamboo.chaos.check import Verdict
+from bamboo.chaos.draw import Fault
+from bamboo.chaos.hands import Hands
+from bamboo.chaos.judge import judge, protected_s, seen_s
+from bamboo.chaos.led import LedRun, led_run
+from bamboo.chaos.strikes import FIRST_STEP_S, STOP_S, Swarm
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId, run_id
 from bamboo.quantities import count
 from bamboo.runs import run_folder
 from bamboo.signals import Interrupts
-from cli.swarm.check import Verdict
-from cli.swarm.draw import Fault
-from cli.swarm.hands import Hands
-from cli.swarm.judge import judge, protected_s, seen_s
-from cli.swarm.led import LedRun, led_run
-from cli.swarm.strikes import FIRST_STEP_S, STOP_S, Swarm
 
 HEAD = "chaos.json"
 GONE_S = 15.0

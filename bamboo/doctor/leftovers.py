@@ -14,6 +14,7 @@ from typing import Protocol
 from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.coord.logins import runs_with_login
+from bamboo.doctor.checks import Check, Finding, Result
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.ports import ObjectStore
@@ -24,7 +25,6 @@ from bamboo.sites.account.boot_files import AGENT_ENV
 from bamboo.sites.account.ending import account_job, runs_in_account
 from bamboo.sites.account.run_roles import runs_with_role
 from bamboo.wiring.store_reference import store_of_job, store_url_of
-from cli.doctor import Check, Finding, Result
 
 
 class Secrets(Protocol):

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from bamboo.chaos.stands import protected, standing
+from bamboo.chaos.strikes import Swarm
 from bamboo.core import events
-from cli.swarm.stands import protected, standing
-from cli.swarm.strikes import Swarm
 from tests.controller.world import World, caught_up, job, joined, lost
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cli.swarm.draw import Fault, Kind
+from bamboo.chaos.draw import Fault, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from bamboo import wiring
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
+from bamboo.doctor.checks import Check, Finding, Result
+from bamboo.doctor.checks_here import MOST_SKEW_S
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.quota import CODES, FAMILIES, quota_needed, quota_sentence
@@ -22,8 +24,6 @@ from bamboo.ports import PriceSource
 from bamboo.sites.account.account_ready import check_bucket_for_account
 from bamboo.sites.account.instances import LAUNCH_TEMPLATE, ec2_settings
 from bamboo.sites.bought import markets_of
-from cli.checks_here import MOST_SKEW_S
-from cli.doctor import Check, Finding, Result
 from cloud.ec2.account import SPOT_ROLE, Ec2Account
 from cloud.provider import LaunchSpec, Pool
 

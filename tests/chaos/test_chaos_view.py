@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.swarm.check import Verdict
-from cli.swarm.judge import tenths
+from bamboo.chaos.check import Verdict
+from bamboo.chaos.judge import tenths
 from cli.views.chaos import ASKED, verdict_line, verdict_lines
 
 FILE = Path("runs/r/chaos.json")

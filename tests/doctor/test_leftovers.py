@@ -9,12 +9,12 @@ from bamboo import wiring
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.coord.acl import user_name
 from bamboo.coord.logins import make_login, runs_with_login
+from bamboo.doctor.checks import Result
+from bamboo.doctor.leftovers import Place, leftovers_check, places
 from bamboo.ids import RunId
 from bamboo.runs import lock, run_folder
 from bamboo.sites.account.boot_files import AGENT_ENV
 from bamboo.sites.account.ending import remove_left, runs_left
-from cli.doctor import Result
-from cli.leftovers import Place, leftovers_check, places
 from tests.sites.test_boot_files import reference
 from tests.store_server import start_admin_store
 from tests.tls_store import free_port

@@ -1,0 +1,1 @@
+"""What `bamboo doctor` checks, of this machine, of an account, and of what was left behind."""
