@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.load import load_job
-from bamboo.controller.market import Replayed, settle
+from bamboo.study.played_trace import Replayed, settle
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
 from benchmarks.options import at_least, chosen, parsed, trace_file
 from benchmarks.peers.processes import at_hand, end_in_order, missing

@@ -224,3 +224,11 @@ class Provider(Protocol):
         """Release these: requests are cancelled, fleets deleted, instances ended, volumes that are
         attached to nothing deleted (the others are deleted with their instance). What has ended
         already is no error."""
+
+
+def cheapest_first(offers: Sequence[Offer], zones: Sequence[str]) -> tuple[Offer, ...]:
+    """By price per speed, then by the order of the zones, then by type."""
+    order = {zone: index for index, zone in enumerate(zones)}
+    return tuple(
+        sorted(offers, key=lambda o: (o.usd_per_speed, order[o.pool.zone], o.pool.instance_type))
+    )

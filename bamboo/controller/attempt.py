@@ -27,7 +27,7 @@ from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_to_json
 from bamboo.controller.autoscaling import Autoscaler
 from bamboo.controller.launcher import Launcher
-from bamboo.controller.market import Market, replayed
+from bamboo.controller.market import Market
 from bamboo.controller.ports import Fleet, Ports
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import Terms, terms_kept, terms_of
@@ -55,6 +55,7 @@ from bamboo.runs.run_status import begun_progress
 from bamboo.signals import Interrupts
 from bamboo.sites import opened
 from bamboo.sites.site import Site
+from bamboo.study.played_trace import replayed
 from bamboo.study.settling import grid_of
 from bamboo.wiring.begun import Begun
 

@@ -27,7 +27,6 @@ from bamboo.config.tree import JobConfig
 from bamboo.controller import attempt
 from bamboo.controller.budget import refuse_beyond, refuse_too_few_instances
 from bamboo.controller.machine import refuse_too_small, refuse_unfit
-from bamboo.controller.market import Replayed, settle
 from bamboo.controller.terms import save_terms
 from bamboo.errors import InputError, RunExists, StorageUnavailable
 from bamboo.ids import RunId, run_id
@@ -41,6 +40,7 @@ from bamboo.signals import Interrupts
 from bamboo.sites.account.account_ready import check_account, check_free
 from bamboo.study.modelled import look_at
 from bamboo.study.planning import Planned, cheapest_pool, plan_job
+from bamboo.study.played_trace import Replayed, TraceAsked, settle
 from bamboo.study.prices import refresh_for_launch
 from bamboo.study.profiling import seen_of
 from bamboo.study.settling import grid_of
@@ -63,20 +63,6 @@ class Prepared:
     trace: Replayed | None
     weights: Weights | None = None
     """The weights of another run that it begins with, where `train.init` names one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceAsked:
-    """The trace options of the command line."""
-
-    path: Path
-    time_scale: float
-    restart_s: float | None
-    """Charged for a restart; None: a restart counts with the time that it takes."""
-    max_nodes: int | None
-    """None: as many as the job may have."""
-    hours: float | None
-    """None: to the run's end."""
 
 
 def prepare(

@@ -8,137 +8,16 @@ later launcher continues where the earlier one was. An instance holds its seat u
 that seat. Then it is preempted, even if the seat was filled again meanwhile.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bamboo.billing.money import Rented
 from bamboo.core.patience import parked
 from bamboo.core.state import Phase, State
-from bamboo.errors import InputError
 from bamboo.runs.books import Seated
 from bamboo.runs.progress import TraceNow
-from bamboo.sim.replay import SeatEvent, replay
-from bamboo.sim.trace import Trace, read_trace
-from bamboo.study.markets import check_time_scale
-
-HOUR_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceTerms:
-    """How a run plays its trace."""
-
-    name: str
-    """Name of the trace's file."""
-    time_scale: float
-    """Seconds of the trace in a second."""
-    restart_s: float | None
-    """Seconds of the trace that each restart is charged, on top of the time that it takes, which
-    then counts once; None: that time counts like any other. A restart is a reconfiguration."""
-    max_nodes: int
-    """Seats: the first so many nodes of the trace are admitted."""
-    hours: float | None
-    """Hours of the trace after which the run is stopped."""
-    begin_s: float
-    """Where the run begins in the trace: the first time that there are enough nodes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """A trace and how it is played."""
-
-    terms: TraceTerms
-    trace: Trace
-    events: tuple[SeatEvent, ...]
-    """The events of the seats, in seconds of the trace."""
-
-    @property
-    def nodes_at_begin(self) -> int:
-        return len(_filled(self.events, until_s=self.terms.begin_s))
-
-    @property
-    def end_s(self) -> float:
-        """When nothing more happens: at the trace's end, or when the run is stopped."""
-        terms = self.terms
-        limit_s = terms.begin_s + terms.hours * HOUR_S if terms.hours else math.inf
-        return min(self.trace.length_s, limit_s)
-
-    @property
-    def preemptions(self) -> int:
-        """How many preemptions there are from begin to end."""
-        begin_s, end_s = self.terms.begin_s, self.end_s
-        return sum(not e.filled and begin_s < e.at_s <= end_s for e in self.events)
-
-
-def replayed(path: Path, terms: TraceTerms) -> Replayed:
-    """The trace of a run, by the terms that were settled for it. Raises InputError."""
-    trace = read_trace(path)
-    events = replay(trace, seats=terms.max_nodes, time_scale=1.0)
-    return Replayed(terms=terms, trace=trace, events=events)
-
-
-def settle(
-    path: Path,
-    *,
-    time_scale: float,
-    restart_s: float | None,
-    max_nodes: int,
-    hours: float | None,
-    needed: int,
-) -> Replayed:
-    """Read a trace and settle how it is played for a run that needs `needed` nodes to begin.
-
-    Raises InputError for a trace that cannot be played so.
-    """
-    check_time_scale(time_scale)
-    if restart_s is not None and not 0 <= restart_s < math.inf:
-        raise InputError(
-            f"--restart-seconds {restart_s:g} is no time; give seconds of the trace, or none at all"
-        )
-    if hours is not None and not 0 < hours < math.inf:
-        raise InputError(f"--hours {hours:g} is no time; give hours of the trace, or leave it out")
-    if max_nodes < needed:
-        raise InputError(
-            f"--max-nodes {max_nodes} is too few: cluster.pipelines x cluster.stages = {needed} "
-            f"nodes begin; give at least {needed}"
-        )
-    trace = read_trace(path)
-    events = replay(trace, seats=max_nodes, time_scale=1.0)
-    begin_s = _begin_s(events, needed)
-    if begin_s is None:
-        raise InputError(
-            f"{path}: never has the {needed} nodes that the run begins with; take another trace, "
-            "or fewer cluster.stages"
-        )
-    terms = TraceTerms(
-        name=path.name,
-        time_scale=time_scale,
-        restart_s=restart_s,
-        max_nodes=max_nodes,
-        hours=hours,
-        begin_s=begin_s,
-    )
-    return Replayed(terms=terms, trace=trace, events=events)
-
-
-def _begin_s(events: Iterable[SeatEvent], needed: int) -> float | None:
-    filled: set[int] = set()
-    for event in events:
-        filled.symmetric_difference_update({event.seat})
-        if len(filled) >= needed:
-            return event.at_s
-    return None
-
-
-def _filled(events: Iterable[SeatEvent], *, until_s: float) -> set[int]:
-    filled: set[int] = set()
-    for event in events:
-        if event.at_s <= until_s:
-            filled.symmetric_difference_update({event.seat})
-    return filled
+from bamboo.study.played_trace import HOUR_S, Replayed, TraceTerms
 
 
 class TraceClock:

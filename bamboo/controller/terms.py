@@ -11,7 +11,6 @@ from typing import Any
 from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
-from bamboo.controller.market import TraceTerms
 from bamboo.core.checkpointing import KEPT
 from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import Checkpoint
@@ -23,6 +22,7 @@ from bamboo.runs.documents import REMEDY
 from bamboo.runs.run_folder import Part, RunFolder
 from bamboo.runs.run_status import catalogue_of, job_of, promised, strategy_of
 from bamboo.study.planning import Planned
+from bamboo.study.played_trace import TraceTerms
 from bamboo.topology.strategy import AUTO, Strategy
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from bamboo import wiring
 from bamboo.errors import InputError, StoreUnavailable
@@ -10,9 +9,6 @@ from bamboo.ports import Store
 from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import store_may_answer
-
-if TYPE_CHECKING:
-    from cloud.local.start import LocalCloud
 
 
 class StoreSilent(InputError):
@@ -50,7 +46,7 @@ def has_site(folder: RunFolder) -> bool:
     return endpoint is not None and ("cloud" in endpoint or "account" in endpoint)
 
 
-def local_cloud_of(folder: RunFolder) -> "LocalCloud":
+def local_cloud_of(folder: RunFolder) -> "wiring.LocalCloud":
     """The local cloud of a live run. Raises InputError when the run has no endpoint."""
     endpoint = folder.live_endpoint()
     if endpoint is None or "cloud" not in endpoint:

@@ -24,7 +24,7 @@ from bamboo.planner.profile import LayerFacts
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
-from bamboo.sites.account.instances import run_settings
+from bamboo.sites.account.instances import chooses_among_pools, run_settings, shown_requests
 from bamboo.sites.bought import markets_of, speeds_of
 from bamboo.study.hazards import rate_of
 from bamboo.study.intervals import Kept, given_every, kept_by, put_usd, with_interval
@@ -44,10 +44,8 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
-from cloud.ec2.pricing import cheapest_first
-from cloud.ec2.requests import asks_several, launch_call, shown
 from cloud.expiry import EXPIRY_S
-from cloud.provider import LaunchSpec, Market, Offer, Pool
+from cloud.provider import LaunchSpec, Market, Offer, Pool, cheapest_first
 from cloud.reconcile import Desired, PoolMemory, Start, reconcile
 
 
@@ -277,7 +275,7 @@ def _requests(
     zones: Mapping[str, int],
     *,
     now_s: float,
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[Mapping[str, Any], ...]:
     """The calls at the start: the decisions of `reconcile` for an empty fleet, at these prices."""
     settings = run_settings(job, run)
     actions = reconcile(
@@ -290,7 +288,7 @@ def _requests(
         offers=_offers(job, catalogue),
         memory=PoolMemory(),
         now_s=now_s,
-        several=asks_several(settings),
+        several=chooses_among_pools(settings),
     )
     specs = [
         LaunchSpec(
@@ -304,7 +302,7 @@ def _requests(
         for number, action in enumerate(actions, start=1)
         if isinstance(action, Start)
     ]
-    return tuple(shown(*launch_call(spec, settings)) for spec in specs)
+    return shown_requests(specs, settings)
 
 
 def _offers(job: JobConfig, catalogue: Catalogue) -> tuple[Offer, ...]:

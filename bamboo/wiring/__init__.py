@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bamboo.planner.profiled import Profile
     from cloud.ec2.run_roles import Ec2RunRoles
     from cloud.ec2.secrets import RunSecrets
-    from cloud.local.start import LocalCloud
+    from cloud.local.start import LocalCloud as LocalCloud
     from cloud.provider import Provider
 
 WORKER_ENTRY = "bamboo.wiring.worker:run"

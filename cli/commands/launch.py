@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from bamboo.controller import background, launching
-from bamboo.controller.launching import Prepared, TraceAsked
+from bamboo.controller.launching import Prepared
 from bamboo.runs import initial
+from bamboo.study.played_trace import TraceAsked
 from bamboo.wiring.begun import Begun
 from cli.echo import echo, echo_result, note
 from cli.options.budget import limit_options

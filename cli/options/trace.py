@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from bamboo.controller.launching import TraceAsked
 from bamboo.errors import InputError
+from bamboo.study.played_trace import TraceAsked
 
 TIME_SCALE = 60.0
 """An hour of a trace passes in a minute."""

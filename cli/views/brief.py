@@ -10,13 +10,13 @@ from math import comb
 from typing import Any
 
 from bamboo.checkpoint.initial import Weights
-from bamboo.controller.market import HOUR_S, Replayed
 from bamboo.core.phrases import size
 from bamboo.planner.quota import quota_needed, quota_sentence
 from bamboo.planner.survival import Outcome, broken, copies_of_stages, single_loss
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, usd
 from bamboo.study.planning import Planned
+from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
 from cli.views.plan import fits_notice, instances_by_market, notice_words
 

@@ -16,7 +16,6 @@ from bamboo.topology.strategy import modes_of
 from cli.views.columns import columns, paragraph
 from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
 from cli.views.quota import quota_body, quota_lines
-from cloud.provider import Market
 
 NODES = ("stage", "nodes", "layers", "replica of", "holds", "useful", "redundant", "bubble")
 KEY_OF_SIZE = "train.microbatch"
@@ -44,7 +43,7 @@ def _needed(shown: Shown) -> dict[str, Any]:
     return {
         "catalogue": planned.catalogue,
         "instances": {planned.plan.instance_type.name: planned.plan.instances},
-        "spot": planned.pool.market is Market.SPOT,
+        "spot": planned.pool.market == "spot",
         "region": planned.job.cloud.region,
     }
 

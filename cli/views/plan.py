@@ -22,7 +22,6 @@ from cli.views.columns import columns, paragraph
 from cli.views.data import data_lines
 from cli.views.kept import kept_lines
 from cli.views.quota import quota_lines
-from cloud.provider import Market
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes in any mode, with its gradient on the way to
@@ -58,7 +57,7 @@ def plan_text(run: str, planned: Planned) -> str:
 
 def on_spot(planned: Planned) -> bool:
     """Whether the cloud can take its nodes."""
-    return planned.pool.market is Market.SPOT
+    return planned.pool.market == "spot"
 
 
 def _stages(plan: Plan) -> list[str]:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bamboo.controller.market import HOUR_S, Replayed
 from bamboo.quantities import count, duration
 from bamboo.runs.progress import TraceNow
+from bamboo.study.played_trace import HOUR_S, Replayed
 
 
 def trace_text(played: Replayed) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bamboo.ids import ZoneId
 from bamboo.price_check import BadPrice, checked_usd
-from cloud.provider import Market, Offer, Pool
+from cloud.provider import Market, Offer, Pool, cheapest_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,3 @@ def on_demand_offers(
             for zone in zones
         ]
     return Priced(offers=cheapest_first(offers, zones), left_out=tuple(left_out))
-
-
-def cheapest_first(offers: Sequence[Offer], zones: Sequence[str]) -> tuple[Offer, ...]:
-    """By price per speed, then by the order of the zones, then by type."""
-    order = {zone: index for index, zone in enumerate(zones)}
-    return tuple(
-        sorted(offers, key=lambda o: (o.usd_per_speed, order[o.pool.zone], o.pool.instance_type))
-    )

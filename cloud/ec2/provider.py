@@ -22,7 +22,7 @@ from cloud.ec2.clients import client_of, mock_session, session_of
 from cloud.ec2.errors import Meaning, meaning, names_what_is_new, refusal_kind
 from cloud.ec2.fleets import fleet_answer, names, with_fleet
 from cloud.ec2.held import fleets_of, held, release
-from cloud.ec2.pricing import Priced, cheapest_first, on_demand_offers, spot_offers
+from cloud.ec2.pricing import Priced, on_demand_offers, spot_offers
 from cloud.ec2.requests import EXPIRY_TAG, TOKEN_TAG, Ec2Settings
 from cloud.provider import (
     CloudRefused,
@@ -40,6 +40,7 @@ from cloud.provider import (
     Refusal,
     RefusalKind,
     WishHeard,
+    cheapest_first,
 )
 
 READ_TIMEOUT_S = 5

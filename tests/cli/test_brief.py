@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from bamboo.billing.money import Rented
 from bamboo.billing.receipt import receipt_body, with_taken
 from bamboo.checkpoint.initial import Weights
-from bamboo.controller.market import Replayed, TraceTerms
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.quantities import rate
@@ -20,6 +19,7 @@ from bamboo.runs.preemption_lines import short_preemption_line
 from bamboo.runs.progress import Preemption
 from bamboo.runs.reconfigured import Reconfigured
 from bamboo.sim.trace import Trace
+from bamboo.study.played_trace import Replayed, TraceTerms
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from tests.cli.test_views import START_S, bill, in_the_middle

@@ -15,6 +15,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.runs import disk_space
 from bamboo.study.planning import Planned, plan_job
+from bamboo.study.played_trace import TraceAsked
 from cloud.local import limits
 from tests.jobs import tiny_job
 from tests.runs.test_reading import folder_of
@@ -46,7 +47,7 @@ def test_what_a_run_keeps_a_copy_of_is_a_file(tmp_path: Path, piped: str) -> Non
     files["trace"].write_text("0,add,a\n")
     text = files[piped].read_text()
     files[piped] = tmp_path / "pipe"
-    asked = launching.TraceAsked(
+    asked = TraceAsked(
         path=files["trace"], time_scale=1.0, restart_s=None, max_nodes=None, hours=None
     )
     if piped == "job":  # which is read before; nobody reads the trace

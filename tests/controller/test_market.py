@@ -8,11 +8,12 @@ import pytest
 
 from bamboo.billing.money import Rented
 from bamboo.controller.launcher import Launcher
-from bamboo.controller.market import Market, Replayed, TraceClock, Turn, replayed, settle
+from bamboo.controller.market import Market, TraceClock, Turn
 from bamboo.controller.terms import TraceTerms
 from bamboo.core.state import Phase, Reconfiguration, State
 from bamboo.errors import InputError
 from bamboo.runs.books import SEAT_LOST, SEAT_TAKEN, Seated
+from bamboo.study.played_trace import Replayed, replayed, settle
 from cli.views.trace import trace_body, trace_figures, trace_line, trace_text
 from tests.controller.world import START_S, World, finished, job, joined, left, lost, node, step
 

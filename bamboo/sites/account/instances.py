@@ -4,11 +4,15 @@ Rule: in an account the instances of a run have a role of that run, unless the j
 profile with rights of the user's choice.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
-from cloud.ec2.requests import Ec2Settings, of_run
+from cloud.ec2.requests import Ec2Settings, asks_several, launch_call, of_run, shown
 from cloud.ec2.run_role import RunRole
 from cloud.ec2.user_data import boot_script
+from cloud.provider import LaunchSpec
 
 LOCAL_IMAGE = "ami-00000000"
 """The mock starts processes, whatever the image; in an account the launch template has it."""
@@ -59,3 +63,15 @@ def run_settings(job: JobConfig, run: RunId) -> Ec2Settings:
     if not has_role(job):
         return settings
     return of_run(settings, RunRole(region=job.cloud.region, stack=job.cloud.stack, run=run))
+
+
+def chooses_among_pools(settings: Ec2Settings) -> bool:
+    """Whether one request may name several pools, of which the cloud takes one."""
+    return asks_several(settings)
+
+
+def shown_requests(
+    specs: Iterable[LaunchSpec], settings: Ec2Settings
+) -> tuple[Mapping[str, Any], ...]:
+    """The calls that would request these instances, as they may be shown."""
+    return tuple(shown(*launch_call(spec, settings)) for spec in specs)
