@@ -24,9 +24,9 @@ NAME_TEXT = 'name your text, or take data.source = "python-stdlib"'
 PHASES = ("forward", "backward", "exchange", "ship", "step")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
-    "train.precision": ("fp32",),
+    "train.precision": ("fp32", "bf16"),
     "cluster.spread": (AUTO, *SPREADS),
-    "cluster.device": ("cpu", "virtual"),
+    "cluster.device": ("cpu", "virtual", "cuda", "lagging"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
     "cloud.prefer": ("price", "value"),

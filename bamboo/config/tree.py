@@ -79,6 +79,8 @@ class TrainConfig:
     clip_norm: float = 1.0
     """Global gradient norm limit; 0 switches clipping off."""
     precision: str = "fp32"
+    """`fp32`, or `bf16`: layers compute in bfloat16 where torch's autocast does, and what one layer
+    hands to the next is bfloat16; parameters, gradients and moments stay float32."""
     init: str = ""
     """`run:ID` or `run:ID@step`: begin with the weights of another run, after its last step or
     after this one; empty: with weights that the layers draw."""
@@ -118,7 +120,9 @@ class ClusterConfig:
     pipeline within one), `neighbours` (those of a ring in different ones), or `auto`: the cheapest
     by the planner, bytes between zones and fatal losses counted."""
     device: str = "cpu"
-    """`cpu`, or `virtual`: computes, then sleeps to the figures below."""
+    """`cpu`; `cuda`: the first NVIDIA GPU of the machine; or `virtual`: computes on the CPU, then
+    sleeps to the figures below. For tests, `lagging`: computes on the CPU, and is done with each
+    operation and copy only later, as a GPU is."""
     threads: int = 1
     """Torch threads per worker; part of the numerics."""
     transport: str = "ipc"

@@ -7,6 +7,7 @@ A parameter's global name is `<layer>.<name>`; global order is (layer, registrat
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,27 +119,43 @@ def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def run_layers(
-    layers: Sequence[tuple[int, nn.Module]], x: Tensor, *, seed: int, step: int, microbatch: int
+    layers: Sequence[tuple[int, nn.Module]],
+    x: Tensor,
+    *,
+    seed: int,
+    step: int,
+    microbatch: int,
+    precision: str = "fp32",
 ) -> Tensor:
     """Run consecutive layers, given as (global index, layer), on one microbatch.
+
+    `precision` is `fp32`, or `bf16`: then each layer runs under autocast by itself, and what a
+    layer returns is bfloat16 wherever a cut may be. (Micikevicius et al., 2018; autocast keeps no
+    casted weights, which would depend on the layers that share the process.)
 
     Torch's default generator is seeded again for each layer from (seed, step, global microbatch
     index, global layer index), so dropout does not depend on which machine runs the layer. Raises
     TypeError when a layer returns anything but one tensor.
     """
     generator = _default_generator(x.device)
+    low = precision == "bf16"
     for index, layer in layers:
         generator.manual_seed(keyed_seed(seed, "layer", step, microbatch, index))
-        y = layer(x)
+        with _lowered(x.device) if low else nullcontext():
+            y = layer(x)
         if not isinstance(y, Tensor):
             raise TypeError(f"layer {index} returns {type(y).__name__}, not one tensor")
         # The layout is the same wherever a cut may be, in both directions: a received copy is
         # contiguous, and a matrix product of the same numbers in another layout may differ in its
         # last bit.
-        x = y.contiguous()
+        x = (y.to(torch.bfloat16) if low and y.is_floating_point() else y).contiguous()
         if x.requires_grad:
             x.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     return x
+
+
+def _lowered(device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 def _default_generator(device: torch.device) -> torch.Generator:

@@ -100,7 +100,7 @@ def _embedding(facts: LayerFacts, size: _Size) -> LayerProfile:
         backward=_moved(backward, 6 if drops else 5),
         rows=size.table + size.context,
         vectors=0,
-        kernels=15,
+        kernels=13,
     )
 
 
@@ -133,7 +133,7 @@ def _block(facts: LayerFacts, size: _Size) -> LayerProfile:
         ),
         rows=9 * width,
         vectors=13 * width,
-        kernels=70,
+        kernels=49,
     )
 
 
@@ -160,7 +160,7 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
         ),
         rows=vocabulary,
         vectors=2 * size.width,
-        kernels=22,
+        kernels=19,
     )
 
 

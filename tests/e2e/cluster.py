@@ -104,7 +104,7 @@ class Cluster:
         job, grid = self.job, self.grid
         layers = len(build_model(job).factories)
         cut = job.cluster.cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages))
-        digest, numerics = load_data(job).digest, local_numerics(job.cluster)
+        digest, numerics = load_data(job).digest, local_numerics(job)
         return Strategy(
             semantics=semantics(job, data_digest=digest, numerics=numerics),
             placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),

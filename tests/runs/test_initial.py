@@ -117,7 +117,7 @@ def test_a_run_that_began_with_them_is_verified(other: RunFolder) -> None:
     job, new = kept_in(other, job_with(other, "run:run@9", "train.steps=2"))
     data = load_data(job)
     placement = Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash")
-    ours = semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster))
+    ours = semantics(job, data_digest=data.digest, numerics=local_numerics(job))
     strategy = Strategy(semantics=ours, placement=placement)
     new.strategy.write_text(strategy.to_json())
     new.resolved.write_text(job_to_json(job))

@@ -35,7 +35,7 @@ def write_run(folder: Path, overrides: tuple[str, ...] = ()) -> Path:
     job = tiny_job(folder, [f"train.steps={STEPS}", f"checkpoint.every_steps={EVERY}", *overrides])
     run = folder / "run"
     run.mkdir()
-    data, numerics = load_data(job), local_numerics(job.cluster)
+    data, numerics = load_data(job), local_numerics(job)
     strategy = Strategy(
         semantics=semantics(job, data_digest=data.digest, numerics=numerics),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
@@ -66,7 +66,7 @@ def lengthen(run: Path, steps: int, overrides: tuple[str, ...] = ()) -> JobConfi
     closed = Segment(to_step=STEPS, steps=train.steps, **rates)
     job = replace(job_with(before, [*overrides, f"train.steps={steps}"]), segments=(closed,))
     data, old = load_data(job), Strategy.from_json((run / "strategy.json").read_text())
-    new = semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster))
+    new = semantics(job, data_digest=data.digest, numerics=local_numerics(job))
     (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
     (run / "strategy.json").write_text(replace(old, semantics=new).to_json(), encoding="utf-8")
     prepare(job.cluster)

@@ -9,6 +9,7 @@ processes meet once in a thousand runs are met every time, and any of them can b
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +27,7 @@ from bamboo.data.dataset import load_data
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
+from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.trainer import Trainer
 from bamboo.runtime.state.decision import Decided
@@ -107,6 +109,13 @@ class SimulatedTransport:
         """There is nothing to close."""
 
 
+def _with_a_device(builder: SlotBuilder) -> SlotBuilder:
+    """The builder of one node: builders are shared here, and each node has a device of its own."""
+    own = copy(builder)
+    own.device = device_of(builder.job.cluster, builder.strategy.placement.cut)
+    return own
+
+
 class Node:
     """One trainer with what it has said and not yet been heard."""
 
@@ -116,7 +125,7 @@ class Node:
         self.said: deque[Event | Mapping[str, Any]] = deque()
         self.trainer = Trainer(
             me=me,
-            builder=builder,
+            builder=_with_a_device(builder),
             transport=self.transport,
             outbox=self,
             preemptions=Preemptions((), node=str(me), stamp_file=None),
@@ -371,9 +380,7 @@ def builder_of(job: JobConfig) -> SlotBuilder:
     layers = len(spec.factories)
     cut = tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))
     strategy = Strategy(
-        semantics=semantics(
-            job, data_digest=data.digest, numerics=local_numerics(job.cluster), code={}
-        ),
+        semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job), code={}),
         placement=Placement(cut=cut, grid=grid, redundancy=job.cluster.redundancy),
     )
     return SlotBuilder(job=job, strategy=strategy, spec=spec, dataset=data)

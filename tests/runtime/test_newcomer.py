@@ -66,7 +66,7 @@ class Bench:
         (folder / "sockets").mkdir(mode=0o700)
         job = resolve(load_job(folder / "job.toml", ["model.model=m.py:build"]))
         job = with_code(job, folder)
-        digest, numerics = load_data(job).digest, local_numerics(job.cluster)
+        digest, numerics = load_data(job).digest, local_numerics(job)
         grid = Grid(pipelines=1, stages=2)
         strategy = Strategy(
             semantics=semantics(

@@ -50,7 +50,7 @@ def _write_run(folder: Path, overrides: tuple[str, ...] = (), steps: int = STEPS
     (run / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
     job = with_code(job, run)
     (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
-    _write_strategy(run, job, local_numerics(job.cluster))
+    _write_strategy(run, job, local_numerics(job))
     for stage in range(2):
         own = {n: t for n, t in calm.tensors().items() if _layer(n) // 2 == stage}
         write_stage(run / "final", stage, own, steps)
@@ -171,7 +171,7 @@ def test_a_loss_that_was_never_recorded_is_a_difference(tmp_path: Path) -> None:
 def test_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
     run = _write_run(tmp_path)
     job = tiny_job(tmp_path, [f"train.steps={STEPS}"])
-    _write_strategy(run, job, local_numerics(job.cluster) | {"cpu_capability": "Z80"})
+    _write_strategy(run, job, local_numerics(job) | {"cpu_capability": "Z80"})
     with pytest.raises(InputError, match=r"numerics.cpu_capability is '.*' here and 'Z80' in the"):
         _verify(run)
 

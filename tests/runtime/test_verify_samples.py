@@ -32,7 +32,7 @@ def write_facts(run: Path, job: JobConfig, *, steps: int) -> Dataset:
     body = json.loads(job_to_json(job)) | {"samples": data.samples}
     (run / "resolved.json").write_text(json.dumps(body), encoding="utf-8")
     strategy = Strategy(
-        semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster)),
+        semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job)),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
     )
     (run / "strategy.json").write_text(strategy.to_json(), encoding="utf-8")

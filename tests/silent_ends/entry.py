@@ -45,7 +45,7 @@ def facts(config: Mapping[str, str]) -> int:
     answer = {
         "layers": [{}] * len(build_model(job).factories),
         "data_digest": load_data(job).digest,
-        "numerics": local_numerics(job.cluster),
+        "numerics": local_numerics(job),
         "code": None,
     }
     Path(config["answer"]).write_text(json.dumps(answer), encoding="utf-8")

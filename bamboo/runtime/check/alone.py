@@ -50,6 +50,7 @@ from bamboo.runtime.check.one_layer import (
     later,
 )
 from bamboo.runtime.check.other_times import move_clock
+from bamboo.runtime.device.staging import place_of
 from bamboo.runtime.device.time_limit import arm
 from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.wire.frames import to_buffer, to_tensor
@@ -248,15 +249,23 @@ def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
     built twice and both are run; otherwise a layer that counts its instances could agree with the
     whole by chance."""
     place, seed = Place(file=job.file, index=look.index, alone=True), job.train.seed
-    first = OneLayer(spec, place, seed=seed)
+    precision, device = job.train.precision, place_of(job.cluster)
+    look = replace(
+        look,
+        input=look.input.to(device),
+        given=look.given.to(device),
+        first=look.first.to(device),
+    )
+    first = OneLayer(spec, place, seed=seed, precision=precision)
     first.check()
     initial = first.initial()
+    first.layer.to(device)
     values = {name: later(value) for name, value in first.layer.named_parameters()}
     begun = [parameter.data for parameter in first.layer.parameters()]  # else freed and reused
     put_parameters(first.layer, values)
     # Here the layer is in the middle of a stage and not the one that begins it.
     earlier = first.forward(look.first, 0, 0, checked=True, begins=False)
-    taken = OneLayer(spec, place, seed=seed, build=build_shell)
+    taken = OneLayer(spec, place, seed=seed, build=build_shell, precision=precision)
     _check_apart(taken, [*begun, *values.values()])
     again = initial if spec.plain else taken.initial()
     for name in {**initial, **again}:
@@ -265,6 +274,7 @@ def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
                 f"has other initial values of {name!r} each time that it is built", DRAW_IN_PLACE
             )
     put_parameters(taken.layer, values)
+    taken.layer.to(device)
     run = taken.forward(look.input, look.step, look.microbatch)
     loss, gradient = "", look.given
     if look.is_last:

@@ -80,8 +80,9 @@ class OneLayer:
         *,
         seed: int,
         build: Callable[[ModelSpec, int, int], nn.Module] = build_layer,
+        precision: str = "fp32",
     ) -> None:
-        self._seed, before = seed, settings()
+        self._seed, self._precision, before = seed, precision, settings()
         try:
             self.layer = build(spec, place.index, seed)
         except InputError as error:
@@ -154,7 +155,7 @@ class OneLayer:
                 saved[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        begin_s = time.perf_counter()
+        begin_s = idle_s(x)
         try:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 y = run_layers(
@@ -163,12 +164,13 @@ class OneLayer:
                     seed=self._seed,
                     step=step,
                     microbatch=microbatch,
+                    precision=self._precision,
                 )
         except USER_ERRORS as error:
             raise self.place.refuse(
                 f"fails in its forward: {placed_line_of(error)}", remedy_of(error)
             ) from error
-        forward_ms = (time.perf_counter() - begin_s) * 1000
+        forward_ms = (idle_s(x) - begin_s) * 1000
         self._check_settings(before)
         self._check_output(leaf, y)
         self._check_kept(held)
@@ -185,14 +187,14 @@ class OneLayer:
         `gradient` itself where the input has none."""
         self.layer.zero_grad(set_to_none=True)
         run.given, before = gradient, settings()
-        begin_s = time.perf_counter()
+        begin_s = idle_s(gradient)
         try:
             run_back(run.output, gradient)
         except USER_ERRORS as error:
             raise self.place.refuse(
                 f"fails in its backward: {placed_line_of(error)}", remedy_of(error)
             ) from error
-        run.backward_ms = (time.perf_counter() - begin_s) * 1000
+        run.backward_ms = (idle_s(gradient) - begin_s) * 1000
         run.output = run.output.detach()  # This frees the graph.
         self._check_settings(before)
         self._check_kept(run.held)
@@ -339,7 +341,7 @@ def later(value: Tensor) -> Tensor:
     the same sign, and nowhere 0. It is computed element by element, so every process gets the same
     bits."""
     width = value.shape[-1] if value.dim() else 1
-    factor = 1.0 + 0.01 * (torch.arange(width) % 7 - 3.5)
+    factor = 1.0 + 0.01 * (torch.arange(width, device=value.device) % 7 - 3.5)
     moved = value.detach() * factor.reshape(() if not value.dim() else (width,))
     return torch.where(moved == 0.0, 1e-3, moved)
 
@@ -354,12 +356,19 @@ def same(a: Tensor, b: Tensor) -> bool:
 def checksum(tensor: Tensor) -> int:
     """A checksum of shape, type and bytes."""
     about = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
-    return zlib.crc32(_bytes_of(tensor).numpy().data, zlib.crc32(about))
+    return zlib.crc32(_bytes_of(tensor).cpu().numpy().data, zlib.crc32(about))
 
 
 def checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     """A checksum of each tensor, by name."""
     return {name: checksum(tensor) for name, tensor in tensors}
+
+
+def idle_s(on: Tensor) -> float:
+    """The time once the device of this tensor has nothing to do."""
+    if on.is_cuda:
+        torch.cuda.synchronize(on.device)
+    return time.perf_counter()
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:

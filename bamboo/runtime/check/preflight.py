@@ -67,7 +67,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
         _check_cut(job, spec)
         whole = Whole(job, spec, data)
         first = whole.run(0, 0)
-        check_sum(job.file, spec, first[-1].output, data.microbatch(0, 0)[1])
+        check_sum(job.file, spec, first[-1].output, whole.data.microbatch(0, 0)[1])
         with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
@@ -131,7 +131,7 @@ def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str
         "data_digest": data.digest,
         "samples": data.samples,
         "unigram_entropy_nats": data.unigram_entropy_nats,
-        "numerics": local_numerics(job.cluster),
+        "numerics": local_numerics(job),
         "cores": len(os.sched_getaffinity(0)),
     }
 

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
-from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS
@@ -34,6 +34,7 @@ from bamboo.planner.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes
+from bamboo.runtime.device.staging import data_at
 from bamboo.runtime.device.work import device_kind
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.runtime.step.optimizer import AdamW
@@ -59,29 +60,19 @@ class Asked:
     """The day, as YYYY-MM-DD."""
 
 
-class OnDevice(Dataset):
-    """The microbatches of a data set, on a device."""
-
-    def __init__(self, data: Dataset, device: torch.device) -> None:
-        self._data, self._device = data, device
-
-    def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
-        inputs_BT, targets_BT = self._data.microbatch(step, index)
-        return inputs_BT.to(self._device), targets_BT.to(self._device)
-
-
 class Profiler:
     """Measures a resolved job, layer by layer. Raises InputError for a job that cannot be read."""
 
     def __init__(
         self, job: JobConfig, asked: Asked, *, tell: Callable[[int, int], None] = tell_progress
     ) -> None:
+        job = replace(job, cluster=replace(job.cluster, device=asked.device))
         self._job, self._asked, self._tell = job, asked, tell
         self._device = _device(asked.device)
         self._kind = "GPU" if self._device.type == "cuda" else "CPU"
         prepare(job.cluster)
         data = load_data(job)
-        self._data = OnDevice(data, self._device)
+        self._data = data_at(data, self._device)
         self._spec = build_model(job)
         count = len(self._spec.factories)
         if count < 2:
@@ -92,7 +83,7 @@ class Profiler:
                 problem="has one layer, and a pipeline at least two",
                 remedy="return more",
             )
-        numerics = local_numerics(job.cluster)
+        numerics = local_numerics(job)
         self._strategy = Strategy(
             semantics=semantics(
                 job, data_digest=data.digest, numerics=numerics, code={"profiled": job.model.model}
@@ -175,10 +166,14 @@ class Profiler:
 
     def _stage(self, index: int) -> Stage:
         tokens = self._job.train.batch * self._job.model.context
-        stage = Stage(self._spec, self._data, self._strategy, stage=index, tokens=tokens)
-        for _, layer in stage.layers:
-            layer.to(self._device)  # in place, so the stage's parameters go with it
-        return stage
+        return Stage(
+            self._spec,
+            self._data,
+            self._strategy,
+            stage=index,
+            tokens=tokens,
+            place=self._device,
+        )
 
     def _measure(self, bench: Bench, index: int, name: str, *, until_s: float) -> None:
         """Repeat at least LEAST_REPEATS times, and until this layer's share of the time is used."""
@@ -228,14 +223,11 @@ class Profiler:
 
 
 def _device(kind: str) -> torch.device:
-    if kind == "cuda":
-        if not torch.cuda.is_available():
-            raise InputError(
-                f"torch {torch.__version__} sees no CUDA GPU on this machine; leave --device "
-                "out to measure the CPU, or model a GPU with --gpu"
-            )
-        # Without it torch's strict mode refuses every matrix product on a GPU.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"torch {torch.__version__} sees no CUDA GPU on this machine; leave --device "
+            "out to measure the CPU, or model a GPU with --gpu"
+        )
     return torch.device(kind)
 
 

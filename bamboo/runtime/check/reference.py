@@ -10,6 +10,7 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers, tied_names
+from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.step.optimizer import AdamW, clip_factor, mean_loss, squares
 from bamboo.topology.reduction import TreeSum
 
@@ -18,10 +19,12 @@ class CalmRun:
     """Trains a resolved job step by step; `numerics.prepare` must have been called."""
 
     def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
-        self._job, self._spec, self._data = job, spec, data
+        self._job, self._spec = job, spec
+        place = place_of(job.cluster)
+        self._data = data_at(data, place)
         self._shape = batch_shape(job)
         self._layers: list[tuple[int, nn.Module]] = [
-            (i, build_layer(spec, i, job.train.seed)) for i in range(len(spec.factories))
+            (i, build_layer(spec, i, job.train.seed).to(place)) for i in range(len(spec.factories))
         ]
         self._owner_of = tied_names(spec)
         named = named_parameters(self._layers)
@@ -73,10 +76,8 @@ class CalmRun:
 
     def _run(self, microbatch: int) -> float:
         inputs, targets = self._data.microbatch(self.steps_done, microbatch)
-        seed = self._job.train.seed
-        output = run_layers(
-            self._layers, inputs, seed=seed, step=self.steps_done, microbatch=microbatch
-        )
+        train, at = self._job.train, {"step": self.steps_done, "microbatch": microbatch}
+        output = run_layers(self._layers, inputs, seed=train.seed, precision=train.precision, **at)
         loss = self._spec.loss(output, targets)
         (loss / self._tokens).backward()  # type: ignore[no-untyped-call]
         return loss.item()

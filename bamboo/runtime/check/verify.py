@@ -135,7 +135,7 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
     here = semantics(
         job,
         data_digest=data.digest,
-        numerics=local_numerics(job.cluster),
+        numerics=local_numerics(job),
         code=code,
     )
     if here.hash() != of_run.hash():

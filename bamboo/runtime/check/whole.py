@@ -30,10 +30,12 @@ from bamboo.runtime.check.one_layer import (
     Place,
     checksum,
     checksums,
+    idle_s,
     later,
     same,
 )
 from bamboo.runtime.check.stdout_answer import tell_progress
+from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.device.time_limit import TookTooLong
 from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
 from bamboo.user_code.traces import line_of
@@ -63,15 +65,26 @@ class Whole:
     """All layers in one process, built in order before any of them runs, as the reference does."""
 
     def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
-        self._job, self._spec, self._data = job, spec, data
+        self._job, self._spec = job, spec
+        self._largest_token = data.largest_token
+        place = place_of(job.cluster)
+        self.data = data_at(data, place)
+        """The job's data where the layers run."""
         self._done = 0
         self.layers: list[OneLayer] = []
         for index in range(len(spec.factories)):
-            one = OneLayer(spec, Place(file=job.file, index=index), seed=job.train.seed)
+            one = OneLayer(
+                spec,
+                Place(file=job.file, index=index),
+                seed=job.train.seed,
+                precision=job.train.precision,
+            )
             one.check()
             self.layers.append(one)
         self._check_apart()
         self._initial = [one.initial() for one in self.layers]
+        for one in self.layers:
+            one.layer.to(place)
 
     def _check_apart(self) -> None:
         """Each stage has its own parameters, so layers can share a parameter only by a tie."""
@@ -101,7 +114,7 @@ class Whole:
     def _forward(
         self, step: int, microbatch: int, *, checked: bool = False
     ) -> tuple[list[Pass], Tensor]:
-        x, targets = self._data.microbatch(step, microbatch)
+        x, targets = self.data.microbatch(step, microbatch)
         passes: list[Pass] = []
         for one in self.layers:
             passes.append(one.forward(x, step, microbatch, checked=checked))
@@ -265,9 +278,9 @@ class Whole:
         clip_factor = CLIP_FACTOR if self._job.train.clip_norm > 0 else 1.0
         seconds = []
         for _ in range(UPDATES):
-            begin_s = time.perf_counter()
+            begin_s = idle_s(run.given)
             end_step(optimizer, params, grads, moments, clip_factor=clip_factor)
-            seconds.append(time.perf_counter() - begin_s)
+            seconds.append(idle_s(run.given) - begin_s)
         return 1e3 * statistics.median(seconds)
 
     # ------------------------------------------------------------------ the data
@@ -275,8 +288,8 @@ class Whole:
     def check_largest_token(self, output: Tensor) -> None:
         """Model and loss must take every token of the data, not only those of two microbatches.
         This comes last, because no other process makes such a call."""
-        largest = self._data.largest_token
-        tokens, targets = (torch.full_like(x, largest) for x in self._data.microbatch(0, 0))
+        largest = self._largest_token
+        tokens, targets = (torch.full_like(x, largest) for x in self.data.microbatch(0, 0))
         first = self.layers[0]
         try:
             with torch.no_grad():

@@ -1,4 +1,5 @@
-"""Where operations run: the CPU, or a virtual device that computes and then sleeps to a figure.
+"""Where operations run: the CPU, a CUDA GPU, or a virtual device that computes and then sleeps to
+a figure.
 
 The virtual device is the honest way to show a schedule on a machine with fewer cores than nodes:
 the arithmetic is real, the duration of an operation is given, and an operation that took longer
@@ -12,7 +13,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
+import torch
+from torch import Tensor
+
 from bamboo.config.tree import ClusterConfig
+from bamboo.runtime.device.cuda import Cuda
+from bamboo.runtime.device.lagging import Lagging
+from bamboo.runtime.device.staging import OnHost, Staged, place_of
 
 T = TypeVar("T")
 COMPUTING = frozenset({"F", "B", "FR", "BR"})
@@ -31,14 +38,63 @@ class Device(Protocol):
     nothing to do until then. The operation lasts until the call returns. The call returns true when
     it has itself waited until that time."""
 
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
+    place: torch.device
+    """Where parameters, gradients and the tensors between stages lie."""
+
+    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
+        """Issue an operation. One that changes state, or reads a number, is done when this returns;
+        any other may still be running."""
+
+    def accepts(self, kind: str) -> bool:
+        """Whether an operation of this kind may be issued now; where not, `wake` (`woken_by`) is
+        called when that may have changed."""
+
+    def put(self, tensors: Sequence[Tensor], after: Staged | None = None) -> tuple[Tensor, ...]:
+        """These tensors at `place`, in allocations of their own unless they lie there already.
+        `after`: the tensors are those of this copy, which may still be under way."""
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Staged:
+        """Begin to copy these tensors to the host's memory, as they are once all operations that
+        were issued so far are done."""
+
+    def settle(self) -> None:
+        """Wait until all that was issued is done, copies included."""
+
+    def woken_by(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from another thread, whenever an operation or a copy is done."""
 
     def lay_out(self, cut: Sequence[int]) -> None:
         """Set the stages: from now on stage p has the layers cut[p] to cut[p + 1]."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Cpu:
+class _Synchronous:
+    """The part of a device that has no queue: all is done when a call returns, on the host."""
+
+    place = torch.device("cpu")
+
+    def accepts(self, kind: str) -> bool:
+        """Always."""
+        del kind
+        return True
+
+    def put(self, tensors: Sequence[Tensor], after: Staged | None = None) -> tuple[Tensor, ...]:
+        """The tensors themselves."""
+        del after
+        return tuple(tensors)
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Staged:
+        """The tensors themselves."""
+        return OnHost(tuple(tensors))
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def woken_by(self, wake: Callable[[], None]) -> None:
+        """Nobody ever waits."""
+
+
+@dataclass(kw_only=True)
+class Cpu(_Synchronous):
     """Runs operations on the host, which take as long as they take."""
 
     overruns: int = 0
@@ -56,8 +112,8 @@ class Cpu:
         """Does nothing: no duration here depends on the cut."""
 
 
-@dataclass(slots=True, kw_only=True)
-class VirtualDevice:
+@dataclass(kw_only=True)
+class VirtualDevice(_Synchronous):
     """Makes each operation last as long as its figure: `layers_s` has seconds by kind and layer."""
 
     layers_s: Mapping[str, Sequence[float]]
@@ -103,6 +159,10 @@ def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) ->
     takes an equal part of its stage's figure. A virtual device takes 1 / `speed` of the figures."""
     if cluster.device == "cpu":
         return Cpu()
+    if cluster.device == "cuda":
+        return Cuda(place_of(cluster))
+    if cluster.device == "lagging":
+        return Lagging()
     forward = _per_layer(per_stage(cluster.virtual_forward_ms, cluster.stages), cut)
     backward = _per_layer(per_stage(cluster.virtual_backward_ms, cluster.stages), cut)
     layers_s = {"F": forward, "FR": forward, "B": backward, "BR": backward}

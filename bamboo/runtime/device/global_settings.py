@@ -26,7 +26,10 @@ _SETTINGS: Mapping[str, tuple[Callable[[], object], str]] = {
     ),
     "torch's inference mode": (torch.is_inference_mode_enabled, "leave it off"),
     "autocast": (
-        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        lambda: tuple(
+            (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in ("cpu", "cuda")
+        ),
         "use `with torch.autocast(...):` within a layer, which ends",
     ),
     "how torch treats denormal numbers": (

@@ -16,6 +16,7 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.models import build_model
 from bamboo.planner.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
+from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.runtime.step.slots import Initial, SlotBuilder
 from bamboo.topology.grid import Grid
@@ -70,10 +71,11 @@ def load_builder(
     text: bytearray | None = None,
     *,
     run_dir: Path | None = None,
+    speed: float = 1.0,
 ) -> SlotBuilder:
     """Load data and model as the job says and check that they are those that the strategy was made
     for. `text`: the data, on a machine that does not have it. `run_dir`: the folder with the
-    weights that the run begins with, if they are another run's.
+    weights that the run begins with, if they are another run's. `speed`: that of a virtual device.
 
     Raises InputError when this machine would compute other bits than the run's semantics say.
     """
@@ -81,7 +83,7 @@ def load_builder(
     semantics = strategy.semantics
     dataset = load_data(job, text)
     check_digest(job, dataset, semantics.data_digest)
-    numerics = local_numerics(job.cluster)
+    numerics = local_numerics(job)
     if numerics != semantics.numerics:
         raise InputError(
             f"this node computes as {numerics}, the run was made for {semantics.numerics}; "
@@ -95,7 +97,12 @@ def load_builder(
             raise InputError("this node has no folder of the run, and train.init lies there")
         initial = partial(load_layers, run_dir / INIT_FOLDER, digest=semantics.init)
     return SlotBuilder(
-        job=job, strategy=strategy, spec=build_model(job), dataset=dataset, initial=initial
+        job=job,
+        strategy=strategy,
+        spec=build_model(job),
+        dataset=dataset,
+        initial=initial,
+        device=device_of(job.cluster, strategy.placement.cut, speed),
     )
 
 

@@ -107,7 +107,14 @@ def _first_layer(run: SlotRun, x: torch.Tensor, microbatch: int) -> tuple[int, s
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         return -1, "input"
     for layer in run.stage.layers:
-        x = run_layers([layer], x, seed=run.stage.seed, step=run.step, microbatch=microbatch)
+        x = run_layers(
+            [layer],
+            x,
+            seed=run.stage.seed,
+            step=run.step,
+            microbatch=microbatch,
+            precision=run.stage.precision,
+        )
         if not bool(torch.isfinite(x).all()):
             return layer[0], "output"
     if run.stage.is_last and not bool(torch.isfinite(run.stage.loss_of(x, run.step, microbatch))):

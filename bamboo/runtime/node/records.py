@@ -201,5 +201,5 @@ def run_hash(run: SlotRun) -> str:
     digest = hashlib.sha256()
     for name, tensor in run.tensors().items():
         digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().numpy().data)
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()

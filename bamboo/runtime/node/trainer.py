@@ -31,7 +31,6 @@ from bamboo.core.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
-from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.node.faults import Trouble
 from bamboo.runtime.node.finish import Finish, KeepStage
 from bamboo.runtime.node.log_watch import LogWatch
@@ -67,13 +66,13 @@ class Trainer:
         preemptions: Preemptions,
         keep_final: KeepStage | None,
         checkpoints: Checkpoints | None = None,
-        speed: float = 1.0,
     ) -> None:
         job = builder.job
         self._me, self._job, self._transport = me, job, transport
         self._outbox, self._preemptions = outbox, preemptions
-        self.mailbox = mailbox = Mailbox(transport, me)
-        self.device = device_of(job.cluster, builder.strategy.placement.cut, speed)
+        self.device = builder.device
+        self.device.woken_by(transport.wake)
+        self.mailbox = mailbox = Mailbox(transport, me, self.device)
         self.executor = executor = Executor(
             mailbox=mailbox,
             operations=Operations(

@@ -204,7 +204,8 @@ class _Worker:
         threading.excepthook = self._thread_broke
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
-        builder = load_builder(job, strategy, self._text, run_dir=self._run_dir)
+        speed = speed_of(job, self._config["zone"])
+        builder = load_builder(job, strategy, self._text, run_dir=self._run_dir, speed=speed)
         touch(needed_bytes(builder))
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
@@ -227,7 +228,6 @@ class _Worker:
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
             keep_final=self._keep_final(),
             checkpoints=checkpoints,
-            speed=speed_of(job, self._config["zone"]),
         )
         self._thread("save", lambda: checkpoints.work(self._stop))
         self._thread("follow", lambda: self._follow(follower, poster, trainer))

@@ -93,14 +93,15 @@ class Executor:
                 self._stood = self.cursor
                 return Interrupted(cursor=self._stood, cause="attention")
             op = next_op(self._ready())
-            if op is not None:
+            # The one that comes first waits for room on the device; no other overtakes it.
+            if op is not None and self.operations.device.accepts(op.instruction.kind):
                 run = self._run_of(op)
                 if not self.operations.perform(run, op.instruction):
                     return Interrupted(cursor=self.cursor, cause="non-finite", run=run)
                 self._count_gap(op.instruction)
                 self._moved_s = time.monotonic()
                 continue
-            if self.finished and not linger:
+            if op is None and self.finished and not linger:
                 return Completed()
             stopping = self.hold or self.frozen or self.boundary is not None
             calm = not (stopping or self.yielding or linger) and bool(self.owned)
@@ -176,7 +177,7 @@ class Executor:
             return run.ahead_backward[back]
         if local == len(run.microbatches) or (mode == "gap" and not self._gap_fits()):
             return None
-        fed = run.stage.is_first or self.mailbox.kept(act_key(run, local)) is not None
+        fed = run.stage.is_first or self.mailbox.keeps(act_key(run, local))
         return run.ahead_forward[local] if fed else None
 
     def _gap_fits(self) -> bool:

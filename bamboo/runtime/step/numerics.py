@@ -4,19 +4,26 @@ nothing.
 Rule: a process that computes anything of a run calls `prepare` first.
 """
 
+import os
 from typing import Any
 
 import torch
 
-from bamboo.config.tree import ClusterConfig
+from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.runtime.device.host_memory import keep_freed_memory
+from bamboo.runtime.device.staging import place_of
 from bamboo.runtime.step.optimizer import KERNEL
+
+BLAS_WORKSPACE = ":4096:8"
+"""By cuBLAS's documentation, one of the two sizes with which its results are reproducible."""
 
 
 def prepare(cluster: ClusterConfig) -> None:
     """Fix the process's thread count and let torch refuse operations whose sums have no fixed
-    order."""
+    order. It touches no GPU, because a process that has used one cannot be forked."""
     torch.set_num_threads(cluster.threads)
+    if cluster.device == "cuda":
+        _prepare_cuda()
     # The other name of this switch imports the compiler, which costs every worker a second or more.
     torch.set_deterministic_debug_mode("error")
     # Filling every empty tensor would cost time and change nothing, because all memory is written.
@@ -24,12 +31,53 @@ def prepare(cluster: ClusterConfig) -> None:
     keep_freed_memory()
 
 
-def local_numerics(cluster: ClusterConfig) -> dict[str, Any]:
-    """The numerics of a run on this machine. The virtual device computes on the CPU."""
-    return {
+def _prepare_cuda() -> None:
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = BLAS_WORKSPACE
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    # cuDNN's attention has no backward of fixed order.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def local_numerics(job: JobConfig) -> dict[str, Any]:
+    """The numerics of a run on this machine. The virtual device computes on the CPU. Raises
+    InputError where the job wants a GPU and there is none."""
+    cluster = job.cluster
+    common = {
         "torch": str(torch.__version__),
-        "device": "cpu",
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": cluster.threads,
         "optimizer": KERNEL,
+    }
+    if cluster.device == "cuda":
+        return common | _of_gpu(place_of(cluster))
+    return common | {
+        "device": "cpu",
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        **_of_bf16(job.train.precision),
+    }
+
+
+def _of_gpu(place: torch.device) -> dict[str, Any]:
+    found = torch.cuda.get_device_properties(place)
+    return {
+        "device": "cuda",
+        "gpu": found.name,
+        "capability": f"{found.major}.{found.minor}",
+        "multiprocessors": found.multi_processor_count,
+        "cuda": str(torch.version.cuda),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "blas_workspace": BLAS_WORKSPACE,
+        "attention": "flash, efficient, math",
+    }
+
+
+def _of_bf16(precision: str) -> dict[str, Any]:
+    """oneDNN takes other kernels for bfloat16 where the processor, or a variable of its own, lets
+    it."""
+    if precision != "bf16":
+        return {}
+    return {
+        "amx": torch.cpu._is_amx_tile_supported(),
+        "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
     }

@@ -58,7 +58,7 @@ class Operations:
         redundancy: str,
         clip_norm: float,
     ) -> None:
-        self._mailbox, self._device, self._optimizer = mailbox, device, optimizer
+        self._mailbox, self.device, self._optimizer = mailbox, device, optimizer
         self._listener, self._redundancy, self._clip_norm = listener, redundancy, clip_norm
         self.shadows_first = ShadowsFirst(mailbox)
         self.counts: dict[str, int] = dict.fromkeys(("F", "B", "FR", "BR", "X", "S", "R"), 0)
@@ -104,7 +104,7 @@ class Operations:
         pending = run.pending.get(local)
         if pending is None:
             x = self._input(run, local)
-            pending = self._device.run("F", op.stage, lambda: run.forward(local, x))
+            pending = self.device.run("F", op.stage, lambda: run.forward(local, x))
             if run.recovery is not None and not run.recovery.planned:
                 run.recovery.recomputed += 1
         run.cursor += 1
@@ -127,7 +127,7 @@ class Operations:
             out = run.backed[local]
         else:
             gradient = self._gradient(run, local)
-            out = self._device.run("B", op.stage, lambda: run.backward(local, gradient))
+            out = self.device.run("B", op.stage, lambda: run.backward(local, gradient))
         del run.pending[local]
         run.cursor += 1
         if not run.stage.is_first:
@@ -140,7 +140,7 @@ class Operations:
 
     def _exchange(self, run: SlotRun, op: Instruction) -> bool:
         run.settle_losses()
-        self._device.run("X", op.stage, lambda: run.exchange.advance(self._mailbox))
+        self.device.run("X", op.stage, lambda: run.exchange.advance(self._mailbox))
         self._listener.at("exchange", run, 0)
         if run.exchanged:
             run.cursor += 1
@@ -162,7 +162,7 @@ class Operations:
                 return True  # the executor tries again
         done = run.history[run.step]
         factor = clip_factor([done.total_square], self._clip_norm)
-        self._device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
+        self.device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
         self._listener.at("step", run, 0)
         run.next_step()
         self._listener.stepped(run, done, factor)
@@ -185,7 +185,7 @@ class Operations:
     ) -> None:
         """Take a step of layers that this node follows; they belong to a slot of this stage."""
         factor = clip_factor([total_square], self._clip_norm)
-        self._device.run(
+        self.device.run(
             "R",
             stage,
             lambda: self._optimizer.step(params, gradient, moments, step=step, clip_factor=factor),
@@ -202,14 +202,14 @@ class Operations:
             kept = self._mailbox.kept(act_key(run, local))
             assert kept is not None, "the stash had it when the operation was found ready"
             x = kept.tensors[0]
-        self._device.run("FR", op.stage, lambda: run.forward(local, x))
+        self.device.run("FR", op.stage, lambda: run.forward(local, x))
         return True
 
     def _backward_ahead(self, run: SlotRun, op: Instruction) -> bool:
         local = op.microbatch
         assert local is not None
         gradient = self._gradient(run, local)
-        run.backed[local] = self._device.run("BR", op.stage, lambda: run.backward(local, gradient))
+        run.backed[local] = self.device.run("BR", op.stage, lambda: run.backward(local, gradient))
         return True
 
     def step_replica(self, run: SlotRun, op: Instruction) -> bool:
@@ -221,7 +221,7 @@ class Operations:
         for parameter in run.stage.params:
             parameter.grad = None
         factor = clip_factor([total], self._clip_norm)
-        self._device.run("R", op.stage, lambda: self._update(run, list(message.tensors), factor))
+        self.device.run("R", op.stage, lambda: self._update(run, list(message.tensors), factor))
         run.next_step()
         self._listener.stepped(run, done, factor)
         return True

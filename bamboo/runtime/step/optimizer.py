@@ -74,10 +74,12 @@ class AdamW:
         Only parameters with two or more dimensions have weight decay.
         """
         train = self._train
-        for decays, chosen in _groups(params):
+        on_gpu = bool(params) and params[0].is_cuda
+        for decays, chosen in _groups(params, most=math.inf if on_gpu else GROUP_ELEMENTS):
+            own = [grads[i] for i in chosen]
             adamw(
                 [params[i] for i in chosen],
-                [grads[i] if clip_factor == 1.0 else grads[i] * clip_factor for i in chosen],
+                own if clip_factor == 1.0 else list(torch._foreach_mul(own, clip_factor)),
                 [moments.exp_avg[i] for i in chosen],
                 [moments.exp_avg_sq[i] for i in chosen],
                 [],
@@ -106,15 +108,16 @@ def _scheduled(own: TrainConfig | Segment, step: int, *, steps: int) -> float:
     return low + (own.learning_rate - low) * height
 
 
-def _groups(params: Sequence[Tensor]) -> Iterator[tuple[bool, list[int]]]:
-    """The parameters with weight decay and those without, in groups small enough that their clipped
-    gradients are still in a core's cache when the kernel reads them."""
+def _groups(params: Sequence[Tensor], *, most: float) -> Iterator[tuple[bool, list[int]]]:
+    """The parameters with weight decay and those without, in groups that end once they have `most`
+    elements: on a CPU so small that their clipped gradients are still in a core's cache when the
+    kernel reads them."""
     for decays in (True, False):
         group, elements = [], 0
         for i in (i for i, p in enumerate(params) if (p.dim() >= 2) is decays):
             group.append(i)
             elements += params[i].numel()
-            if elements >= GROUP_ELEMENTS:
+            if elements >= most:
                 yield decays, group
                 group, elements = [], 0
         if group:
@@ -140,22 +143,27 @@ def squares(grads: Iterable[Tensor]) -> list[float]:
     float64 beyond it, so that a matrix is read once and not written again (benchmarks/NOTES.md).
     Its relative error is within 1e-7 for rows of thousands of elements, whatever the gradient's
     size."""
-    return [_sum_of_squares(grad.detach()) for grad in grads]
+    own = [grad.detach() for grad in grads]
+    if not own:
+        return []
+    # All numbers are read at once, because a GPU is idle while one is read.
+    totals: list[float] = torch.stack([_sum_by_rows(grad) for grad in own]).tolist()
+    for place, (grad, total) in enumerate(zip(own, totals, strict=True)):
+        if grad.dim() >= 2 and not grad.numel() * LEAST_SQUARE < total < math.inf:
+            # A float32 cannot hold a square below 1e-38 or above 3e38.
+            totals[place] = float(_wide_sum_of_squares(grad))
+    return totals
 
 
-def _sum_of_squares(grad: Tensor) -> float:
+def _sum_by_rows(grad: Tensor) -> Tensor:
     if grad.dim() < 2:
         return _wide_sum_of_squares(grad)
-    total = _wide_sum_of_squares(torch.linalg.vector_norm(grad.flatten(1), dim=1))
-    if grad.numel() * LEAST_SQUARE < total < math.inf:
-        return total
-    # A float32 cannot hold a square below 1e-38 or above 3e38.
-    return _wide_sum_of_squares(grad)
+    return _wide_sum_of_squares(torch.linalg.vector_norm(grad.flatten(1), dim=1))
 
 
-def _wide_sum_of_squares(tensor: Tensor) -> float:
+def _wide_sum_of_squares(tensor: Tensor) -> Tensor:
     wide = tensor.to(torch.float64, copy=True)
-    return float(wide.mul_(wide).sum())
+    return wide.mul_(wide).sum()
 
 
 def gradient_norm(squares_in_global_order: Iterable[float]) -> float:

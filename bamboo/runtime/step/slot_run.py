@@ -8,6 +8,7 @@ the start of its step, and results that are computed already are only sent.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
@@ -117,8 +118,10 @@ class SlotRun:
 
     def settle_losses(self) -> None:
         """Read the losses of this step from the device, once all backwards are issued."""
-        self.exchange.losses |= {m: float(loss) for m, loss in self._losses.items()}
-        self._losses = {}
+        if self._losses:
+            sums = torch.stack(list(self._losses.values())).tolist()
+            self.exchange.losses |= dict(zip(self._losses, sums, strict=True))
+            self._losses = {}
 
     @property
     def head(self) -> Instruction:

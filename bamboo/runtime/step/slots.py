@@ -11,6 +11,8 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.models import ModelSpec, build_shell, named_parameters
+from bamboo.runtime.device.devices import Device, device_of
+from bamboo.runtime.device.staging import DataOnDevice
 from bamboo.runtime.step.exchange import ExchangePlan, Tie
 from bamboo.runtime.step.optimizer import AdamW, Moments
 from bamboo.runtime.step.slot_run import KINDS, SlotRun
@@ -37,9 +39,12 @@ class SlotBuilder:
         dataset: Dataset,
         shares: tuple[int, ...] = (),
         initial: Initial | None = None,
+        device: Device | None = None,
     ) -> None:
-        """`initial` gives the parameters that the run begins with; None: the layers draw them."""
+        """`initial` gives the parameters that the run begins with; None: the layers draw them.
+        `device`: None: the one that the job names."""
         self._initial = initial
+        self.device = device or device_of(job.cluster, strategy.placement.cut)
         self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
         self.optimizer = AdamW(job.train, job.segments)
         self.batch = batch_shape(job)
@@ -64,13 +69,19 @@ class SlotBuilder:
             dataset=self.dataset,
             shares=shares,
             initial=self._initial,
+            device=self.device,
         )
 
     def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
         """Memory for these layers' parameters and moments, by name, in the order in which they are
         sent. It is not initialised."""
         built = self._named(layers)
-        return {f"{kind}/{name}": torch.empty(p.shape) for kind in KINDS for name, p in built}
+        place = self.device.place
+        return {
+            f"{kind}/{name}": torch.empty(p.shape, device=place)
+            for kind in KINDS
+            for name, p in built
+        }
 
     def parameter_bytes(self, layers: Iterable[int]) -> int:
         """Bytes of these layers' parameters. A plain model needs no memory to find out."""
@@ -92,11 +103,12 @@ class SlotBuilder:
             values = self._initial(self.strategy.placement.layers_of(slot.stage))
         stage = Stage(
             self.spec,
-            self.dataset,
+            DataOnDevice(self.dataset, self.device.put),
             self.strategy,
             stage=slot.stage,
             tokens=self.tokens,
             values=values,
+            place=self.device.place,
         )
         grid = self.strategy.placement.grid
         plan = ExchangePlan(

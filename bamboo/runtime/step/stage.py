@@ -24,6 +24,8 @@ from bamboo.models import (
 )
 from bamboo.topology.strategy import Strategy
 
+CPU = torch.device("cpu")
+
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
@@ -41,8 +43,9 @@ class Stage:
     """The layers of one stage with their parameters, in global order.
 
     `tokens`: tokens in a whole step, by which every loss is divided. `values`: its parameters by
-    global name where they are not the layers' own initial values; they are taken, not copied.
-    Raises ValueError when one has another shape.
+    global name where they are not the layers' own initial values; they are taken, not copied,
+    where they lie at `place`, the device that computes. Raises ValueError when one has another
+    shape.
     """
 
     def __init__(
@@ -54,20 +57,23 @@ class Stage:
         stage: int,
         tokens: int,
         values: Mapping[str, Tensor] | None = None,
+        place: torch.device = CPU,
     ) -> None:
         placement, semantics = strategy.placement, strategy.semantics
         self.stage = stage
         self.is_first = stage == 0
         self.is_last = stage == placement.grid.stages - 1
         self._spec, self._data = spec, dataset
-        self.seed = semantics.seed
+        self.seed, self.precision = semantics.seed, semantics.precision
         self._tokens = tokens
         build = build_layer if values is None else build_shell
         self.layers = [(i, build(spec, i, semantics.seed)) for i in placement.layers_of(stage)]
         if values is not None:
             for i, layer in self.layers:
                 own = {name: values[f"{i}.{name}"] for name, _ in layer.named_parameters()}
-                put_parameters(layer, own)
+                put_parameters(layer, {name: value.to(place) for name, value in own.items()})
+        for _, layer in self.layers:
+            layer.to(place)
         named = named_parameters(self.layers)
         self.names = [name for name, _ in named]
         self.params = [parameter for _, parameter in named]
@@ -88,6 +94,7 @@ class Stage:
             seed=self.seed,
             step=step,
             microbatch=microbatch,
+            precision=self.precision,
         )
         loss = None
         if self.is_last:

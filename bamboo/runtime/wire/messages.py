@@ -3,7 +3,9 @@
 Rules. A message is addressed to a slot, and goes to the node that owns the slot now. A message that
 was sent in a step stays in the stash until every slot is safe beyond that step; when a slot gets a
 new owner, all messages that are kept for it are sent again. Messages of one key are bitwise equal,
-so the first one wins and later ones are dropped. Nothing here waits.
+so the first one wins and later ones are dropped. Nothing here waits. Messages leave in the order in
+which they were posted, each once the device has written its tensors to the host, where the stash
+keeps them too.
 """
 
 from collections import defaultdict, deque
@@ -16,6 +18,8 @@ from torch import Tensor
 from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind, Transport
+from bamboo.runtime.device.devices import Cpu, Device
+from bamboo.runtime.device.staging import Staged
 from bamboo.runtime.wire.frames import to_buffer, to_bytes, to_gradient, to_tensor
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
@@ -34,6 +38,8 @@ class Message:
     meta: Mapping[str, Any] = field(default_factory=dict)
     generation: int = 0
     """The generation that its sender knew of when sending, if it came from another node."""
+    copy: Staged | None = None
+    """Where the tensors are a copy in the host's memory: that copy, which may be under way."""
 
     def size_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors)
@@ -54,8 +60,11 @@ class Joining:
 class Mailbox:
     """Sends, keeps and takes in the messages of one node."""
 
-    def __init__(self, transport: Transport, me: NodeId) -> None:
+    def __init__(self, transport: Transport, me: NodeId, device: Device | None = None) -> None:
         self._transport, self._me = transport, me
+        self._device = device or Cpu()
+        self._outgoing: deque[tuple[NodeId, MessageKey, Message]] = deque()
+        """Messages that wait until their copy, or that of one before them, is complete."""
         self._assignment: Assignment | None = None
         self._stash: dict[int, dict[MessageKey, Message]] = defaultdict(dict)
         self._inbox: dict[Slot, dict[Address, Message | Delivered]] = defaultdict(dict)
@@ -95,6 +104,7 @@ class Mailbox:
         wait in that connection would be lost without anybody asking for them again."""
         if state.version < self._connected:
             return
+        self._send_all()  # they belong to the generation in which they were posted
         self._connected, members = state.version, state.participants()
         endpoints = {n.id: n.endpoint for n in state.nodes if n.id in members}
         self._transport.reconfigure(generation=state.generation, members=endpoints)
@@ -104,6 +114,7 @@ class Mailbox:
         and drop those that still come. Every node starts before `step`. Messages that already
         belong to this era stay: they came before this node read the log."""
         self._era, self._assignment = era, assignment
+        self._outgoing.clear()
         self._stash.clear()
         for slot, messages in self._inbox.items():
             self._inbox[slot] = {a: x for a, x in messages.items() if x.generation >= era}
@@ -132,13 +143,15 @@ class Mailbox:
     ) -> None:
         """Send to the owner of `key.to`, or to owner and shadow, and keep it in the stash."""
         message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
+        kept = self._on_host(message)
+        receivers = [self.assignment.owner(key.to)]
+        shadow = self.assignment.shadow(key.to)
+        if also_shadow and shadow is not None:
+            receivers.append(shadow)
         # It is sent before it is kept, because the other side waits for it.
-        self._route(self.assignment.owner(key.to), key, message)
-        if also_shadow:
-            shadow = self.assignment.shadow(key.to)
-            if shadow is not None:
-                self._route(shadow, key, message)
-        self._stash[key.step][key] = message
+        for node in receivers:
+            self._route(node, key, message if node == self._me else kept)
+        self._stash[key.step][key] = kept
         self.stash_bytes += message.size_bytes()
         self.peak_stash_bytes = max(self.peak_stash_bytes, self.stash_bytes)
 
@@ -243,8 +256,31 @@ class Mailbox:
         if node == self._me:
             self._deliver(key, message)
         else:
+            self._outgoing.append((node, key, self._on_host(message)))
+            self._send_ready()
+
+    def _on_host(self, message: Message) -> Message:
+        """The message with a copy of its tensors in the host's memory, begun now where needed."""
+        if message.copy is not None:
+            return message
+        copy = self._device.fetch(message.tensors)
+        return replace(message, tensors=copy.tensors, copy=copy)
+
+    def _send_ready(self) -> None:
+        """Send the messages that wait, up to the first whose copy is not complete."""
+        while self._outgoing:
+            node, key, message = self._outgoing[0]
+            if message.copy is not None and not message.copy.ready():
+                return
+            self._outgoing.popleft()
             buffers: list[Buffer] = [to_buffer(t) for t in message.tensors]
             self._transport.send(node, key, buffers, message.meta)
+
+    def _send_all(self) -> None:
+        """Wait for the device and send all messages."""
+        if self._outgoing:
+            self._device.settle()
+            self._send_ready()
 
     @property
     def sent_bytes(self) -> Mapping[str, int]:
@@ -257,7 +293,9 @@ class Mailbox:
         """Take in all messages that came, waiting up to `timeout_s` for the first; returns the
         number."""
         self.turns += 1
+        self._send_ready()
         messages = self._transport.poll(timeout_s)
+        self._send_ready()
         for message in messages:
             self._deliver(message.key, message)
         return len(messages)
@@ -274,7 +312,7 @@ class Mailbox:
                 self.replica_hashes[(key.to, key.step)] = str(message.meta["hash"])
             return
         if "parcel" in message.meta:
-            for part_key, part in _unparcelled(key, _opened(message, key.kind)):
+            for part_key, part in _unparcelled(key, self._opened(message, key.kind)):
                 self._deliver(part_key, part)
             return
         if key.kind in ("pull", "state", "stand"):
@@ -284,7 +322,7 @@ class Mailbox:
             self.of_feeds.append((key, _as_it_lies(message)))
             return
         if key.kind == "follow":
-            self.of_feeds.append((key, _opened(message, key.kind)))
+            self.of_feeds.append((key, self._opened(message, key.kind)))
             return
         address = (key.kind, key.step, key.index)
         if address not in self._taken[key.to]:
@@ -298,11 +336,30 @@ class Mailbox:
         """Take a message that `has` has found."""
         address = (kind, step, index)
         self._taken[slot].add(address)
-        return _opened(self._inbox[slot].pop(address), kind)
+        return self._opened(self._inbox[slot].pop(address), kind)
+
+    def _opened(self, message: Message | Delivered, kind: MessageKind) -> Message:
+        """The message with its tensors on the device."""
+        if isinstance(message, Message):
+            if message.copy is None:
+                return message
+            tensors = self._device.put(message.tensors, message.copy)
+            return replace(message, tensors=tensors, copy=None)
+        # Where it is copied to the device, it is not copied on the host first.
+        lies = kind in GRADIENTS or self._device.place.type != "cpu"
+        tensors = tuple(map(to_gradient if lies else to_tensor, message.buffers))
+        tensors = self._device.put(tensors)
+        return Message(tensors=tensors, meta=message.meta, generation=message.generation)
+
+    def keeps(self, key: MessageKey) -> bool:
+        """Whether this node sent that message and still keeps it."""
+        return key in self._stash.get(key.step, {})
 
     def kept(self, key: MessageKey) -> Message | None:
-        """A message that this node sent and still keeps, or None."""
-        return self._stash.get(key.step, {}).get(key)
+        """A message that this node sent and still keeps, with its tensors on the device, or
+        None."""
+        found = self._stash.get(key.step, {}).get(key)
+        return None if found is None else self._opened(found, key.kind)
 
     # ------------------------------------------------------------------ forgetting
 
@@ -330,14 +387,6 @@ def _as_it_lies(message: Message | Delivered) -> Message:
     """A message with state: its bytes stay where they came, because the receiver copies them."""
     if isinstance(message, Delivered):
         tensors = tuple(map(to_bytes, message.buffers))
-        return Message(tensors=tensors, meta=message.meta, generation=message.generation)
-    return message
-
-
-def _opened(message: Message | Delivered, kind: MessageKind) -> Message:
-    if isinstance(message, Delivered):
-        read = to_gradient if kind in GRADIENTS else to_tensor
-        tensors = tuple(map(read, message.buffers))
         return Message(tensors=tensors, meta=message.meta, generation=message.generation)
     return message
 

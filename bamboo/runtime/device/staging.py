@@ -1,0 +1,67 @@
+"""Tensors between a device and the host, and where a job's tensors lie.
+
+Rule: what leaves a node is read from the host only once the device has written it, so a copy is a
+value that says whether it is ready.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bamboo.config.tree import ClusterConfig
+from bamboo.data.dataset import Dataset
+from bamboo.errors import InputError
+
+
+class Staged(Protocol):
+    """A copy of tensors in the host's memory."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The copies; their contents mean nothing before `ready`."""
+
+    def ready(self) -> bool:
+        """Whether the copy is complete. It never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost:
+    """Tensors that lie on the host already."""
+
+    tensors: tuple[Tensor, ...]
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+
+class DataOnDevice(Dataset):
+    """The microbatches of a data set, put on a device by `put`."""
+
+    def __init__(self, data: Dataset, put: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
+        self._data, self._put = data, put
+
+    def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
+        inputs_BT, targets_BT = self._put(self._data.microbatch(step, index))
+        return inputs_BT, targets_BT
+
+
+def data_at(data: Dataset, place: torch.device) -> Dataset:
+    """The data set with its microbatches at `place`, for code that waits for each copy."""
+    return DataOnDevice(data, lambda tensors: [tensor.to(place) for tensor in tensors])
+
+
+def place_of(cluster: ClusterConfig) -> torch.device:
+    """Where a job computes: the CPU, which a virtual device uses too, or the first GPU. Raises
+    InputError where the job wants a GPU and torch sees none."""
+    if cluster.device != "cuda":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"cluster.device is 'cuda', and torch {torch.__version__} sees no CUDA GPU on this "
+            "machine; run it where there is one, or give --set cluster.device=cpu"
+        )
+    return torch.device("cuda", 0)
