@@ -13,15 +13,15 @@ MAKES = """
 import sys
 from pathlib import Path
 from bamboo.private_files import keep_private
-from cli import runs
+from bamboo.runs import run_folder
 from cli.new_file import write_new
 
 keep_private()
 base = Path(sys.argv[1])
-folder = runs.create(base, "of-mine")
+folder = run_folder.create(base, "of-mine")
 (folder.path / "part").mkdir()
 (folder.path / "part" / "by-any-code").write_text("x")
-runs.write_json(folder.receipt, {})
+run_folder.write_json(folder.receipt, {})
 write_new(base / "asked-for.html", b"x", force=False)
 write_new(base / "secret.toml", b"x", force=False, mode=0o600)
 """

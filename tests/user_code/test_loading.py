@@ -17,13 +17,11 @@ def test_modules_beside_the_file_are_found(tmp_path: Path) -> None:
     assert sys.modules["m"] is module
 
 
-@pytest.mark.parametrize(
-    "line", ["import cli", "from bamboo.billing.parts import L", "import cloud.x"]
-)
+@pytest.mark.parametrize("line", ["import cli", "from cli.parts import L", "import cloud.x"])
 def test_a_package_of_the_users_that_is_called_as_one_of_ours_is_refused_by_name(
     tmp_path: Path, line: str
 ) -> None:
-    files = {"m.py": f"{line}\n", "cli/__init__.py": "", "bamboo/billing/parts.py": "L = 3\n"}
+    files = {"m.py": f"{line}\n", "cli/__init__.py": "", "cli/parts.py": "L = 3\n"}
     write(tmp_path, files | {"cloud/__init__.py": "", "cloud/x.py": ""})
     with pytest.raises(InputError, match=r"m\.py imports (cli|cloud) from .*; rename yours"):
         load_entry(entry_of(tmp_path / "m.py"))
