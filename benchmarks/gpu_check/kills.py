@@ -30,6 +30,12 @@ def spacing_of(step_s: float, apart_s: float) -> int:
     return min(max(math.ceil(apart_s / step_s), least), most)
 
 
+def phases_of(mode: str) -> tuple[str, ...]:
+    """The phases in which a job of this mode may list a loss: without shadows nothing is
+    shipped."""
+    return tuple(phase for phase in PHASES if mode != "peer" or phase != "ship")
+
+
 def each_stage(check: Check) -> None:
     """Eager: five phases at every stage, in the last of the precisions."""
     _mode(check, check.precisions[-1], "eager", range(1 if check.small else STAGES))
@@ -70,7 +76,7 @@ def _mode(check: Check, precision: str, mode: str, turns: Sequence[int]) -> None
                 seen.append(median(step_times_s(check.place, calm, 2)))
                 board.add(f"{what}: a calm step", 1e3 * seen[0], "ms")
             spacing = spacing_of(seen[0], 1.0 if check.small else APART_S)
-            killed = with_kills(job, turn=turn, spacing=spacing)
+            killed = with_kills(job, turn=turn, spacing=spacing, phases=phases_of(mode))
             run = f"kills-{mode}-{precision}-{turn}"
             receipt = launched(check.place, killed.job, run)
             found = pauses_s(receipt)

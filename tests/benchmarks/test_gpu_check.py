@@ -72,6 +72,14 @@ def test_each_shape_is_a_job(name: str, tmp_path: Path) -> None:
         load_job(place.write(jobs.shape(name, small=small), name))
 
 
+@pytest.mark.parametrize("mode", ["eager", "stash", "peer"])
+def test_each_mode_takes_its_kills(mode: str, tmp_path: Path) -> None:
+    job = jobs.gpt(small=True).within(pipelines=2, stages=2, redundancy=mode)
+    killed = jobs.with_kills(job, turn=2, spacing=6, phases=kills.phases_of(mode))
+    (tmp_path / "job.toml").write_text(killed.job.text())
+    assert len(load_job(tmp_path / "job.toml").chaos.kill) == killed.kills
+
+
 def test_kills_lie_far_enough_apart_in_time_and_not_too_many_steps() -> None:
     assert [kills.spacing_of(step_s, 2.5) for step_s in (0.1, 10.0, 1e-4)] == [25, 4, 400]
 
