@@ -79,14 +79,21 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
 
 
 def usable_nodes(state: State) -> tuple[Node, ...]:
-    """The nodes that may be given slots: live nodes that are not leaving, else all live nodes."""
+    """The nodes that may be given slots: live nodes that are not leaving; else those that the cloud
+    leaves here, which were to be given back; else all live nodes."""
     usable = state.roll.usable
-    return tuple(n for n in state.nodes if n.id in usable) or state.live_nodes()
+    return tuple(n for n in state.nodes if n.id in usable) or _at_last(state)
 
 
 def usable_number(state: State) -> int:
     """The number of `usable_nodes`."""
-    return len(state.roll.usable) or len(state.roll.live)
+    return len(state.roll.usable) or len(_at_last(state))
+
+
+def _at_last(state: State) -> tuple[Node, ...]:
+    """The nodes that may be given slots where all live nodes are leaving."""
+    live = state.live_nodes()
+    return tuple(node for node in live if node.notice_deadline_s is None) or live
 
 
 def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
