@@ -98,7 +98,7 @@ RANGES: dict[str, Range] = {
     "train.clip_norm": _FROM_0,
     "cluster.pipelines": Range(least=1, most=1024),
     "cluster.max_pipelines": Range(least=0, most=1024),
-    "cluster.stages": Range(least=2, most=1024),
+    "cluster.stages": Range(least=1, most=1024),
     "cluster.standbys": Range(least=0, most=1024),
     "cluster.threads": Range(least=1, most=1024),
     "cluster.virtual_forward_ms": _MS,
@@ -187,6 +187,14 @@ def _redundancy(job: JobConfig) -> None:
     wrong = None if cluster.redundancy == AUTO else wrong_with(cluster.redundancy, cluster.stages)
     if wrong is not None:
         raise _at(job, "cluster.redundancy", wrong[0], f"{wrong[1]}, or {AUTO}")
+    most = max(cluster.pipelines, cluster.max_pipelines)
+    if cluster.redundancy == "peer" and cluster.stages == most == 1:
+        raise _at(
+            job,
+            "cluster.redundancy",
+            "needs a second pipeline: with one stage and one pipeline, no peer holds the state",
+            "raise cluster.pipelines or cluster.max_pipelines, or take off",
+        )
 
 
 def _model(job: JobConfig) -> None:
@@ -340,12 +348,20 @@ def _spread(job: JobConfig) -> None:
             f"needs two zones, and cloud.zones names {len(zones)}",
             'name another zone, or take "one"',
         )
+    if cluster.spread == "neighbours" and cluster.stages < 2:
+        raise _at(
+            job,
+            "cluster.spread",
+            "needs two stages: a pipeline of one has no neighbours",
+            'take "one" or "pipelines"',
+        )
     if cluster.spread == "pipelines" and cluster.max_pipelines < 2:
         raise _at(
             job,
             "cluster.spread",
             "needs two pipelines, and there is 1",
-            'raise cluster.max_pipelines, or take "one" or "neighbours"',
+            'raise cluster.max_pipelines, or take "one"'
+            + (' or "neighbours"' if cluster.stages > 1 else ""),
         )
 
 

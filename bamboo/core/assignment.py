@@ -65,9 +65,11 @@ def _next_zone(left: Mapping[str, int], chosen: Sequence[str], slot: Slot, grid:
     """The zone with the most nodes left that is not the zone of a neighbour. Of equals the zone of
     the ring's first slot, so that it is not left for the last slot, which is next to the first."""
     first = chosen[-slot.stage] if slot.stage else None
-    beside = {chosen[-1]} if slot.stage else set()
-    if slot.stage == grid.stages - 1:
-        beside.add(chosen[-slot.stage])
+    beside = set()
+    if slot.stage:
+        beside.add(chosen[-1])
+        if slot.stage == grid.stages - 1:
+            beside.add(chosen[-slot.stage])
     return min(
         (zone for zone, count in left.items() if count),
         key=lambda zone: (zone in beside, -left[zone], zone != first, zone),

@@ -83,6 +83,9 @@ def bounded_cut(
     _check_countable(facts, weights)
     if _too_much(facts, weights, limit):
         return None
+    if len(weights) == 1:
+        only = (0, len(facts))
+        return only if _fullest(facts, only, bounds).total <= limit else None
     from bamboo.planner.bounded_search import Search
 
     return Search(facts, costs, weights, limit).best()
@@ -157,7 +160,7 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     weights = _weights(bounds.grid, bounds.shape, bounds.mode)[full.stage]
     taken = {x: weights.alone(sizes_of([facts[x]])) for x in stages[full.stage]}
     following = stages[(full.stage + 1) % len(stages)]
-    taken |= {x: weights.beside(sizes_of([facts[x]])) for x in following}
+    taken = {x: weights.beside(sizes_of([facts[x]])) for x in following} | taken
     layer = max(taken, key=lambda index: taken[index])
     needs, limit = full.total, bounds.limit_bytes
     return FitsNowhere(

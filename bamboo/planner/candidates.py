@@ -16,7 +16,7 @@ from bamboo.planner.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounde
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.workload import Workload, with_microbatch
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES, how_redundant, on_stages
+from bamboo.topology.strategy import REDUNDANCY_MODES, can_have, how_redundant, on_stages
 
 NEAREST = 3
 MOST_FORWARDS = 20_000
@@ -91,12 +91,12 @@ def microbatches_of(workload: Workload) -> tuple[int, ...]:
 
 
 def grids_of(workload: Workload, nodes: range) -> tuple[Grid, ...]:
-    """Every D x P with this number of nodes: at least two stages, at most as many stages as layers
-    and at most as many pipelines as virtual nodes."""
+    """Every D x P with this number of nodes: at most as many stages as layers and at most as many
+    pipelines as virtual nodes."""
     most = max(nodes, default=0)
     return tuple(
         Grid(pipelines=pipelines, stages=stages)
-        for stages in range(2, min(len(workload.layers), most) + 1)
+        for stages in range(1, min(len(workload.layers), most) + 1)
         for pipelines in range(1, min(workload.shape.virtual_nodes, most // stages) + 1)
         if pipelines * stages in nodes
     )
@@ -126,14 +126,14 @@ class Candidates:
 
     def all(self) -> Iterator[Choice]:
         """Every plan of the room that fits. `peer` needs a second pipeline: with one pipeline it is
-        the same as `off`."""
+        the same as `off`. Replicas need a second stage."""
         sizes = self.room.microbatches or microbatches_of(self._job)
         own = self._job.microbatch
         for grid in self.grids():
             forwards = -(-self._job.batch // grid.pipelines) * grid.stages
             possible = [x for x in sizes if x == own or forwards / x <= MOST_FORWARDS]
             for mode in self.room.modes:
-                if mode == "peer" and grid.pipelines == 1:
+                if not can_have(mode, grid):
                     continue
                 for size in possible:
                     found = self.choice(grid, mode, size)
@@ -188,21 +188,20 @@ class Candidates:
         Raises InputError when the room has no plan at all.
         """
         mode = min(self.room.modes, key=how_redundant)
-        least = 2 if mode == "peer" else 1
-        grids = [g for g in self.grids() if g.pipelines >= least]
+        grids = [grid for grid in self.grids() if can_have(mode, grid)]
         if not grids:
             fewest, most = self.room.nodes.start, self.room.nodes.stop - 1
             layers, virtual_nodes = len(self._job.layers), self._job.shape.virtual_nodes
             remedy = "allow for another number"
-            if most < 2 * least:
+            if most < (1 if mode == "off" else 2):
                 remedy = "allow for more nodes"
             elif fewest > layers * virtual_nodes:
                 remedy = f"take {layers * virtual_nodes} nodes at most"
             size = f"{most}" if fewest == most else f"{fewest} to {most}"
             raise InputError(
                 f"{layers} layers and {virtual_nodes} virtual nodes have no grid "
-                f"of {size} nodes with redundancy {mode!r}; a grid has at least two stages of a "
-                f"layer each, and 'peer' two pipelines: {remedy}"
+                f"of {size} nodes with redundancy {mode!r}; a stage has at least a layer, 'peer' "
+                f"needs two pipelines, and a replica two stages: {remedy}"
             )
         grid = max(grids, key=lambda one: (one.stages, one.pipelines))
         work = self.work(min(self.room.microbatches or microbatches_of(self._job)))

@@ -3,7 +3,8 @@
 Rule: the mode with the most samples per dollar by `ranking`, losses counted. Among modes whose
 values cannot be told apart (`ranking.SAME`), the one with the least redundancy. A mode in which one
 loss would end the run is taken only if nothing can be lost, or nothing else fits. If modes by stage
-are worth more than one for all (`stage_modes`), they are taken.
+are worth more than one for all (`stage_modes`), they are taken. Where every node has the whole
+model and may be taken, it is `peer`, which costs nothing.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import (
     REDUNDANCY_MODES,
+    can_have,
     how_redundant,
     stage_modes,
 )
@@ -59,9 +61,10 @@ def choose_mode(
     fitting = [
         mode
         for mode in room.modes
-        if (mode != "peer" or grid.pipelines > 1)
-        and candidates.choice(grid, mode, workload.microbatch) is not None
+        if can_have(mode, grid) and candidates.choice(grid, mode, workload.microbatch) is not None
     ]
+    if grid.stages == 1 and hazard.stakes.preemptible and "peer" in fitting:
+        fitting = ["peer"]
     if not fitting:
         candidates.asked(grid, min(room.modes, key=how_redundant))
     able = lasting_modes(hazard.stakes, workload, nodes=grid.size)
@@ -87,10 +90,11 @@ def choose_mode(
 
 def lasting_modes(stakes: Stakes, workload: Workload, *, nodes: int) -> tuple[str, ...]:
     """The modes in which the loss of one node does not end a run, for at most `nodes` nodes. For
-    `peer` that needs two pipelines."""
+    `peer` that needs two pipelines. None for one node, unless it has a checkpoint to go back to."""
     least_s = sum(workload.both_s) * workload.shape.total / nodes
-    safe = not stakes.preemptible or stakes.may_restore(stakes.steps * least_s)
-    return tuple(mode for mode in REDUNDANCY_MODES if safe or mode != "off")
+    if not stakes.preemptible or stakes.may_restore(stakes.steps * least_s):
+        return REDUNDANCY_MODES
+    return tuple(mode for mode in REDUNDANCY_MODES if nodes > 1 and mode != "off")
 
 
 def _auto(taken: Candidate, hazard: Hazard) -> str:
@@ -124,6 +128,10 @@ def _sentence(
         second = max(others, key=lambda one: one.value)
         why = against(taken, second).rstrip(".")
         words += f": {second.choice.mode} is next, {why[0].lower()}{why[1:]}"
+    elif taken.choice.mode == "peer" and taken.choice.grid.stages == 1:
+        words += ": it costs nothing, as every node has the whole model"
+    elif taken.choice.grid.size == 1:
+        words += ": a run of one node has no other to keep a copy"
     elif not left_out:
         words += ": no other mode fits"
     if left_out:

@@ -33,7 +33,7 @@ from bamboo.planner.ranking import DIGITS, ROUNDING, Candidate, Judge
 from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
 from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import SPREADS, how_redundant
+from bamboo.topology.strategy import SPREADS, can_have, how_redundant
 
 LEAST, FATAL, CALM, WHOLE = range(4)
 """What is known of a plan, in order: its least step; the least cost of fatal losses; its calm step;
@@ -253,9 +253,8 @@ class _Table:
                     self._queue.append(_Entry(key=key, line=line, judge=judge, choice=choice))
 
     def _grids(self, work: Workload, mode: str) -> Iterator[Grid]:
-        """The grids that a mode could have with enough memory: `peer` needs a second pipeline."""
-        least = 2 if mode == "peer" else 1
-        return (g for g in grids_of(work, self._question.nodes) if g.pipelines >= least)
+        """The grids that a mode could have with enough memory."""
+        return (g for g in grids_of(work, self._question.nodes) if can_have(mode, g))
 
     def _bound(self, line: Line, judge: Judge, choice: Choice, *, fatal: bool = False) -> float:
         """An upper bound of the plan's value: its least step and, with `fatal`, fatal losses."""

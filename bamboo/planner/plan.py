@@ -28,6 +28,7 @@ from bamboo.planner.zones import (
     nodes_by_zone,
     price_spreads,
 )
+from bamboo.quantities import duration, usd
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES, SPREADS
@@ -212,6 +213,7 @@ def _notes(
         *survival(
             plan.assignment, plan.mode, checkpoint_every=every, zones=zone_of if zones else None
         ),
+        *_lone_notes(plan, stakes, every, loss, stakes.mean_usd_per_hour(zones)),
         *_memory_notes(plan.memory, plan.instance_type),
         *_replica_notes(plan.assignment),
         *_spare_notes(
@@ -221,6 +223,21 @@ def _notes(
             without=_until_replaced(plan.mode, loss, plan.grid),
         ),
     )
+
+
+def _lone_notes(
+    plan: Plan, stakes: Stakes, every: int, loss: Outcome, each: float
+) -> tuple[str, ...]:
+    """The cost of a loss for a run of one node, whose state nobody else holds."""
+    if plan.largest.size > 1 or plan.expected is None or not stakes.preemptible:
+        return ()
+    lost_s = stakes.lost_s(plan.expected.step_s, every)
+    costs = f"{duration(lost_s)} and {usd(lost_s * each / 3600)}"
+    if loss is Outcome.ENDED:
+        what = "half of the run, and the start of another one"
+    else:
+        what = "half of the work between two checkpoints, and the start of another node"
+    return (f"A loss costs {costs} on average, modelled: {what}.",)
 
 
 def _replica_notes(assignment: Assignment) -> tuple[str, ...]:

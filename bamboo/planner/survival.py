@@ -84,25 +84,29 @@ def survival(
     def becomes(victims: Collection[NodeId]) -> Outcome:
         return outcome(assignment, mode, victims, checkpoint_every=checkpoint_every)
 
+    grid = assignment.grid
     single = single_loss(assignment, mode, checkpoint_every=checkpoint_every)
     words = _words(single, checkpoint_every, by="its shadow")
-    notes = [f"The loss of any one of the {len(nodes)} nodes {words}."]
+    which = "the only node" if len(nodes) == 1 else f"any one of the {len(nodes)} nodes"
+    notes = [f"The loss of {which} {words}."]
     if single is Outcome.ENDED:
         notes[0] += f" Redundancy is {mode!r}, and no periodic checkpoint is written."
         if mode == "peer":
+            stash = ", or redundancy = 'stash'" if grid.stages > 1 else ""
             notes[0] += (
                 " A lost stage comes from another pipeline in this mode, and at the start there is "
-                "none: take cluster.pipelines = 2, or redundancy = 'stash'."
+                f"none: take cluster.pipelines = 2{stash}."
             )
     if single < Outcome.RESTORED:
         notes.append(_pairs(assignment, mode, len(nodes), checkpoint_every))
-    pipelines = [assignment.grid.pipeline(d) for d in range(assignment.grid.pipelines)]
-    whole = max(becomes([assignment.owner(slot) for slot in ring]) for ring in pipelines)
-    which = "the whole pipeline" if len(pipelines) == 1 else "a whole pipeline"
-    notes.append(f"The loss of {which} {_words(whole, checkpoint_every)}.")
-    if len(pipelines) > 1 and mode != "off":
-        notes.append(_gap(checkpoint_every))
-    if zones is not None:
+    if grid.stages > 1:  # else a pipeline is a node
+        pipelines = [grid.pipeline(d) for d in range(grid.pipelines)]
+        whole = max(becomes([assignment.owner(slot) for slot in ring]) for ring in pipelines)
+        which = "the whole pipeline" if grid.pipelines == 1 else "a whole pipeline"
+        notes.append(f"The loss of {which} {_words(whole, checkpoint_every)}.")
+        if grid.pipelines > 1 and mode != "off":
+            notes.append(_gap(checkpoint_every))
+    if zones is not None and len(nodes) > 1:
         notes.append(_zone(nodes, zones, becomes, checkpoint_every))
     return tuple(notes)
 
@@ -139,6 +143,8 @@ def _pairs(assignment: Assignment, mode: str, nodes: int, checkpoint_every: int)
     last = Outcome.RESTORED if checkpoint_every > 0 else Outcome.ENDED
     replicas = any(shadow is not None for shadow in assignment.shadows)
     who = "a node and the one that shadows it" if replicas else "all the nodes of one stage"
+    if nodes == 2 and assignment.grid.stages == 1:
+        who = "both nodes"
     parts = []
     if total > not_inside:
         parts.append(_counted(total - not_inside, "", Outcome.INSIDE))

@@ -166,11 +166,11 @@ def cheapest(spreads: Sequence[Spread]) -> Spread:
 
 def nodes_by_zone(name: str, grid: Grid, zones: Sequence[str], *, nodes: int) -> dict[str, int]:
     """The number of nodes in each zone, with `zones` cheapest first; empty if a spread needs more
-    zones or pipelines than there are. Neighbours need two zones, and an odd ring needs a third one
-    to keep all neighbours apart. Standbys are dealt over the used zones in turn."""
+    zones, pipelines or stages than there are. Neighbours need two zones, and an odd ring needs a
+    third one to keep all neighbours apart. Standbys are dealt over the used zones in turn."""
     if name == "one":
         return {zones[0]: nodes} if zones else {}
-    if len(zones) < 2 or (name == "pipelines" and grid.pipelines < 2):
+    if len(zones) < 2 or (grid.pipelines if name == "pipelines" else grid.stages) < 2:
         return {}
     counts: Counter[str] = Counter()
     if name == "pipelines":

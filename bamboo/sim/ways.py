@@ -167,7 +167,8 @@ def rival(name: str, asked: Asked, world: World, *, bare: StepTimes, ahead: Step
         work = asked.workload
         return Rerouting(world, bare, policy, standbys=standbys, work=work, terms=reroute)
     if name == PAPER:
-        return _by_paper(asked, world, ahead)
+        # A pipeline of one stage has no neighbour that could compute for it.
+        return _by_paper(asked, world, ahead if policy.stages > 1 else bare)
     raise InputError(f"{name!r} is no system to simulate; take one of {', '.join(SYSTEMS)}")
 
 

@@ -238,8 +238,8 @@ def _check(asked: CostAsked) -> None:
         raise InputError(
             f"--samples-per-s {asked.times.samples_per_s:g} is negative; give a figure above 0"
         )
-    if asked.max_nodes is not None and not 2 <= asked.max_nodes <= 1000:
-        raise InputError(f"--max-nodes {asked.max_nodes} is no size; give 2 to 1000")
+    if asked.max_nodes is not None and not 1 <= asked.max_nodes <= 1000:
+        raise InputError(f"--max-nodes {asked.max_nodes} is no size; give 1 to 1000")
     if asked.hazard is not None and asked.trace is not None:
         raise InputError(
             f"--hazard {asked.hazard:g} and --trace {asked.trace} are two markets; give one of them"
@@ -263,9 +263,11 @@ def _limit(given: float | None, own: float) -> float:
 
 def _question(job: JobConfig, asked: CostAsked, terms: MarketTerms) -> Question:
     """What all options have in common."""
-    most = max(2, nodes_of(job)) if asked.max_nodes is None else asked.max_nodes
+    most = nodes_of(job) if asked.max_nodes is None else asked.max_nodes
+    # One node alone is an option where the job itself, or who asks, has so few in mind.
+    fewest = 1 if job.cluster.stages == 1 or most == 1 else 2
     return Question(
-        nodes=range(2, max(2, most - job.cluster.standbys) + 1),
+        nodes=range(fewest, max(fewest, most - job.cluster.standbys) + 1),
         steps=job.train.steps,
         checkpoint_every=given_every(job),
         put_usd=put_usd(job, load_catalogue(job.cloud.region)),

@@ -69,7 +69,7 @@ class Asked:
     def range(self) -> range | None:
         """How many nodes a grid may have; None: the job says it."""
         most = self.max_nodes if self.nodes is None else self.nodes
-        return None if most is None else range(self.nodes or 2, most + 1)
+        return None if most is None else range(self.nodes or min(2, most), most + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
         planned = replace(planned, redundancy_why=why)
     plan = planned.plan
     with bar("comparing plans") as told:
-        nodes = asked.range or range(2, plan.largest.size + 1)
+        nodes = asked.range or range(min(2, plan.grid.size), plan.largest.size + 1)
         taken, others = _compared(planned, hazard, nodes, told=told)
     with bar("comparing microbatches") as told:
         sizes = _resized(planned, taken, hazard, told=told)
@@ -143,8 +143,8 @@ def _check(asked: Asked) -> None:
     if asked.nodes is not None and asked.max_nodes is not None:
         raise InputError("--nodes and --max-nodes are two sizes of a grid; give one of them")
     for option, number in (("--nodes", asked.nodes), ("--max-nodes", asked.max_nodes)):
-        if number is not None and not 2 <= number <= MOST_NODES:
-            raise InputError(f"{option} {number} makes no grid; give 2 to {MOST_NODES:,}")
+        if number is not None and not 1 <= number <= MOST_NODES:
+            raise InputError(f"{option} {number} makes no grid; give 1 to {MOST_NODES:,}")
     if asked.hazard is not None and not 0 <= asked.hazard <= MOST_HAZARD:
         raise InputError(
             f"--hazard {asked.hazard:g} is no number of losses per node-hour; give 0 to "
@@ -256,7 +256,7 @@ def _compared(
     (taken,) = ranked(
         workload, alone, own, most=1, spread=plan.spread, standbys=standbys, played=played
     )
-    modes = lasting_modes(hazard.stakes, workload, nodes=nodes[-1])
+    modes = lasting_modes(hazard.stakes, workload, nodes=nodes[-1]) or REDUNDANCY_MODES
     room = _room(workload, kind, nodes=nodes, modes=modes)
     try:
         found = ranked(

@@ -63,7 +63,7 @@ def settle(
     if job.cluster.redundancy == AUTO:
         chosen = choose_mode(
             workload,
-            grid_of(job),
+            _judged(job, Candidates(workload, room)),
             room,
             hazard,
             spread=job.cluster.spread,
@@ -93,6 +93,15 @@ def grid_of(job: JobConfig) -> Grid:
     return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
 
 
+def _judged(job: JobConfig, candidates: Candidates) -> Grid:
+    """The grid that the redundancy is chosen for: that of the start. But a single node that others
+    are to join has nobody yet to keep a copy, so it is the grid of two that counts then."""
+    begin, two = grid_of(job), Grid(pipelines=2, stages=1)
+    grows = begin.size == 1 and job.cluster.max_pipelines > 1
+    fits = grows and candidates.choice(two, "off", job.train.microbatch) is not None
+    return two if fits else begin
+
+
 def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
     """Where plans that fit are searched: the job's number of pipelines or one, any number of
     stages, and the job's own microbatches or smaller ones, since bits may be given up where nothing
@@ -100,11 +109,11 @@ def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
     own, pipelines = job.train.microbatch, job.cluster.pipelines
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
-        nodes=range(2, pipelines * layers + 1),
+        nodes=range(1, pipelines * layers + 1),
         grids=tuple(
             Grid(pipelines=several, stages=stages)
             for several in sorted({1, pipelines})
-            for stages in range(2, layers + 1)
+            for stages in range(1, layers + 1)
         ),
         microbatches=tuple(size for size in range(own, 0, -1) if own % size == 0),
     )

@@ -112,7 +112,7 @@ def cuts_by_flops(
     """The job's own cut, and all others balanced by flops, which are the same for any GPU."""
     costs = [layer.cost for layer in layers]
     cuts = {
-        stages: partition(costs, stages) for stages in range(2, min(most_stages, len(layers)) + 1)
+        stages: partition(costs, stages) for stages in range(1, min(most_stages, len(layers)) + 1)
     }
     if job.cluster.cut:
         cuts[job.cluster.stages] = (*job.cluster.cut, len(layers))

@@ -9,15 +9,16 @@ from bamboo.topology.slots import Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """`pipelines` (D >= 1) full copies of the model, each cut into `stages` (P >= 2)."""
+    """`pipelines` (D >= 1) full copies of the model, each cut into `stages` (P >= 1). With P = 1 a
+    pipeline is one node with the whole model, and its slot is its own neighbour."""
 
     pipelines: int
     stages: int
 
     def __post_init__(self) -> None:
-        if self.pipelines < 1 or self.stages < 2:
+        if self.pipelines < 1 or self.stages < 1:
             raise ValueError(
-                f"a grid needs D >= 1 and P >= 2, not {self.pipelines} x {self.stages}"
+                f"a grid needs D >= 1 and P >= 1, not {self.pipelines} x {self.stages}"
             )
 
     @property

@@ -22,6 +22,7 @@ BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")
 REPLICA_MODES = BY_REDUNDANCY[2:]
 """Modes with shadows, least redundant first; each stage may have its own (`modes_of`)."""
 _UNKNOWN = "is no redundancy"
+_NO_NEIGHBOUR = "needs two stages: with one, every peer already holds the exact state"
 _KNOWN = (
     f"take one of {', '.join(REDUNDANCY_MODES)}; or for each stage one of "
     f"{', '.join(REPLICA_MODES)}, with a comma between and no blank"
@@ -185,9 +186,19 @@ def wrong_with(redundancy: str, stages: int) -> tuple[str, str] | None:
         count = len(modes_of(redundancy))
     except ValueError:
         return _UNKNOWN, _KNOWN
+    if stages == 1 and redundancy not in BARE_MODES:
+        return _NO_NEIGHBOUR, "take off, or peer with two pipelines or more"
     if count in (1, stages):
         return None
     return f"names {count} modes for {stages} stages", f"give one for all, or {stages}"
+
+
+def can_have(redundancy: str, grid: Grid) -> bool:
+    """Whether the redundancy makes sense on a grid: a replica lies with a neighbour, of another
+    stage, and in mode `peer` a second pipeline has the state."""
+    if redundancy == "peer":
+        return grid.pipelines > 1
+    return grid.stages > 1 or redundancy in BARE_MODES
 
 
 def on_stages(redundancy: str, stages: int) -> str:

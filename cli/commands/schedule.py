@@ -101,7 +101,7 @@ def command(
 
 def _check(stages: int, microbatches: int, pipelines: int) -> None:
     for name, value, least in (
-        ("--stages", stages, 2),
+        ("--stages", stages, 1),
         ("--microbatches", microbatches, 1),
         ("--pipelines", pipelines, 1),
     ):

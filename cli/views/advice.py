@@ -31,6 +31,8 @@ def _alone(found: JobCost) -> list[str]:
         return []
     alone, context = found.alone, found.job.model.context
     best = _best(found)
+    if best.plan.choice.grid.size == 1:
+        return []
     return [
         f"The whole model fits one GPU: a single {alone.offer.name} on demand ({alone.offer.gpu}) "
         f"would come to {usd(1e6 / alone.samples_per_usd / context)} a million tokens, without a "

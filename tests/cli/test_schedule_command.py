@@ -33,10 +33,21 @@ def test_each_stage_in_a_mode_of_its_own(capsys: pytest.CaptureFixture[str]) -> 
     assert ahead == [(False, False), (True, False), (True, False), (True, True)]
 
 
+def test_one_stage_has_no_bubble(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--stages", "1", "--microbatches", "3", "--pipelines", "2", "--redundancy", "peer"]
+    assert run(["schedule", *arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["programs"] == [" | 0F0 0B0 0F1 0B1 0F2 0B2 | "]
+    assert found["figures"]["bubble"] == 0
+    assert run(["schedule", *arguments]) == 0
+    assert "\n1.0    F0 B0 -  F1 B1 -  F2 B2 -\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--stages", "1"], "--stages 1 is too small; give at least 2"),
+        (["--stages", "0"], "--stages 0 is too small; give at least 1"),
+        (["--stages", "1", "--redundancy", "eager"], "every peer already holds the exact state"),
         (["--microbatches", "0"], "--microbatches 0 is too small"),
         (["--pipelines", "-1"], "--pipelines -1 is too small"),
         (["--forward-ms", "1,2"], "has 2 figures for 4 stages; give one for all, or 4"),

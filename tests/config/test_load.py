@@ -12,6 +12,7 @@ from bamboo.config.policy import policy_of
 from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
+from bamboo.topology.strategy import REPLICA_MODES
 from tests.jobs import tiny_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -42,7 +43,7 @@ REFUSED = [
     ("train.virtual_nodes=8", "take 16"),
     ("model.heads=3", "model.heads = 3: does not divide model.width = 16"),
     ("cluster.stages=5", "cluster.stages = 5: is more than the model's 4 layers"),
-    ("cluster.stages=1", "cluster.stages = 1: is out of range"),
+    ("cluster.stages=0", "cluster.stages = 0: is out of range"),
     ("cluster.cut=[0]", "names 1 first layers for 2 stages"),
     ("cluster.cut=[1,2]", "does not grow from 0"),
     ("cluster.cut=[0,0]", "does not grow from 0"),
@@ -63,7 +64,7 @@ REFUSED = [
     ('checkpoint.url="x\\u0000y"', "has blanks around it or odd characters; remove them"),
     ("cluster.suspect_s=0.1", "is not longer than cluster.beat_ms = 200"),
     ("cluster.gone_s=0.5", "is shorter than cluster.suspect_s"),
-    ("cluster.stages=1000000000000", "give a number at least 2 and at most 1,024"),
+    ("cluster.stages=1000000000000", "give a number at least 1 and at most 1,024"),
     ("cluster.pipelines=1000000000000", "at most 1,024"),
     ("cluster.threads=100000", "at most 1,024"),
     ("train.seed=1" + "0" * 23, "at least 0 and at most 9,007,199,254,740,992"),
@@ -118,6 +119,46 @@ def test_refusals_are_one_line_and_say_what(tmp_path: Path, override: str, messa
         tiny_job(tmp_path, [override])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+NO_REPLICA = (
+    "needs two stages: with one, every peer already holds the exact state; "
+    "take off, or peer with two pipelines or more, or auto"
+)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        *((f"cluster.redundancy={mode}", NO_REPLICA) for mode in REPLICA_MODES),
+        ("cluster.redundancy=stash,full", NO_REPLICA),
+        ("cluster.redundancy=peer", "needs a second pipeline: with one stage and one pipeline, no"),
+        ("cluster.spread=neighbours", "needs two stages: a pipeline of one has no neighbours"),
+        ("cluster.spread=pipelines", 'raise cluster.max_pipelines, or take "one"'),
+        ("cluster.cut=[0,2]", "names 2 first layers for 1 stages"),
+        ("chaos.kill=[{step=1,stage=1}]", "chaos.kill[0].stage = 1: is not in this job; give 0"),
+        ('chaos.kill=[{step=1,stage=0,phase="ship"}]', "nothing is shipped without shadows"),
+    ],
+)
+def test_what_one_stage_cannot_have_is_refused(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        tiny_job(tmp_path, ["cluster.redundancy=off", "cluster.stages=1", override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["cluster.redundancy=off"],
+        ["cluster.redundancy=auto"],
+        ["cluster.redundancy=peer", "cluster.pipelines=2"],
+        ["cluster.redundancy=peer", "cluster.max_pipelines=2"],
+        ["cluster.redundancy=auto", "cluster.pipelines=2", "cluster.spread=pipelines"],
+    ],
+)
+def test_one_stage_is_plain_data_parallelism(tmp_path: Path, overrides: list[str]) -> None:
+    assert tiny_job(tmp_path, ["cluster.stages=1", *overrides]).cluster.stages == 1
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,31 @@ from tests.planner.workloads import workload
 PLENTY = 2**40
 
 
-def test_grids_have_two_stages_at_least_and_a_virtual_node_for_each_pipeline() -> None:
+def test_grids_have_a_layer_for_each_stage_and_a_virtual_node_for_each_pipeline() -> None:
     found = {(g.pipelines, g.stages) for g in grids_of(workload(layers=5), range(4, 9))}
     assert found == {(1, 4), (1, 5), (2, 2), (2, 3), (2, 4)}
+    few = {(g.pipelines, g.stages) for g in grids_of(workload(layers=5), range(1, 3))}
+    assert few == {(1, 1), (2, 1), (1, 2)}
     assert grids_of(workload(), range(0)) == ()
+
+
+def test_one_stage_has_one_cut_and_no_replica() -> None:
+    work = workload()
+    plans = Candidates(work, Room(memory_bytes=PLENTY, nodes=range(1, 3), microbatches=(2,)))
+    flat = [one for one in plans.all() if one.grid.stages == 1]
+    assert {(one.grid.pipelines, one.mode) for one in flat} == {(1, "off"), (2, "off"), (2, "peer")}
+    assert {one.cut for one in flat} == {(0, 8)}
+    for one in flat:
+        (node,) = one.memory
+        assert (node.stash, node.replica, node.shipping, node.ahead) == (0, 0, 0, 0)
+        # One byte less, and no cut helps.
+        fits = Room(memory_bytes=node.total, nodes=range(1, 3))
+        assert Candidates(work, fits).choice(one.grid, one.mode, 2) == one
+        less = Candidates(work, replace(fits, memory_bytes=node.total - 1))
+        assert less.choice(one.grid, one.mode, 2) is None
+        with pytest.raises(JobFitsNowhere, match=r"layer 7 \(layer 7\) does not fit") as was:
+            less.asked(one.grid, one.mode)
+        assert was.value.needs_bytes == node.total
 
 
 def test_microbatches_keep_the_batch_and_the_virtual_nodes() -> None:
@@ -122,8 +143,8 @@ def test_where_nothing_fits_no_plan_is_named() -> None:
     assert why.limit_bytes == 1000
     most = len(work.layers) * work.shape.virtual_nodes
     for empty, remedy in (
-        (replace(room, nodes=range(1, 2)), "of 1 nodes .*: allow for more nodes"),
-        (replace(room, modes=("peer",), nodes=range(2, 3)), "of 2 nodes .*: allow for more nodes"),
+        (replace(room, modes=("stash",), nodes=range(1, 2)), "of 1 nodes .*: allow for more nodes"),
+        (replace(room, modes=("peer",), nodes=range(1, 2)), "of 1 nodes .*: allow for more nodes"),
         (replace(room, nodes=range(most + 1, most + 2)), f"take {most} nodes at most"),
         (replace(room, nodes=range(most + 1, most + 9)), f"to {most + 8} .*take {most} nodes at"),
     ):

@@ -64,6 +64,20 @@ def test_no_mode_is_taken_in_which_the_first_loss_ends_the_run() -> None:
     assert "off" in lasting_modes(replace(open_, steps=100_000), work, nodes=4)
 
 
+def test_with_one_stage_it_is_peer_where_nodes_are_taken_and_off_where_not() -> None:
+    two = Grid(pipelines=2, stages=1)
+    work = workload(bytes_per_s=1e6)
+    assert chosen(work, STORMY, grid=two).taken.choice.mode == "peer"
+    bare = chosen(work, NO_CHECKPOINTS, grid=two)
+    assert bare.taken.choice.mode == "peer"
+    assert bare.why.endswith("it costs nothing, as every node has the whole model.")
+    on_demand = chosen(work, Hazard(stakes=stakes(preemptible=False)), grid=two)
+    assert on_demand.taken.choice.mode == "off"
+    alone = chosen(work, NO_CHECKPOINTS, grid=Grid(pipelines=1, stages=1))
+    assert alone.taken.choice.mode == "off"
+    assert alone.why.endswith("a run of one node has no other to keep a copy.")
+
+
 def test_it_is_taken_all_the_same_where_nothing_else_fits() -> None:
     work = workload(parameters=4000)
     needs = {

@@ -191,8 +191,14 @@ def on_links_of(bytes_per_s: float, *, hazard: float = OFTEN) -> Offer:
     return replace(whole, workload=replace(whole.workload, bytes_per_s=bytes_per_s))
 
 
+def one_pipeline(bytes_per_s: float, *, hazard: float = OFTEN) -> Offer:
+    """An offer that no plan of one stage is for: several pipelines of those need no replicas."""
+    work = workload(layers=4, virtual_nodes=1, microbatches=4)
+    return replace(offer(hazard=hazard), workload=replace(work, bytes_per_s=bytes_per_s))
+
+
 def test_redundancy_that_costs_nothing_pays_only_where_nodes_are_taken() -> None:
-    table = found(question=FEW)
+    table = found(one_pipeline(1e6), question=FEW)
     assert abs(gain_at(table.found, LEAST_RATE, FEW)) < PAYS
     even = break_even(table.found, FEW)
     assert even.per_node_hour is not None, even.says
@@ -201,7 +207,7 @@ def test_redundancy_that_costs_nothing_pays_only_where_nodes_are_taken() -> None
 
 
 def test_redundancy_that_never_pays() -> None:
-    even = break_even(found(on_links_of(2e3), question=FEW).found, FEW)
+    even = break_even(found(one_pipeline(2e3), question=FEW).found, FEW)
     assert even.per_node_hour is None
     assert "does not pay up to 20" in even.says
 
@@ -215,7 +221,7 @@ def test_redundancy_that_pays_where_nothing_is_taken(fatal: float, *, ends: bool
             one, plan=replace(plan, samples_per_s=1.2 * plan.samples_per_s, losses=losses)
         )
 
-    rows = found(question=FEW).found
+    rows = found(one_pipeline(1e6), question=FEW).found
     rows = tuple(better(one) if one.line.redundant else one for one in rows)
     even = break_even(rows, FEW)
     assert even.per_node_hour is None
@@ -228,7 +234,7 @@ def test_redundancy_that_pays_where_nothing_is_taken(fatal: float, *, ends: bool
 def test_the_break_even_is_a_root(hazard: float, every: int) -> None:
     question = replace(FEW, checkpoint_every=every)
     # So slow a link that a gradient takes longer than a step.
-    table = found(on_links_of(5e3, hazard=hazard), question=question)
+    table = found(one_pipeline(5e3, hazard=hazard), question=question)
     even = break_even(table.found, question)
     assert even.per_node_hour is not None, even.says
     rate = even.per_node_hour

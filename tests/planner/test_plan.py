@@ -86,6 +86,30 @@ def test_the_figures_of_a_plan() -> None:
     assert found.samples_per_usd(0.8) == pytest.approx(16 / 0.66 * 3600 / 0.8)
 
 
+def test_a_run_of_one_node_says_what_a_loss_costs() -> None:
+    one = Grid(pipelines=1, stages=1)
+    ends = plan("off", grid=one, stage_s=0.24)
+    assert {spread.name for spread in ends.spreads} == {"one"}
+    # 8 microbatches of 240 ms a step; half of 100 steps, and 75 s.
+    lost_s = 50 * 8 * 0.24 + 75
+    said = [note for note in ends.notes if note.startswith("A loss costs")]
+    assert said == [
+        f"A loss costs 2 min 51 s and ${lost_s * 0.2 / 3600:.4f} on average, modelled: half of the "
+        "run, and the start of another one."
+    ]
+    kept = plan("off", grid=one, stage_s=0.24, checkpoint_every=10)
+    (between,) = [note for note in kept.notes if note.startswith("A loss costs")]
+    assert "1 min 25 s" in between
+    assert between.endswith(
+        "half of the work between two checkpoints, and the start of another node."
+    )
+    for several in (
+        plan("peer", grid=Grid(pipelines=2, stages=1)),
+        plan("peer", grid=one, max_pipelines=2),
+    ):
+        assert not any(note.startswith("A loss costs") for note in several.notes)
+
+
 def test_a_plan_without_timing_has_no_value() -> None:
     found = plan(stage_s=None)
     assert found.expected is None

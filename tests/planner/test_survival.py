@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bamboo.core.machine import transition
@@ -16,6 +16,7 @@ from bamboo.planner.zones import laid_out
 from bamboo.schedule.layout import layout_of
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import BARE_MODES
 from tests.core.build import joined, lost
 
 MODES = ("off", "stash", "peer")
@@ -29,7 +30,7 @@ def at_start(pipelines: int, stages: int, mode: str) -> Assignment:
 
 def running(pipelines: int, stages: int, mode: str, every: int) -> tuple[State, Policy]:
     policy = Policy(
-        cuts=tuple((*range(n), stages) for n in range(2, stages + 1)),
+        cuts=tuple((*range(n), stages) for n in range(min(2, stages), stages + 1)),
         virtual_nodes=pipelines,
         pipelines=pipelines,
         stages=stages,
@@ -47,7 +48,7 @@ def running(pipelines: int, stages: int, mode: str, every: int) -> tuple[State, 
 @given(
     data=st.data(),
     pipelines=st.integers(1, 3),
-    stages=st.integers(2, 4),
+    stages=st.integers(1, 4),
     mode=st.sampled_from(MODES),
     every=st.sampled_from([0, 5]),
 )
@@ -55,6 +56,8 @@ def test_the_core_does_what_the_plan_says(
     data: st.DataObject, pipelines: int, stages: int, mode: str, every: int
 ) -> None:
     """All victims at one instant: nobody else says anything in between."""
+    assume(pipelines * stages > 1)  # else no victim leaves anybody
+    mode = mode if stages > 1 or mode in BARE_MODES else "peer"
     state, policy = running(pipelines, stages, mode, every)
     assert state.assignment is not None
     nodes = sorted(state.assignment.members())
@@ -135,6 +138,24 @@ def test_without_copies_only_a_checkpoint_helps(mode: str, pipelines: int) -> No
         "is restored from the newest checkpoint: at most 1 step, and those taken while one is "
         "written, are done again."
     )
+
+
+def test_where_one_stage_is_the_whole_model_a_pipeline_is_a_node() -> None:
+    three = survival(at_start(3, 1, "peer"), "peer", checkpoint_every=0)
+    assert three == (
+        "The loss of any one of the 3 nodes is survived from another pipeline: the step is done "
+        "again.",
+        "Of the 3 pairs of nodes lost at the same instant, 3 are survived from another pipeline.",
+    )
+    assert survival(at_start(2, 1, "peer"), "peer", checkpoint_every=0)[1] == (
+        "Of the 1 pair of nodes lost at the same instant, 1 (both nodes) ends the run."
+    )
+    (alone,) = survival(at_start(1, 1, "off"), "off", checkpoint_every=0)
+    assert alone.startswith("The loss of the only node ends the run. Redundancy is 'off', and no")
+    (grows,) = survival(at_start(1, 1, "peer"), "peer", checkpoint_every=0)
+    assert grows.endswith("and at the start there is none: take cluster.pipelines = 2.")
+    (kept,) = survival(at_start(1, 1, "off"), "off", checkpoint_every=5, zones={NodeId("0.0"): "a"})
+    assert kept.startswith("The loss of the only node is restored from the newest checkpoint: at")
 
 
 def test_a_zone() -> None:

@@ -24,8 +24,10 @@ STAGES = 3
 class Ring:
     """Each slot on a node of its own, in a step whose forwards were all sent."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, pipelines: int = 1) -> None:
-        builder = builder_of(job(stages=STAGES, pipelines=pipelines, virtual_nodes=2))
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, pipelines: int = 1, stages: int = STAGES
+    ) -> None:
+        builder = builder_of(job(stages=stages, pipelines=pipelines, virtual_nodes=2))
         self.grid = builder.strategy.placement.grid
         slots = self.grid.slots()
         owners = tuple(NodeId(str(slot)) for slot in slots)
@@ -143,6 +145,20 @@ def test_else_the_last_gradient_is_named(monkeypatch: pytest.MonkeyPatch, pipeli
             run.exchange.gradient[-1].fill_(float("inf"))
     run = ring.runs[slot(1)]
     layer, name = run.stage.names[-1].split(".", 1)
+    assert ring.ask_all() == {(int(layer), f"gradient of {name}")}
+
+
+@pytest.mark.parametrize("pipelines", [1, 2])
+def test_where_one_stage_has_the_whole_model(
+    monkeypatch: pytest.MonkeyPatch, pipelines: int
+) -> None:
+    ring = Ring(monkeypatch, pipelines, stages=1)
+    ring.bad = (2, 7)
+    assert ring.ask_all() == {(2, "output of microbatch 7")}
+    ring.bad = (-1, -1)
+    for run in ring.runs.values():
+        run.exchange.gradient[0].fill_(float("inf"))
+    layer, name = ring.runs[slot(0)].stage.names[0].split(".", 1)
     assert ring.ask_all() == {(int(layer), f"gradient of {name}")}
 
 

@@ -40,7 +40,7 @@ def policy_of(settings: JobConfig, pipelines: int, *, checkpoint_every: int = 0)
     most = settings.cluster.stages
     cuts = tuple(
         tuple(round(layers * p / stages) for p in range(stages + 1))
-        for stages in range(2, most + 1)
+        for stages in range(min(2, most), most + 1)
     )
     return Policy(
         cuts=cuts,

@@ -109,9 +109,11 @@ def _held_by_stages(job: JobConfig, profiler: Profiler, cut: tuple[int, ...]) ->
     return held
 
 
-def test_a_model_of_one_layer_is_no_pipeline(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has one layer, and a pipeline at least two; return more"):
-        measured(own_job(tmp_path, "[first]"))
+def test_a_model_of_one_layer_has_a_loss_and_an_input_of_tokens(tmp_path: Path) -> None:
+    (only,) = measured(own_job(tmp_path, "[lambda: nn.Embedding(256, 256)]")).layers
+    assert (only.name, only.parameters) == ("Embedding", 256 * 256)
+    assert only.forward_s > 0
+    assert only.backward_s > 0
 
 
 def test_layers_are_alike_by_who_makes_them_and_what_they_are_given(tmp_path: Path) -> None:

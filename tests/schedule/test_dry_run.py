@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
@@ -181,6 +181,29 @@ def test_a_step_waits_for_the_replicas_of_the_step_before_the_last() -> None:
     assert max(s.peak_outputs for s in figures(stash, slow).stages) <= 16
 
 
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 9), st.sampled_from(BARE_MODES))
+def test_one_stage_computes_without_a_pause(
+    pipelines: int, microbatches: int, latency_ms: int, mode: str
+) -> None:
+    """Plain data parallelism: forward and backward in turn, no bubble, one microbatch in flight,
+    and nothing sent but the exchange at the end."""
+    plan = layout_of(Grid(pipelines=pipelines, stages=1), microbatches=[microbatches], mode=mode)
+    costs = Costs.of(1, forward_s=[0.02], backward_s=[0.04], latency_s=latency_ms / 1e3)
+    timeline = dry_run(plan, costs, steps=3)
+    check_timeline(timeline)
+    turns = [f"0{kind}{m}" for m in range(microbatches) for kind in "FB"]
+    for slot in plan.assignment.grid.slots():
+        ran = [str(one.instruction) for one in timeline.ran if one.slot == slot]
+        assert ran == [*turns, *["0X"] * (1 + (pipelines > 1)), "0S"] * 3
+    computing_s = microbatches * 0.06
+    assert bound_s(plan, costs) == pytest.approx(computing_s)
+    # Partial sums, shards and squares, each a message after the other.
+    sent_s = 3 * latency_ms / 1e3 if pipelines > 1 else 0.0
+    assert step_time_s(timeline) == pytest.approx(computing_s + sent_s)
+    assert [s.peak_in_flight for s in figures(timeline, costs).stages] == [1]
+    assert timeline.settled_ns == timeline.commit_ns
+
+
 def run_of(stage_programs: list[str]) -> Layout:
     base = layout_of(Grid(pipelines=1, stages=len(stage_programs)), microbatches=[2], mode="off")
     programs = tuple(Program.parse(text) for text in stage_programs)
@@ -242,10 +265,10 @@ durations_ms = st.integers(1, 60)
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Layout, Costs]:
-    stages = draw(st.integers(2, 6))
+    stages = draw(st.integers(1, 6))
     pipelines = draw(st.integers(1, 3))
     counts = draw(st.lists(st.integers(1, 9), min_size=pipelines, max_size=pipelines))
-    mode = draw(st.sampled_from(REDUNDANCY_MODES))
+    mode = draw(st.sampled_from(REDUNDANCY_MODES if stages > 1 else BARE_MODES))
     costs = Costs.of(
         stages,
         forward_s=[draw(durations_ms) / 1e3 for _ in range(stages)],
@@ -317,6 +340,7 @@ def test_any_single_merged_node_runs_to_the_end(
     case: tuple[Layout, Costs], data: st.DataObject
 ) -> None:
     plan, costs = case
+    assume(plan.assignment.grid.stages > 1)  # else no node has a neighbour
     if plan.mode in BARE_MODES:
         plan = Layout(
             assignment=layout_of(plan.assignment.grid, microbatches=[1], mode="stash").assignment,
@@ -333,6 +357,7 @@ def test_any_single_merged_node_runs_to_the_end(
 @given(cases())
 def test_gap_mode_is_never_slower_than_stash(case: tuple[Layout, Costs]) -> None:
     plan, costs = case
+    assume(plan.assignment.grid.stages > 1)  # else there is no replica
     still = Costs.of(
         plan.assignment.grid.stages,
         forward_s=costs.forward_s,

@@ -39,6 +39,26 @@ def test_in_a_calm_market_all_do_the_same() -> None:
     assert found[ON_DEMAND].usd == 3 * found[OURS].usd
 
 
+def test_with_one_stage_ours_goes_on_with_whoever_is_left() -> None:
+    one = asked(stages=1, pipelines=4, redundancy="peer", every=10)
+    market = trace("0 +a b c d", "600 -b", "1000 +e", "1400 -a c", "2000 +f g")
+    found = {name: simulate(one, market, system=name) for name in SYSTEMS}
+    ours = found[OURS]
+    assert (ours.preemptions, ours.failovers, ours.restores, ours.lost_steps) == (3, 0, 0, 0)
+    assert found[CHECKPOINT_RESTART].steps < ours.steps <= found[ORACLE].steps
+    assert found[REROUTING].restores == 0  # it shares single microbatches out, and may be ahead
+    assert found[PAPER].failovers == 0, "a pipeline of one stage has no neighbour to take it over"
+
+
+def test_a_node_alone_goes_back_to_its_checkpoint() -> None:
+    one = asked(stages=1, redundancy="off", every=10)
+    ours = simulate(one, trace("0 +a", "900 -a", "1200 +b"))
+    assert ours.restores == 1
+    assert 0 < ours.lost_steps < 20
+    with_none = simulate(asked(stages=1, redundancy="off"), trace("0 +a", "900 -a", "1200 +b"))
+    assert with_none.steps < ours.steps
+
+
 def test_nobody_beats_the_oracle_and_a_restart_costs_what_it_is_charged() -> None:
     one = asked(pipelines=2, every=10)
     market = trace(EIGHT, *LOSSES)

@@ -72,12 +72,12 @@ def asked(
             step_s=times.calm_s(Grid(pipelines=d, stages=p), equal_shares(4, d)),
         )
         for d in range(1, most + 1)
-        for p in range(2, stages + 1)
+        for p in range(min(2, stages), stages + 1)
     )
     return Asked(
         workload=work,
         policy=Policy(
-            cuts=tuple(work.cut(p) for p in range(2, stages + 1)),
+            cuts=tuple(work.cut(p) for p in range(min(2, stages), stages + 1)),
             virtual_nodes=4,
             pipelines=most,
             stages=stages,

@@ -187,7 +187,7 @@ def test_a_budget_that_is_enough(job: str, capsys: pytest.CaptureFixture[str]) -
     [
         (("--deadline", "0"), "--deadline 0 is no limit"),
         (("--budget", "-1"), "--budget -1 is no limit"),
-        (("--max-nodes", "1"), "--max-nodes 1 is no size"),
+        (("--max-nodes", "0"), "--max-nodes 0 is no size"),
         (("--hazard", "-1"), "--hazard -1 is none"),
         (("--hazard", "1", "--trace", "t.csv"), "are two markets"),
         (("--trace", "t.csv"), "t.csv"),

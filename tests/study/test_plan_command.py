@@ -133,7 +133,8 @@ def test_the_value_of_a_strategy_is_the_same_on_paper_in_a_launch_and_simulated(
 def test_on_the_virtual_device_layers_take_what_they_took_on_the_jobs_own_cut(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own = sets("cluster.device=virtual", "cluster.virtual_forward_ms=[10,20,30,40]")
+    virtual = sets("cluster.device=virtual", "cluster.virtual_forward_ms=[10,20,30,40]")
+    own = [*virtual, *sets("train.virtual_nodes=1")]  # so that two nodes are two stages
     planned = body_of(capsys, "plan", "job.toml", "--nodes", "2", "--json", *own)
     Path("plan.json").write_text(json.dumps(planned))
     launched = body_of(
@@ -233,7 +234,7 @@ def test_what_contradicts_a_strategy_is_refused_and_what_agrees_is_not(
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--nodes", "1"], "--nodes 1 makes no grid"),
+        (["--nodes", "0"], "--nodes 0 makes no grid"),
         (["--max-nodes", "9999999"], "makes no grid"),
         (["--nodes", "4", "--max-nodes", "4"], "give one of them"),
         (["--hazard", "-1"], "--hazard -1 is no number of losses"),

@@ -75,14 +75,6 @@ class Profiler:
         self._data = data_at(data, self._device)
         self._spec = build_model(job)
         count = len(self._spec.factories)
-        if count < 2:
-            raise InputError.at(
-                file=job.file,
-                key="model.model",
-                value=job.model.model,
-                problem="has one layer, and a pipeline at least two",
-                remedy="return more",
-            )
         numerics = local_numerics(job)
         self._strategy = Strategy(
             semantics=semantics(

@@ -39,7 +39,7 @@ VIRTUAL_NODES = 4
 
 def policy_of(scenario: Scenario) -> Policy:
     """The policy of the decisions in such a world."""
-    sizes = range(2, scenario.stages + 1)
+    sizes = range(min(2, scenario.stages), scenario.stages + 1)
     cuts = tuple(tuple(s * scenario.layers // n for s in range(n + 1)) for n in sizes)
     grids = tuple(
         GridTime(pipelines=d, stages=p, step_s=(1.0 + 0.1 * p) / (d * p))

@@ -5,6 +5,7 @@ seed is the same world on every machine. The meaning of a scenario does not chan
 """
 
 import random
+from dataclasses import replace
 
 from bamboo.sim.swarm.scenario import Fault, Scenario
 
@@ -51,11 +52,38 @@ KINDS = {
 NOTICED_EVERY = 10
 """One of this many seeds has a world with no faults but notices, each in time."""
 
+ONE_STAGE_EVERY, ONE_STAGE = 10, 4
+"""One of this many seeds, with this remainder, has pipelines of one stage, and one in ten of those
+has no faults but notices."""
+
 
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     if seed % NOTICED_EVERY == NOTICED_EVERY - 1:
         return _noticed(seed)
+    if seed % ONE_STAGE_EVERY == ONE_STAGE:
+        noticed = seed // ONE_STAGE_EVERY % NOTICED_EVERY == 0
+        return _of_one_stage(_noticed(seed) if noticed else _troubled(seed))
+    return _troubled(seed)
+
+
+def _of_one_stage(scenario: Scenario) -> Scenario:
+    """The same world with pipelines of one stage: no node has a neighbour to keep a replica."""
+    rng = random.Random(f"{scenario.seed} one stage")
+    pipelines = rng.choice((1, 2, 2, 3, 4))
+    return replace(
+        scenario,
+        pipelines=pipelines,
+        stages=1,
+        redundancy=rng.choice(("peer", "peer", "off")),
+        layers=1 + rng.randrange(4),
+        apart=False,
+        pipelines_max=min(4, pipelines + rng.choice((0, 0, 1))) if scenario.elastic else pipelines,
+    )
+
+
+def _troubled(seed: int) -> Scenario:
+    """Faults of all kinds."""
     rng = random.Random(seed)
 
     def between(low: float, high: float) -> float:

@@ -14,15 +14,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bamboo.errors import InputError
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import REDUNDANCY_MODES, wrong_with
 
 HEAD = "scenario v1"
 MOST = 100_000
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, math.inf),
     "pipelines": (1, 64),
-    "stages": (2, 64),
-    "layers": (2, 1024),
+    "stages": (1, 64),
+    "layers": (1, 1024),
     "zones": (1, 64),
     "pipelines_max": (1, 64),
     "standbys": (0, 1024),
@@ -156,6 +156,8 @@ def _refuse_no_world(scenario: Scenario) -> None:
         raise InputError(
             f"redundancy {scenario.redundancy} is none; give one of {', '.join(REDUNDANCY_MODES)}"
         )
+    if (wrong := wrong_with(scenario.redundancy, scenario.stages)) is not None:
+        raise InputError(f"redundancy {scenario.redundancy} {'; '.join(wrong)}")
 
 
 def _fault(text: str) -> Fault:
