@@ -39,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--large", action="store_true", help="part bits: 12 layers of width 768")
     parser.add_argument("--precision", choices=["fp32", "bf16", "both"], default="both")
     parser.add_argument("--only", default="", help="groups of the part, with commas between them")
+    parser.add_argument(
+        "--turns", default="1,2,3,4", help="part kills: which of a mode's four runs"
+    )
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds of each part")
     parser.add_argument("--out", type=Path, help="the file of results; by default one of the card")
     parser.add_argument("--keep", type=Path, help="a folder in which jobs and runs stay")
@@ -67,6 +70,9 @@ def main(given: list[str]) -> int:
     known = {name for part in parts for name in PARTS[part][1]}
     if unknown := sorted(set(only) - known):
         parser.error(f"--only {unknown[0]!r}: there are {', '.join(sorted(known))}")
+    turns = tuple(filter(None, asked.turns.split(",")))
+    if not turns or not set(turns) <= {"1", "2", "3", "4"}:
+        parser.error(f"--turns {asked.turns!r}: give some of 1,2,3,4")
     if asked.limit_s <= TO_END_S:
         parser.error(f"--limit-s {asked.limit_s:g}: give more than {TO_END_S:g}")
     deadline = Deadline.after(asked.limit_s - TO_END_S)
@@ -93,6 +99,7 @@ def main(given: list[str]) -> int:
                 large=asked.large,
                 precisions=precisions,
                 only=only,
+                turns=tuple(map(int, turns)),
             )
             PARTS[part][0](check)
         missed += board.missed

@@ -16,7 +16,7 @@ SANITIZER = {"TORCH_CUDA_SANITIZER": "1"}
 RACE = "detected a possible data race"
 """In what the sanitizer says of one."""
 CALM_S = 150.0
-NEEDS_S = {False: 40.0, True: 90.0}
+NEEDS_S = {False: 20.0, True: 60.0}
 """Of a calm run or a whole run; of a large one."""
 
 
@@ -150,7 +150,7 @@ def races(check: Check) -> None:
         check.board.add(none, _races(check), limit="races")
 
     check.board.attempt(planted, sees, needs_s=15.0, limit="equal")
-    check.board.attempt(none, steps, needs_s=60.0, limit="races")
+    check.board.attempt(none, steps, needs_s=40.0, limit="races")
 
 
 def _races(check: Check) -> int:

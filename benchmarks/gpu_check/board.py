@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.children import ChildFailed, Deadline
-from benchmarks.gpu_check.figures import Figure, Value, merged, with_record
+from benchmarks.gpu_check.figures import Figure, Value, merged, records_of, with_record
 
 FAILURES = (ChildFailed, OSError, KeyError, ValueError, IndexError)
 """What a line may raise: a process that failed, or an answer of another form than expected."""
@@ -58,6 +58,10 @@ class Board:
             known = isinstance(error, ChildFailed)
             said = str(error) if known else f"{type(error).__name__}: {error}"
             self.not_run(name, said, limit=limit)
+
+    def records(self, kind: str) -> dict[str, dict[str, Any]]:
+        """What was kept by `record`, by name, now or before, of the same card and commit."""
+        return records_of(self._file.read_text() if self._file.exists() else "", kind, self._facts)
 
     def kept(self) -> list[str]:
         """The text of this file of results, and of those beside it."""

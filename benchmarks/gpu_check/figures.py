@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 Value: TypeAlias = float | int | str | bool
 
 SCHEMA_VERSION = 1
+CARD = ("uuid", "device")
+"""The facts by which a card is the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +108,15 @@ def _shown(value: Value) -> str:
 
 def merged(text: str, figure: Figure, facts: Mapping[str, Any]) -> str:
     """A file of results with this figure in it, in place of an older one of its name. `text` is the
-    file as it was, empty for a new one. A line that was not run replaces no value of the same card
-    and commit. Raises ValueError for a text that is no such file."""
+    file as it was, empty for a new one. A line that was not run replaces no value of the same
+    card, which has its own date and commit. Raises ValueError for a text that is no such file."""
     body = json.loads(text) if text else {"schema_version": SCHEMA_VERSION, "figures": {}}
     if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"schema {SCHEMA_VERSION} is expected")
     figures = body["figures"]
     old = figures.get(figure.key)
-    same = ("uuid", "commit", "device")
-    newer = old is not None and old["value"] is not None and figure.value is None
-    if not (newer and all(old.get(name) == facts.get(name) for name in same)):
+    stays = old is not None and old["value"] is not None and figure.value is None
+    if not (stays and all(old.get(name) == facts.get(name) for name in CARD)):
         figures[figure.key] = figure.body(facts)
     return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
 
@@ -126,6 +127,18 @@ def with_record(text: str, kind: str, name: str, record: Mapping[str, Any]) -> s
     body = json.loads(text)
     body.setdefault(kind, {})[name] = dict(record)
     return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+
+
+def records_of(text: str, kind: str, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The records of a kind, by name, of the same card and commit. Raises ValueError for a text
+    that is not JSON."""
+    found = json.loads(text).get(kind, {}) if text else {}
+    same = (*CARD, "commit")
+    return {
+        name: record
+        for name, record in found.items()
+        if all(record.get(fact) == facts.get(fact) for fact in same)
+    }
 
 
 def cards_with(digest: str, texts: Iterable[str]) -> set[str]:

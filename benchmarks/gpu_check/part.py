@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from benchmarks.gpu_check.board import Board
@@ -24,6 +24,10 @@ class Check:
     precisions: tuple[str, ...]
     only: tuple[str, ...]
     """Names of groups; empty: all."""
+    turns: tuple[int, ...]
+    """Part kills: which of the runs of a mode, from 1."""
+    seen: dict[str, float] = field(default_factory=dict)
+    """What one line measures and later ones go by."""
 
     @property
     def cuda(self) -> bool:

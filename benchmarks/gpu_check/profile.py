@@ -9,7 +9,7 @@ from benchmarks.gpu_check.jobs import shape
 from benchmarks.gpu_check.part import Check, Group, play
 
 SHAPES = ("gpt2-medium", "bert-large", "llama-1b")
-SECONDS = 25
+SECONDS = 12
 
 
 def flops(profile: Mapping[str, Any]) -> float:

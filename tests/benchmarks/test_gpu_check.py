@@ -17,7 +17,7 @@ from benchmarks.gpu_check import card, children, figures, jobs, kills, profile, 
 from benchmarks.gpu_check.bits import differing
 from benchmarks.gpu_check.board import Board
 from benchmarks.gpu_check.children import ChildFailed, Deadline, environment, run
-from benchmarks.gpu_check.figures import LIMITS, Figure, cards_with, merged, with_record
+from benchmarks.gpu_check.figures import LIMITS, Figure, cards_with, merged, records_of, with_record
 from tests.support import wait_until
 
 FACTS = {"date": "2026-11-27", "commit": "abc1234", "device": "cuda", "uuid": "GPU-1"}
@@ -44,7 +44,7 @@ def test_a_figure_replaces_the_older_one_and_a_line_that_was_not_run_replaces_no
     assert kept["bits/a line"] == {
         "value": 0.5, "unit": "", "limit": ">= 0.98", "reached": False, **FACTS,
     }  # fmt: skip
-    other = merged(text, figure(None, why_not="no time"), {**FACTS, "commit": "fff0000"})
+    other = merged(text, figure(None, why_not="no time"), {**FACTS, "uuid": "GPU-2"})
     assert json.loads(other)["figures"]["bits/a line"]["not_run"] == "no time"
     with pytest.raises(ValueError, match="schema"):
         merged("{}", figure(1.0), FACTS)
@@ -96,6 +96,14 @@ def test_differing_losses_and_tensors_are_counted() -> None:
     one = {"losses": ["a", "b"], "tensors": {"x": "1", "y": "2"}}
     assert differing(one, one) == 0
     assert differing(one, {"losses": ["a"], "tensors": {"x": "1", "y": "3", "z": "4"}}) == 3
+
+
+def test_records_are_of_the_same_card_and_commit() -> None:
+    text = merged("", figure(1.0), FACTS)
+    for name, facts in (("a", {}), ("b", {"commit": "fff0000"}), ("c", {"uuid": "GPU-2"})):
+        text = with_record(text, "pauses", name, {**FACTS, **facts, "pauses_s": [0.1]})
+    assert list(records_of(text, "pauses", FACTS)) == ["a"]
+    assert records_of("", "pauses", FACTS) == {}
 
 
 def test_cards_that_gave_a_digest_are_counted_once_each() -> None:
