@@ -6,6 +6,8 @@ user's own umask instead (`users_umask`).
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _NOT_OTHERS = 0o077
 
@@ -17,6 +19,17 @@ def keep_private() -> None:
     before = os.umask(_NOT_OTHERS)
     if _users is None:
         _users = before
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """As `keep_private`, until the block ends: for a process that is not ours. The umask is of the
+    whole process, so files that its other threads make meanwhile are private too."""
+    before = os.umask(_NOT_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def users_umask() -> int:

@@ -5,6 +5,7 @@ that there is only one, however many processes are attached. Detaching ends noth
 """
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -41,7 +42,7 @@ def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
             try:
                 if time.monotonic() >= look_at_s:
                     look_at_s = time.monotonic() + LOOK_EVERY_S
-                    _see_that_it_is_led(folder, screen, detached=detached)
+                    keep_led(folder, screen.note, detached=detached)
                 store = store or _store(folder, stack)
                 if store is not None:
                     watcher.turn(store, timeout_s=TURN_S)
@@ -63,7 +64,9 @@ def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
     return folder.read_json(folder.receipt)
 
 
-def _see_that_it_is_led(folder: RunFolder, screen: Screen, *, detached: bool) -> None:
+def keep_led(folder: RunFolder, note: Callable[[str], None], *, detached: bool) -> None:
+    """Give a detached run a launcher where it has none. Raises InputError for another run that has
+    lost its own."""
     if not lock.is_free(folder) or folder.receipt.exists():
         return
     if not detached:
@@ -71,7 +74,7 @@ def _see_that_it_is_led(folder: RunFolder, screen: Screen, *, detached: bool) ->
             f"run {folder.id} has lost its launcher, and as it was not launched with --detach its "
             "local cloud ends with it, within 15 s"
         )
-    screen.note(f"{folder.id}: it has no launcher; starting one")
+    note(f"{folder.id}: it has no launcher; starting one")
     background.keep(folder)
 
 

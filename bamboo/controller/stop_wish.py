@@ -8,13 +8,16 @@ instances.
 import time
 
 from bamboo import wiring
+from bamboo.controller import background
 from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, Phase, State
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from bamboo.ports import Store
+from bamboo.runs.live import live_store
 from bamboo.runs.run_folder import RunFolder
+from bamboo.sites import opened
 from bamboo.sites.account.ending import account_job
 from bamboo.wiring.store_reference import store_of_job
 
@@ -75,3 +78,19 @@ def await_receipt(folder: RunFolder) -> None:
                 f"{RECEIPT_S:g} s; see logs/launcher.log in {folder.path}"
             )
         time.sleep(LOOK_S)
+
+
+def stop_at_a_boundary(folder: RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:
+    """Request a live run to stop, and wait until it has. Raises InputError for a run that does not
+    live, BambooError for one that does not stop."""
+    with live_store(folder) as store:
+        ask_to_stop(store)
+        detached = opened.outlives_its_launcher(folder)
+        if detached:
+            background.keep(folder)  # it needs a launcher to end its instances
+        if no_wait:
+            return None, "asked to stop"
+        state = await_stop(store, folder.id)
+        if detached:
+            await_receipt(folder)
+        return state.outcome, state.sentence

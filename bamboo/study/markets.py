@@ -5,7 +5,7 @@ both. What `bamboo.sim` would refuse is refused here, by the option's name.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bamboo.errors import InputError
@@ -138,16 +138,16 @@ def check_time_scale(time_scale: float) -> None:
 class MarketAsked:
     """The market of a simulation as the command line asks for it."""
 
-    trace: Path | None
-    options: MarketOptions
-    hours: float | None
-    times: int
-    time_scale: float
-    prices: Path | None
+    trace: Path | None = None
+    options: MarketOptions = field(default_factory=MarketOptions)
+    hours: float | None = None
+    times: int = 1
+    time_scale: float = 1.0
+    prices: Path | None = None
     """None: the catalogue's prices in the zones of the plan."""
-    terms: Terms
-    far_ms: float | None
+    terms: Terms = field(default_factory=Terms)
+    far_ms: float | None = None
     """Between zones; None: as within one."""
-    far_gbps: float | None
-    far_pairs: tuple[str, ...]
+    far_gbps: float | None = None
+    far_pairs: tuple[str, ...] = ()
     """Between two zones, each as `A,B=GBPS[,MS]`."""

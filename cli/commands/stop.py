@@ -5,16 +5,13 @@ import json
 
 import click
 
-from bamboo.controller import background
-from bamboo.controller.stop_wish import ask_to_stop, await_receipt, await_stop, stop_elsewhere
+from bamboo.controller.stop_wish import stop_at_a_boundary, stop_elsewhere
 from bamboo.core.state import Outcome
 from bamboo.doctor.orphans import account_regions
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import run_id
 from bamboo.runs import run_folder
-from bamboo.runs.live import live_store
 from bamboo.runs.run_status import job_of
-from bamboo.sites import opened
 from bamboo.sites.account.ending import end_in_account, runs_in_account, runs_left
 from cli.echo import echo_result, note
 
@@ -72,7 +69,7 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     folder = exact or run_folder.find(run_folder.home(), run)
     region = _checked_region(folder, region)
     try:
-        outcome, sentence = _at_a_boundary(folder, no_wait=no_wait)
+        outcome, sentence = stop_at_a_boundary(folder, no_wait=no_wait)
     except InputError:
         if not region:
             raise
@@ -110,22 +107,6 @@ def _holds(folder: run_folder.RunFolder) -> bool:
 def _region_of(folder: run_folder.RunFolder) -> str:
     """The region of the account that it was launched into; "" for a local run."""
     return cloud.region if (cloud := job_of(folder).cloud).provider == "ec2" else ""
-
-
-def _at_a_boundary(folder: run_folder.RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:
-    """Request a live run to stop, and wait until it has. Raises InputError for a run that does not
-    live, BambooError for one that does not stop."""
-    with live_store(folder) as store:
-        ask_to_stop(store)
-        detached = opened.outlives_its_launcher(folder)
-        if detached:
-            background.keep(folder)  # it needs a launcher to end its instances
-        if no_wait:
-            return None, "asked to stop"
-        state = await_stop(store, folder.id)
-        if detached:
-            await_receipt(folder)
-        return state.outcome, state.sentence
 
 
 def _say(run: str, outcome: Outcome | None, sentence: str, *, as_json: bool) -> None:

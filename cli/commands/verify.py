@@ -7,9 +7,8 @@ import sys
 
 import click
 
-from bamboo import wiring
 from bamboo.errors import InputError, VerifyDiffers
-from bamboo.runs import final_state, lock, run_folder
+from bamboo.runs import run_folder, verifying
 from bamboo.runs.decisions import check_decisions
 from cli.echo import echo, echo_result
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
@@ -40,15 +39,13 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
         body = check_decisions(folder)
         text = decisions_text(body)
     elif samples:
-        _check_receipt(folder)
-        body = {"run": folder.id, **wiring.run_verify(folder.path, told=_tell, samples=True)}
+        body = verifying.check_samples(folder, told=_tell)
         text = samples_text(folder.id, body)
     elif segment is not None:
-        body = wiring.run_verify(folder.path, told=_tell, segment=_first_and_stop(segment))
+        body = verifying.check_segment(folder, *_first_and_stop(segment), told=_tell)
         text = segment_text(folder.id, body)
     else:
-        _check_ended(folder)
-        body = wiring.run_verify(folder.path, told=_tell)
+        body = verifying.check_bits(folder, told=_tell)
         text = verify_text(folder.id, body)
     echo_result(json.dumps(body) if as_json else text)
     if not body["equal"]:
@@ -65,34 +62,6 @@ def _first_and_stop(segment: str) -> tuple[int, int]:
             f"--steps {segment!r} is no segment; give A:B, say 40:60 for steps 40 to 59"
         )
     return int(found[1]), int(found[2])
-
-
-def _check_ended(folder: run_folder.RunFolder) -> None:
-    """Raise InputError where there is no final state to compare."""
-    if folder.final_manifest.exists():
-        return
-    _check_receipt(folder)
-    receipt = folder.read_json(folder.receipt)
-    outcome = receipt["outcome"]
-    if why := final_state.bring_late(folder, receipt):
-        raise InputError(f"run {folder.id} ended {outcome}: {why}")
-    if folder.final_manifest.exists():
-        return
-    raise InputError(
-        f"run {folder.id} ended {outcome} without a final state; only a run that ended in order "
-        "(done, stopped at a step boundary, budget) can be verified"
-    )
-
-
-def _check_receipt(folder: run_folder.RunFolder) -> None:
-    """Raise InputError where the run has not ended, as far as its folder shows."""
-    if not folder.receipt.exists():
-        lock.refuse_while_led(folder)
-        raise InputError(
-            f"run {folder.id} has no receipt and no launcher: it goes on without one, or was "
-            f"killed; `bamboo status {folder.id}` says which, and verify works once a "
-            "run has ended in order"
-        )
 
 
 def _tell(step: int, steps: int) -> None:
