@@ -46,6 +46,10 @@ LIMITS: Mapping[str, Limit] = {
     "hidden": Limit(bound=0.90, at_most=False),
     # The speed of copies over the highest that was measured on the card.
     "copies": Limit(bound=0.80, at_most=False),
+    # The plan's bytes over the allocator's peak, less 1, without its sign.
+    "formula": Limit(bound=0.03, at_most=True),
+    # Bytes that the allocator reserved over those that were allocated.
+    "reserved": Limit(bound=1.15, at_most=True),
     # Accesses that torch's CUDA sanitizer takes for a race.
     "races": Limit(bound=0, at_most=True),
     # Milliseconds from end-of-file to the lost stage's next operation, the median.

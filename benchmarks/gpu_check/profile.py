@@ -5,11 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bamboo.config.catalogue import load_gpus
-from benchmarks.gpu_check.jobs import shape
+from benchmarks.gpu_check.children import ChildFailed
+from benchmarks.gpu_check.facts import NO_CARD
+from benchmarks.gpu_check.jobs import Job, shape
 from benchmarks.gpu_check.part import Check, Group, play
 
 SHAPES = ("gpt2-medium", "bert-large", "llama-1b")
 SECONDS = 12
+STEPS = 3
+"""Of the run whose memory is measured."""
 
 
 def flops(profile: Mapping[str, Any]) -> float:
@@ -62,7 +66,30 @@ def _profile(check: Check, name: str, precision: str) -> None:
     check.board.attempt(about, work, needs_s=10.0 if check.small else 2.0 * SECONDS)
 
 
-GROUPS: dict[str, Group] = {"shapes": profiles}
+def memory(check: Check) -> None:
+    """The plan's bytes of one node beside the allocator's peak."""
+    for precision in reversed(check.precisions):
+        what = f"12x1024, {precision}"
+        job = shape("12x1024", small=check.small).on(check.device, precision)
+        one = job.within(stages=1, redundancy="off").trained(steps=STEPS)
+        name = f"{what}: the plan's bytes over the allocator's peak, off by"
+
+        def work(one: Job = one, what: str = what, name: str = name) -> None:
+            path = str(check.place.write(one, f"memory-{one.train['precision']}"))
+            (planned,) = check.place.command("plan", path)["memory"]
+            found = check.measure("memory", most_s=120.0, job=path)
+            if not check.cuda:
+                raise ChildFailed(NO_CARD)
+            check.board.add(f"{what}: peak of the allocator", found["allocated"] / 2**30, "GiB")
+            off = abs(planned["total"] / found["allocated"] - 1)
+            check.board.add(name, off, limit="formula")
+            over = found["reserved"] / found["allocated"]
+            check.board.add(f"{what}: reserved over allocated", over, limit="reserved")
+
+        check.board.attempt(name, work, needs_s=30.0, limit="formula")
+
+
+GROUPS: dict[str, Group] = {"shapes": profiles, "memory": memory}
 
 
 def run(check: Check) -> None:

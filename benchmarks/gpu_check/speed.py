@@ -13,7 +13,7 @@ STEPS = 8
 LOOP_S = 25.0
 LOAD_S, COMPILE_S = 60.0, 200.0
 """Of a loop before its first step: loading and building, and what a compiler takes beside."""
-ROUNDS = 2
+ROUNDS = {"12x1024": 2, "24x2048": 1}
 PRODUCTS = 30
 """Of 4096 x 4096, in an operation that copies are to hide behind."""
 BOUNDARY_MIB = (8, 64)
@@ -57,9 +57,9 @@ def executor(check: Check) -> None:
             what = f"{name}, {precision}: one node over a plain loop"
             job = shape(name, small=check.small).on(check.device, precision)
 
-            def work(job: Job = job, what: str = what, tag: str = f"{name}-{precision}") -> None:
-                ratios = []
-                for number in range(1 if check.small else ROUNDS):
+            def work(job: Job = job, what: str = what, name: str = name) -> None:
+                ratios, tag = [], f"{name}-{job.train['precision']}"
+                for number in range(1 if check.small else ROUNDS[name]):
                     run = run_tokens_per_s(check, one_node(job), f"run-{tag}-{number}")
                     loop = loop_tokens_per_s(
                         check, job, f"loop-{tag}-{number}", strict=True, compiled=False

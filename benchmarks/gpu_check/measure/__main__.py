@@ -17,6 +17,7 @@ WHERE = {
     "ceiling": "copies",
     "calm": "calm",
     "loop": "loops",
+    "memory": "memory",
     "race": "race",
     "room": "room",
 }
