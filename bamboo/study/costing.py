@@ -17,7 +17,7 @@ from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import Part, auxiliary_parts, auxiliary_usd_per_hour, extras_of
-from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.catalogue import Catalogue, InstanceType
 from bamboo.planner.chosen import (
     BreakEven,
     Case,
@@ -29,6 +29,7 @@ from bamboo.planner.chosen import (
     value_in_short,
 )
 from bamboo.planner.credible import OneCard, doubt_of, one_card
+from bamboo.planner.gpus import Gpu
 from bamboo.planner.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import again, options, shared_out, together
 from bamboo.planner.zones import RESTART_S
@@ -36,6 +37,7 @@ from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from bamboo.study.advised import advised, hopeless_of
 from bamboo.study.intervals import given_every, put_usd
+from bamboo.study.modelled import gpu_of
 from bamboo.study.outcomes import MarketTerms, Row, market_terms, outcomes, row_of
 from bamboo.study.pricing import Offers, TimesAsked, offers_of
 from bamboo.study.told import Bar, Told
@@ -108,11 +110,19 @@ class JobCost:
         every = self.restarts.option.plan.losses.checkpoint_every
         return terms_of_rivals({}, every=every)[CHECKPOINT_RESTART]
 
+    def kinds(self) -> tuple[InstanceType, ...]:
+        """The instance types of the rows, each once."""
+        names = dict.fromkeys(option.line.instance_type for option in self.rows)
+        return tuple(map(self.offers.catalogue.find, names))
 
-def beside(found: JobCost, option: Option) -> tuple[Part, ...]:
-    """As `beside_option`, for an option that was found."""
-    offer = next(one for one in found.offers.offers if one.name == option.line.instance_type)
-    return beside_option(found.job, offer, option, found.offers.catalogue)
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs of the rows, each once. Raises InputError for one that is not in the table."""
+        return tuple({gpu.name: gpu for gpu in map(gpu_of, self.kinds())}.values())
+
+    def beside(self, option: Option) -> tuple[Part, ...]:
+        """The overheads of an option that was found, as `beside_option` has them."""
+        offer = next(one for one in self.offers.offers if one.name == option.line.instance_type)
+        return beside_option(self.job, offer, option, self.offers.catalogue)
 
 
 def beside_option(

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bamboo.config.catalogue import load_catalogue
+from bamboo.config.catalogue import load_catalogue, load_gpus
 from bamboo.config.policy import policy_of
 from bamboo.config.resolve import batch_shape, nodes_at_begin, nodes_of
 from bamboo.config.tree import JobConfig
+from bamboo.core import keep
 from bamboo.core.policy import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
@@ -28,6 +29,7 @@ from bamboo.sites.account.instances import chooses_among_pools, run_settings, sh
 from bamboo.sites.bought import markets_of, speeds_of
 from bamboo.study.hazards import rate_of
 from bamboo.study.intervals import Kept, given_every, kept_by, put_usd, with_interval
+from bamboo.study.scaler_terms import rule_of
 from bamboo.study.settling import grid_of, settle
 from bamboo.study.strategies import Given
 from bamboo.study.workload import (
@@ -128,6 +130,25 @@ class Planned:
             times.calm_s(grid, equal_shares(leaves, grid.pipelines))
             for grid in {*grids, self.plan.grid, self.plan.largest}
         )
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many nodes an autoscaled run may have, standbys included."""
+        return rule_of(self.job, self.policy).sizes
+
+    def fits_notice(self) -> bool:
+        """Whether a notice is long enough to store a stage's state: `core.emergency` does that
+        where no node stays that holds it."""
+        return keep.fits_notice(self.policy, self.plan.cut)
+
+    def largest_stage_bytes(self) -> int:
+        """Bytes that a notice must be long enough to store."""
+        return keep.largest_stage(self.policy, self.plan.cut)
+
+    def gpu_times(self) -> str:
+        """How the times of a GPU were modelled, as a sentence; "" where they were measured here."""
+        if self.modelled is None:
+            return ""
+        return load_gpus().find(self.modelled.gpu).times(self.job.train.precision)
 
     def kept(self) -> Kept | None:
         """Its checkpoints; None where the time of a step is unknown."""

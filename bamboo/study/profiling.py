@@ -25,7 +25,7 @@ from bamboo.config.resolve import batch_shape, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import LONGEST, read_own
-from bamboo.planner.gpus import Gpu
+from bamboo.planner.gpus import Gpu, GpuTable
 from bamboo.planner.profiled import SCHEMA_VERSION, Profile
 from bamboo.planner.shaped import gpt_profile
 from bamboo.runs.run_folder import home
@@ -73,6 +73,11 @@ class Found:
     path: Path
     gpu: Gpu | None
     notes: tuple[str, ...]
+
+    @property
+    def table(self) -> GpuTable:
+        """The published figures that a modelled profile goes by."""
+        return load_gpus()
 
 
 def profile_job(

@@ -64,6 +64,11 @@ class Simulated:
     source: str
     """The market in words."""
 
+    @property
+    def on_demand(self) -> bool:
+        """Whether none of its instances is on spot."""
+        return on_demand(self.job)
+
 
 def prepare(
     path: Path | None,

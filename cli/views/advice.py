@@ -7,21 +7,15 @@ Rule: sentences on figures that are known already, each with its source.
 from bamboo.planner.option import Option
 from bamboo.quantities import number, usd
 from bamboo.study.costing import JobCost
-from bamboo.study.modelled import gpu_of
 
 
 def advice(found: JobCost) -> list[str]:
     """Warnings about the options that are shown, as sentences."""
-    kinds = [
-        found.offers.catalogue.find(name)
-        for name in dict.fromkeys(option.line.instance_type for option in found.rows)
-    ]
-    notes = [kind.idle_gpus for kind in kinds if kind.idle_gpus]
+    notes = [kind.idle_gpus for kind in found.kinds() if kind.idle_gpus]
     notes += _alone(found)
     if found.offers.modelled:
-        gpus = {gpu.name: gpu for gpu in map(gpu_of, kinds)}
         precision = found.job.train.precision
-        notes += [gpu.times(precision) for gpu in gpus.values()]
+        notes += [gpu.times(precision) for gpu in found.gpus()]
         notes += _best_known(found)
     return notes
 

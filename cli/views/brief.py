@@ -18,7 +18,7 @@ from bamboo.quantities import count, duration, rate, usd
 from bamboo.study.planning import Planned
 from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
-from cli.views.plan import fits_notice, instances_by_market, notice_words
+from cli.views.plan import instances_by_market, notice_words
 
 WIDTH = 80
 PLAN_LINES = 12
@@ -55,13 +55,13 @@ def plan_lines(
     warnings = [*_too_large(planned), *planned.price_warnings()]
     warnings += [] if local else _short_quotas(planned)
     notice = notice_words(planned)
-    if not fits_notice(planned):
+    if not planned.fits_notice():
         warnings.insert(0, notice)
     room, notes = PLAN_LINES - len(rows) - 2, list[str]()
     while warnings and len(folded := _folded("note", warnings[0], most=3)) + len(notes) <= room:
         notes += folded
         del warnings[0]
-    if len(notes) < room and (fits_notice(planned) or notice in warnings):
+    if len(notes) < room and (planned.fits_notice() or notice in warnings):
         rows.append(("notices", notice))
         warnings = [words for words in warnings if words != notice]
     left = f"; {count(len(warnings), 'more note')}" if warnings else ""

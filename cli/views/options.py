@@ -13,7 +13,7 @@ from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
 from bamboo.quantities import count, duration, number, rate, usd
 from bamboo.sim.ways import CHECKPOINT_RESTART
-from bamboo.study.costing import JobCost, beside
+from bamboo.study.costing import JobCost
 from bamboo.study.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_lines
@@ -185,7 +185,7 @@ def _verdict(found: JobCost) -> list[str]:
             "with checkpoints only comes nearer to it with a smaller checkpoint.every_steps and a "
             "longer cluster.patience_s"
         )
-    lines += auxiliary_lines(beside(found, first.option))
+    lines += auxiliary_lines(found.beside(first.option))
     return [*lines, *_tokens(found, first)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import ON_DEMAND, Option
-from bamboo.study.costing import JobCost, beside
+from bamboo.study.costing import JobCost
 from cli.printable import printable
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_body
@@ -75,7 +75,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
         "notes": advice(found),
         "bought": None if first is None else bought(found, first),
         "quota": None if first is None else _quota_body(found, first.option),
-        "beside": None if first is None else auxiliary_body(beside(found, first.option)),
+        "beside": None if first is None else auxiliary_body(found.beside(first.option)),
         "break_even_per_node_hour": found.break_even.per_node_hour,
         "break_even": found.break_even.says,
         "redundancy": [

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
-from bamboo.config.catalogue import load_gpus
 from bamboo.config.notice import notice_s
-from bamboo.core import keep
 from bamboo.core.phrases import size
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
@@ -15,7 +13,6 @@ from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.planner.zones import RESTART_S, USD_PER_GB, Spread, cheapest
 from bamboo.quantities import count, duration, rate, usd
 from bamboo.study.planning import Planned
-from bamboo.study.scaler_terms import rule_of
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from cli.views.columns import columns, paragraph
@@ -93,23 +90,12 @@ def layers_text(layers: range) -> str:
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
 
 
-def sizes_of(planned: Planned) -> tuple[int, ...]:
-    """How many nodes an autoscaled run may have, standbys included."""
-    return rule_of(planned.job, planned.policy).sizes
-
-
-def fits_notice(planned: Planned) -> bool:
-    """Whether a notice is long enough to store a stage's state: `core.emergency` does that where no
-    node stays that holds it."""
-    return keep.fits_notice(planned.policy, planned.plan.cut)
-
-
 def notice_words(planned: Planned) -> str:
     """What a notice suffices for: `a notice of 120 s keeps all: 5.0 MiB a stage at 0.6 GB/s`."""
-    stage = size(keep.largest_stage(planned.policy, planned.plan.cut))
+    stage = size(planned.largest_stage_bytes())
     what = f"{stage} a stage at {planned.policy.store_bytes_per_s / 1e9:.2g} GB/s"
     notice = f"a notice of {notice_s(planned.job):g} s"
-    if fits_notice(planned):
+    if planned.fits_notice():
         return f"{notice} keeps all: {what}"
     return f"{notice} does not fit {what}: what no node keeps is lost"
 
@@ -120,7 +106,7 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
     kind, notes = planned.plan.instance_type, []
     has = f"a {kind.gpu}, which has {kind.gpu_memory_text}"
     if planned.job.autoscale.enabled:
-        sizes = ", ".join(map(str, sizes_of(planned)))
+        sizes = ", ".join(map(str, planned.sizes()))
         notes.append(f"autoscale chooses among {sizes} nodes: each of these sizes fits {has}.")
     if planned.job.budget.free_first_hour:
         notes.append(
@@ -129,9 +115,8 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
         )
     if planned.modelled is not None and planned.modelled.why:
         notes.append(planned.modelled.why)
-    if planned.modelled is not None:
-        gpu = load_gpus().find(planned.modelled.gpu)
-        notes.append(gpu.times(planned.job.train.precision))
+    if times := planned.gpu_times():
+        notes.append(times)
     if planned.too_large:
         grids = ", ".join(
             f"{grid.pipelines} x {grid.stages} ({size(need)})" for grid, need in planned.too_large
@@ -309,7 +294,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "semantic_hash": planned.strategy.semantics.hash(),
         "data": dict(planned.data),
         "notes": [*plan.notes, *size_notes(planned)],
-        "autoscale": {"sizes": list(sizes_of(planned))} if planned.job.autoscale.enabled else None,
+        "autoscale": {"sizes": list(planned.sizes())} if planned.job.autoscale.enabled else None,
         "losses": plan.rate.body() if on_spot(planned) else None,
         "spread": plan.spread,
         "spreads": [_spread_body(spread) for spread in plan.spreads],

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from bamboo.config.catalogue import load_gpus
 from bamboo.core.phrases import size
 from bamboo.planner.memory import STASHED_STEPS
 from bamboo.planner.profiled import STATE_COPIES, Profile, alike
@@ -146,7 +145,7 @@ def _notes(found: Found) -> list[str]:
             "the same functions for inputs of the same shape"
         )
     if found.gpu is not None:
-        gpu, table = found.gpu, load_gpus()
+        gpu, table = found.gpu, found.table
         share = table.share(found.precision)
         notes.append(
             f"{gpu.doubt or 'modelled'}: {gpu.arithmetic(found.precision)}. "

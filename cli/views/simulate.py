@@ -15,7 +15,7 @@ from bamboo.sim.report import spread
 from bamboo.sim.run import Figures
 from bamboo.sim.ways import OURS, terms_of_rivals
 from bamboo.study.planning import Planned
-from bamboo.study.simulating import HOUR_S, Simulated, on_demand
+from bamboo.study.simulating import HOUR_S, Simulated
 from cli.views.columns import columns, paragraph
 from cli.views.plan import on_spot
 
@@ -67,7 +67,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
         "dollars": "modelled",
         "instance_type": simulated.planned.plan.instance_type.name,
         "cloud_market": simulated.job.cloud.market,
-        "spot_prices": None if on_demand(simulated.job) else asked.prices.source,
+        "spot_prices": None if simulated.on_demand else asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
         "price_warnings": list(simulated.planned.price_warnings()),
         "planned_for": planned.plan.rate.body() if on_spot(planned) else None,
@@ -139,7 +139,7 @@ def _terms(simulated: Simulated, price: float) -> list[str]:
     asked, kind = simulated.asked, simulated.planned.plan.instance_type.name
     full = usd(asked.on_demand_usd_per_hour)
     catalogue = simulated.planned.catalogue
-    bought = on_demand(simulated.job)
+    bought = simulated.on_demand
     dated = paragraph(f"catalogue: {catalogue.sources([kind], spot=not bought)}")
     for said in simulated.planned.price_warnings():
         dated += paragraph(said)
