@@ -131,6 +131,31 @@ def test_all_where_each_stage_has_its_own_redundancy(case: Case) -> None:
     survives(job(case.kill, redundancy=case.mode), case)
 
 
+# ---------------------------------------------------------------- other devices and numbers
+
+
+@pytest.mark.parametrize("case", sample(MATRIX, 4), ids=name)
+def test_a_sample_on_a_device_that_is_done_later(case: Case) -> None:
+    survives(job(case.kill, redundancy=case.mode, device="lagging"), case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", [*MATRIX, *FULL_MODE, *OWN_MODES], ids=name)
+def test_all_on_a_device_that_is_done_later(case: Case) -> None:
+    survives(job(case.kill, redundancy=case.mode, device="lagging"), case)
+
+
+@pytest.mark.parametrize("case", sample(MATRIX, 2), ids=name)
+def test_a_sample_in_bf16(case: Case) -> None:
+    survives(job(case.kill, redundancy=case.mode, precision="bf16"), case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", sample(MATRIX, 15), ids=name)
+def test_more_in_bf16(case: Case) -> None:
+    survives(job(case.kill, redundancy=case.mode, precision="bf16", device="lagging"), case)
+
+
 # ---------------------------------------------------------------- the first and the last step
 
 ENDS = [
