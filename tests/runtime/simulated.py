@@ -6,6 +6,7 @@ a random end of what the dead had sent and said, which is what SIGKILL does. So 
 processes meet once in a thousand runs are met every time, and any of them can be repeated.
 """
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.device.devices import device_of
+from bamboo.runtime.device.lagging import Lagging
 from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.trainer import Trainer
 from bamboo.runtime.state.decision import Decided
@@ -113,6 +115,9 @@ def _with_a_device(builder: SlotBuilder) -> SlotBuilder:
     """The builder of one node: builders are shared here, and each node has a device of its own."""
     own = copy(builder)
     own.device = device_of(builder.job.cluster, builder.strategy.placement.cut)
+    if isinstance(own.device, Lagging):
+        asked = itertools.count()
+        own.device = Lagging(clock=lambda: float(next(asked)), most_delay_s=6.0)
     return own
 
 

@@ -62,6 +62,7 @@ def drawn_job(draw: random.Random) -> JobConfig:
         tied=draw.random() < 0.3,
         redundancy=draw.choice(MODES),
         check_replicas=draw.random() < 0.3,
+        device=draw.choice(("cpu", "lagging")),
     )
 
 

@@ -130,6 +130,15 @@ class Cuda(_Counters):
     def lay_out(self, cut: Sequence[int]) -> None:
         """Does nothing: no duration here depends on the cut."""
 
+    def memory(self) -> dict[str, int]:
+        """Bytes now and at most so far: of tensors, and of what torch keeps for tensors."""
+        return {
+            "allocated": torch.cuda.memory_allocated(self.place),
+            "peak_allocated": torch.cuda.max_memory_allocated(self.place),
+            "reserved": torch.cuda.memory_reserved(self.place),
+            "peak_reserved": torch.cuda.max_memory_reserved(self.place),
+        }
+
     # ------------------------------------------------------------------ copies
 
     def fetch(self, tensors: Sequence[Tensor]) -> Staged:

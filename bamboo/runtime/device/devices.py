@@ -66,6 +66,10 @@ class Device(Protocol):
     def lay_out(self, cut: Sequence[int]) -> None:
         """Set the stages: from now on stage p has the layers cut[p] to cut[p + 1]."""
 
+    def memory(self) -> dict[str, int]:
+        """Bytes of the device's own memory as its allocator counts them, by name; {} on the
+        host."""
+
 
 class _Synchronous:
     """The part of a device that has no queue: all is done when a call returns, on the host."""
@@ -91,6 +95,10 @@ class _Synchronous:
 
     def woken_by(self, wake: Callable[[], None]) -> None:
         """Nobody ever waits."""
+
+    def memory(self) -> dict[str, int]:
+        """Nothing."""
+        return {}
 
 
 @dataclass(kw_only=True)

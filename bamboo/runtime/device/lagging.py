@@ -29,13 +29,13 @@ MOST_DELAY_S = 2e-3
 class _Copy:
     """A copy that is made when it is found to be due."""
 
-    def __init__(self, sources: Sequence[Tensor], due_s: float) -> None:
+    def __init__(self, sources: Sequence[Tensor], due_s: float, clock: Callable[[], float]) -> None:
         self.tensors = tuple(_unwritten(source) for source in sources)
-        self._sources, self._due_s = tuple(sources), due_s
+        self._sources, self._due_s, self._clock = tuple(sources), due_s, clock
 
     def ready(self) -> bool:
         """Make the copy, if it is due; whether it is made."""
-        if self._sources and time.perf_counter() >= self._due_s:
+        if self._sources and self._clock() >= self._due_s:
             self.finish()
         return not self._sources
 
@@ -48,9 +48,11 @@ class _Copy:
 
 @dataclass(kw_only=True)
 class Lagging:
-    """See the top of the file; `seed` draws the delays."""
+    """See the top of the file; `seed` draws the delays, by a clock that a test may turn itself."""
 
     seed: int = 0
+    clock: Callable[[], float] = time.perf_counter
+    most_delay_s: float = MOST_DELAY_S
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
     meanwhile: Callable[[float], bool] | None = None
@@ -67,21 +69,24 @@ class Lagging:
     def woken_by(self, wake: Callable[[], None]) -> None:
         """Start the thread that waits for what is due."""
         self._wake = wake
-        threading.Thread(target=self._watch, name="device", daemon=True).start()
+        if self.clock is time.perf_counter:
+            threading.Thread(target=self._watch, name="device", daemon=True).start()
 
     def _watch(self) -> None:
         while True:
             time.sleep(max(0.0, self._dues_s.get() - time.perf_counter()))
             self._wake()
 
-    def _due_after(self, before_s: float) -> float:
-        due_s = max(before_s, time.perf_counter()) + self._draw.uniform(0.0, MOST_DELAY_S)
+    def _last_due_s(self) -> float:
+        """When what is issued now is done: after all operations before it."""
+        before_s = self._ends_s[-1] if self._ends_s else 0.0
+        due_s = max(before_s, self.clock()) + self._draw.uniform(0.0, self.most_delay_s)
         self._dues_s.put(due_s)
         return due_s
 
     def accepts(self, kind: str) -> bool:
         """As a GPU's queue."""
-        while self._ends_s and self._ends_s[0] <= time.perf_counter():
+        while self._ends_s and self._ends_s[0] <= self.clock():
             self._ends_s.popleft()
         if kind in QUEUED and kind not in REDUNDANT:
             return len(self._ends_s) < AHEAD
@@ -96,7 +101,7 @@ class Lagging:
         out = work()
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - begin_s
         if kind in QUEUED:
-            self._ends_s.append(self._due_after(self._ends_s[-1] if self._ends_s else 0.0))
+            self._ends_s.append(self._last_due_s())
         return out
 
     def settle(self) -> None:
@@ -108,7 +113,7 @@ class Lagging:
 
     def fetch(self, tensors: Sequence[Tensor]) -> Staged:
         """A copy that is made later, behind the operations that were issued."""
-        copy = _Copy(tensors, self._due_after(self._ends_s[-1] if self._ends_s else 0.0))
+        copy = _Copy(tensors, self._last_due_s(), self.clock)
         self._copies = [other for other in self._copies if not other.ready()]
         self._copies.append(copy)
         return copy
@@ -118,6 +123,10 @@ class Lagging:
         if isinstance(after, _Copy):
             after.finish()
         return tuple(tensor.clone() for tensor in tensors)
+
+    def memory(self) -> dict[str, int]:
+        """Nothing: its tensors lie on the host."""
+        return {}
 
     def lay_out(self, cut: Sequence[int]) -> None:
         """Does nothing: no duration here depends on the cut."""

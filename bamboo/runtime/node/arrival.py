@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import check_digest, load_data
 from bamboo.errors import InputError, StoreUnavailable
-from bamboo.models import build_model
+from bamboo.models import build_layer, build_model, run_back, run_layers
+from bamboo.models.build import USER_ERRORS
 from bamboo.planner.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.device.devices import device_of
@@ -104,6 +107,30 @@ def load_builder(
         initial=initial,
         device=device_of(job.cluster, strategy.placement.cut, speed),
     )
+
+
+def warm_up(builder: SlotBuilder) -> None:
+    """Have a GPU load its context and the kernels of every kind of layer, before anybody waits for
+    this node: run one layer of each, forward and backward, on the first microbatch. Nothing stays.
+    A layer that fails fails in the step too, where its fault is reported."""
+    place, spec = builder.device.place, builder.spec
+    if place.type == "cpu":
+        return
+    train, known = builder.job.train, set()
+    (x,) = builder.device.put((builder.dataset.microbatch(0, 0)[0],))
+    for index, factory in enumerate(spec.factories):
+        if id(factory) in known:
+            continue  # its output has the shape of its input, or what follows is not warmed up
+        known.add(id(factory))
+        layer = build_layer(spec, index, train.seed).to(place)
+        at = {"seed": train.seed, "step": 0, "microbatch": 0}
+        try:
+            y = run_layers([(index, layer)], x, precision=train.precision, **at)
+            run_back(y, torch.zeros_like(y))
+        except USER_ERRORS:
+            break
+        x = y.detach()
+    builder.device.settle()
 
 
 def needed_bytes(builder: SlotBuilder) -> int:

@@ -1,6 +1,7 @@
 """Describes a fault: what it is, and whether it is this node's alone.
 
-Rule: what the machine lacks (room, memory, files, threads, an address) another machine may have.
+Rule: what the machine lacks (room, memory, files, threads, an address, a sound GPU) another machine
+may have.
 Everything else, such as a user's layer that raises or data that differ between nodes, would happen
 to the same work on any node. Pure.
 """
@@ -20,8 +21,9 @@ _OF_THE_MACHINE = frozenset(
         *(errno.EADDRINUSE, errno.EADDRNOTAVAIL),
     }
 )
-_WORDS = ("can't allocate memory", "not enough memory", "can't start new thread")
-"""Texts of a RuntimeError: torch and the interpreter have no class of their own for these."""
+_WORDS = ("can't allocate memory", "not enough memory", "can't start new thread", "CUDA error")
+"""Texts of a RuntimeError: torch and the interpreter have no class of their own for these, and
+torch's class for errors of a GPU is younger than the oldest torch that we take."""
 
 
 def scope_of(error: BaseException) -> FaultScope:

@@ -124,6 +124,7 @@ class Records:
                 "peak_stash_bytes": mailbox.peak_stash_bytes,
                 "sent_bytes": dict(mailbox.sent_bytes),
                 "peak_tensor_bytes": peak_tensor_bytes(executor, mailbox),
+                "device_bytes": device.memory(),
                 "overruns": device.overruns,
                 "busy_s": dict(device.busy_s),
             }

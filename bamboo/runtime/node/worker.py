@@ -49,6 +49,7 @@ from bamboo.runtime.node.arrival import (
     objects_of,
     speed_of,
     text_of,
+    warm_up,
     write_aside_in,
 )
 from bamboo.runtime.node.control import (
@@ -207,6 +208,7 @@ class _Worker:
         speed = speed_of(job, self._config["zone"])
         builder = load_builder(job, strategy, self._text, run_dir=self._run_dir, speed=speed)
         touch(needed_bytes(builder))
+        warm_up(builder)
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
         follower = Follower(self._driver)
