@@ -14,7 +14,7 @@ JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
 CASES ?= 10000
 PART ?= facts
-UNITS := $(addprefix tests/,core coord schedule planner topology config telemetry data models tidy)
+UNITS := $(addprefix tests/,core coord schedule planner topology config telemetry data models billing tidy)
 BIN := .venv/bin
 # A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=

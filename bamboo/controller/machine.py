@@ -4,20 +4,16 @@ Rule: what would be missing is refused in one line, with the value, the need and
 that this process may raise itself is raised. None of this concerns an instance of an account.
 """
 
-import os
 import tempfile
 from pathlib import Path
 
 from bamboo.checkpoint.initial import INIT_FOLDER
-from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.workload import STATE_FLOATS
 from bamboo.runs.disk_space import refuse_without_room
+from bamboo.sites import here
 from bamboo.study.planning import Planned
-from cloud.local import limits
-from cloud.local.limits import Need
-from cloud.local.reach import loopback_trouble
 
 
 def refuse_unfit(job: JobConfig, home: Path) -> None:
@@ -27,7 +23,7 @@ def refuse_unfit(job: JobConfig, home: Path) -> None:
     if job.cloud.provider != "local":
         return
     refuse_without_room(Path(tempfile.gettempdir()), variable="TMPDIR")
-    if wrong := limits.wrong_with(need_of(job)) or loopback_trouble():
+    if wrong := here.wrong_with(here.need_of(job)) or here.unreachable():
         raise InputError(wrong)
 
 
@@ -42,23 +38,13 @@ def refuse_too_small(planned: Planned, home: Path) -> None:
         for stage in range(placement.grid.stages)
     ]
     node_bytes = max((stage.total for stage in plan.memory), default=0)
-    if wrong := limits.wrong_with(need_of(job, node_bytes=node_bytes, file_bytes=max(written))):
+    need = here.need_of(job, node_bytes=node_bytes, file_bytes=max(written))
+    if wrong := here.wrong_with(need):
         raise InputError(wrong)
     state = sum(written)
     begun_with = job.weights and not (home / INIT_FOLDER).exists()
     weights = state // STATE_FLOATS if begun_with else 0
     refuse_without_room(home, need_bytes=(1 + _checkpoints_here(job)) * state + weights)
-
-
-def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need:
-    """What a run of this job needs of this system."""
-    return limits.need_of(
-        nodes=nodes_of(job) or job.cluster.stages,
-        threads=job.cluster.threads,
-        cores=len(os.sched_getaffinity(0)),
-        node_bytes=node_bytes,
-        file_bytes=file_bytes,
-    )
 
 
 def _checkpoints_here(job: JobConfig) -> int:

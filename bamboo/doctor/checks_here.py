@@ -14,14 +14,12 @@ from pathlib import Path
 
 from bamboo import wiring
 from bamboo.config.tree import JobConfig
-from bamboo.controller.machine import need_of
 from bamboo.core.phrases import size
 from bamboo.disk import ROOM_BYTES, free_bytes
 from bamboo.doctor.checks import Check, Finding, Result
 from bamboo.runs import run_folder
 from bamboo.runs.disk_space import unwritable
-from cloud.local import limits
-from cloud.local.reach import loopback_trouble
+from bamboo.sites import here
 
 LEAST_BYTES = 5 << 30
 """Room for final states, checkpoints and logs of a run or two."""
@@ -94,15 +92,15 @@ def gpu_finding(program: str = "nvidia-smi") -> Finding:
 
 def loopback_finding() -> Finding:
     """Whether the processes of a run on this machine reach each other."""
-    if trouble := loopback_trouble():
+    if trouble := here.unreachable():
         return Finding(result=Result.FAULT, sentence=trouble)
     return Finding(result=Result.GOOD, sentence="127.0.0.1 answers; no other network is needed")
 
 
 def limits_finding(job: JobConfig | None) -> Finding:
     """Whether the system grants the processes of a run here what they need."""
-    need = need_of(job or JobConfig())
-    if wrong := limits.wrong_with(need):
+    need = here.need_of(job or JobConfig())
+    if wrong := here.wrong_with(need):
         return Finding(result=Result.FAULT, sentence=wrong)
     return Finding(
         result=Result.GOOD,

@@ -14,6 +14,7 @@ from bamboo.doctor.checks import Result
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.runs import disk_space
+from bamboo.sites import here
 from bamboo.study.planning import Planned, plan_job
 from bamboo.study.played_trace import TraceAsked
 from cloud.local import limits
@@ -26,8 +27,7 @@ SAID = "127.0.0.1 cannot be reached"
 
 @pytest.fixture
 def no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (machine, checks_here):
-        monkeypatch.setattr(module, "loopback_trouble", lambda: SAID)
+    monkeypatch.setattr(here, "unreachable", lambda: SAID)
 
 
 def test_a_launch_without_a_loopback_interface_looks_at_nothing_else(
