@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.gpu_check import bits, card, facts, kills, profile, speed
 from benchmarks.gpu_check.board import Board
 from benchmarks.gpu_check.children import ROOT, ChildFailed, Deadline
+from benchmarks.gpu_check.figures import table
 from benchmarks.gpu_check.part import Check, Group
 from benchmarks.gpu_check.runs import Place
 
@@ -44,9 +45,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds of each part")
     parser.add_argument("--out", type=Path, help="the file of results; by default one of the card")
+    parser.add_argument("--show", type=Path, help="print a file of results, and measure nothing")
     parser.add_argument("--keep", type=Path, help="a folder in which jobs and runs stay")
     parser.add_argument("--commit", default="", help="what is checked, where there is no git")
     return parser
+
+
+def _show(file: Path) -> int:
+    try:
+        lines = table(file.read_text())
+    except (OSError, ValueError, KeyError) as error:
+        print(f"error: {file}: {error}; name a file of results", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return 0
 
 
 @contextlib.contextmanager
@@ -73,6 +85,8 @@ def main(given: list[str]) -> int:
     turns = tuple(filter(None, asked.turns.split(",")))
     if not turns or not set(turns) <= {"1", "2", "3", "4"}:
         parser.error(f"--turns {asked.turns!r}: give some of 1,2,3,4")
+    if asked.show is not None:
+        return _show(asked.show)
     if asked.limit_s <= TO_END_S:
         parser.error(f"--limit-s {asked.limit_s:g}: give more than {TO_END_S:g}")
     deadline = Deadline.after(asked.limit_s - TO_END_S)

@@ -125,6 +125,31 @@ def merged(text: str, figure: Figure, facts: Mapping[str, Any]) -> str:
     return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
 
 
+def table(text: str) -> list[str]:
+    """The lines of a file of results, by part, each with its date and commit. Raises ValueError for
+    a text that is no such file."""
+    body = json.loads(text)
+    if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"schema {SCHEMA_VERSION} is expected")
+    limits = {limit.text(): name for name, limit in LIMITS.items()}
+    lines, last = [], ""
+    for key, kept in sorted(body["figures"].items(), key=lambda item: item[0].partition("/")[0]):
+        part, _, name = key.partition("/")
+        if part != last:
+            lines.append(f"== {part}")
+        last = part
+        figure = Figure(
+            part=part,
+            name=name,
+            value=kept["value"],
+            unit=kept["unit"],
+            limit=limits.get(kept["limit"], ""),
+            why_not=kept.get("not_run", ""),
+        )
+        lines.append(f"{figure.line()}  ({kept['date']}, {kept['commit'] or 'commit unknown'})")
+    return lines
+
+
 def with_record(text: str, kind: str, name: str, record: Mapping[str, Any]) -> str:
     """A file of results with a record (a digest, a profile) in it, in place of an older one of its
     name. The file has a figure already."""

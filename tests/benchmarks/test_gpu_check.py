@@ -17,7 +17,15 @@ from benchmarks.gpu_check import card, children, figures, jobs, kills, profile, 
 from benchmarks.gpu_check.bits import differing
 from benchmarks.gpu_check.board import Board
 from benchmarks.gpu_check.children import ChildFailed, Deadline, environment, run
-from benchmarks.gpu_check.figures import LIMITS, Figure, cards_with, merged, records_of, with_record
+from benchmarks.gpu_check.figures import (
+    LIMITS,
+    Figure,
+    cards_with,
+    merged,
+    records_of,
+    table,
+    with_record,
+)
 from tests.support import wait_until
 
 FACTS = {"date": "2026-11-27", "commit": "abc1234", "device": "cuda", "uuid": "GPU-1"}
@@ -98,6 +106,19 @@ def test_differing_losses_and_tensors_are_counted() -> None:
     assert differing(one, {"losses": ["a"], "tensors": {"x": "1", "y": "3", "z": "4"}}) == 3
 
 
+def test_a_file_of_results_is_shown_as_it_was_printed() -> None:
+    text = merged("", figure(0.5, "executor"), FACTS)
+    other = Figure(part="facts", name="another", why_not="no time")
+    lines = table(merged(text, other, {**FACTS, "commit": ""}))
+    assert lines[0] == "== bits"
+    assert "0.5" in lines[1]
+    assert lines[1].endswith(">= 0.98  NOT REACHED  (2026-11-27, abc1234)")
+    assert lines[2] == "== facts"
+    assert lines[3].endswith("NOT RUN: no time  (2026-11-27, commit unknown)")
+    with pytest.raises(ValueError, match="schema"):
+        table("{}")
+
+
 def test_records_are_of_the_same_card_and_commit() -> None:
     text = merged("", figure(1.0), FACTS)
     for name, facts in (("a", {}), ("b", {"commit": "fff0000"}), ("c", {"uuid": "GPU-2"})):
@@ -174,6 +195,28 @@ def test_it_runs_with_the_cpu_in_the_place_of_the_card(tmp_path: Path) -> None:
     assert found["small facts/first attention"]["value"] > 0
     assert {one["device"] for one in found.values()} == {"cpu"}
     assert all(name.split("/", 1)[1] in done.stdout for name in found)
+
+
+@pytest.mark.full
+@pytest.mark.e2e
+@pytest.mark.timeout(400)
+def test_all_of_a_part_is_reached_on_a_cpu(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = ["--part", "bits", "--device", "cpu", "--small", "--limit-s", "350", "--out", out]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_check", *words],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    found = json.loads(out.read_text())["figures"]
+    left_out = {name: one["not_run"] for name, one in found.items() if one["value"] is None}
+    assert set(left_out.values()) == {"there is no card"}, left_out
+    verified = [one["reached"] for name, one in found.items() if name.endswith("verify")]
+    assert verified == [True, True]
 
 
 def test_each_limit_that_is_named_is_in_the_table() -> None:
