@@ -19,7 +19,7 @@ from bamboo.core.state import State
 from bamboo.errors import UnreadableRecord
 from bamboo.topology.strategy import canonical_json
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Effect)}

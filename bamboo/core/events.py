@@ -4,9 +4,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from bamboo.core.state import Holding, Norm, Outcome
+from bamboo.core.state import Fact, Holding, Norm, Outcome
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.slots import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attested:
+    """A worker says what its machine computes with. It does so before it joins, so it may be
+    refused before it trains."""
+
+    node: NodeId
+    instance: InstanceId
+    zone: ZoneId
+    numerics: tuple[Fact, ...]
+    """In the order of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +362,8 @@ class StoreRefilled:
 
 
 Event: TypeAlias = (
-    NodeJoined
+    Attested
+    | NodeJoined
     | PeerLost
     | NoticeReceived
     | RebalanceAdvised

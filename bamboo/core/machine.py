@@ -31,6 +31,7 @@ from bamboo.core.ending import (
     request_stop,
 )
 from bamboo.core.events import (
+    Attested,
     BoundaryReady,
     CaughtUp,
     CheckpointDamaged,
@@ -65,6 +66,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose, take_back_drains
 from bamboo.core.faults import fail_node, fail_run
+from bamboo.core.numerics import attest
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
 from bamboo.core.prefetch import note_prepared
@@ -122,6 +124,8 @@ def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Tran
     if state.reconfiguration is not None and isinstance(event, _OF_A_LAYOUT):
         return stale(state, "everything is being laid out anew")
     match event:
+        case Attested():
+            return attest(state, event, now_s=now_s, policy=policy)
         case NodeJoined():
             return _join(state, event, policy)
         case PeerLost():

@@ -23,8 +23,10 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 
 __all__ = [
+    "Attestation",
     "Checkpoint",
     "Emergency",
+    "Fact",
     "Failover",
     "Faults",
     "Feed",
@@ -146,6 +148,24 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A fact of a machine that decides bits, such as `torch` and `2.13.0+cpu`."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """What a run computes with: the facts of the first worker that said them; see `numerics`."""
+
+    node: NodeId
+    """That worker, perhaps of an earlier part of the run."""
+    numerics: tuple[Fact, ...]
+    """In the order of their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """Nodes that failed by themselves, one after the other; see `faults`."""
 
@@ -200,6 +220,8 @@ class State:
     retiring: NodeId | None = None
     """A slow member whose place a standby takes at present."""
     faults: Faults | None = None
+    attested: Attestation | None = None
+    """None until the first worker has attested."""
     relieved: tuple[Slot, ...] = ()
     """The slots whose owner was replaced for being slow, until a measurement finds the new owner
     fine."""
@@ -288,10 +310,16 @@ _NAMES = frozenset(field.name for field in fields(State))
 
 
 def initial_state(
-    *, run: RunId, grid: Grid, redundancy: str, checkpoints: tuple[Checkpoint, ...] = ()
+    *,
+    run: RunId,
+    grid: Grid,
+    redundancy: str,
+    checkpoints: tuple[Checkpoint, ...] = (),
+    attested: Attestation | None = None,
 ) -> State:
     """Make the state that the launcher stores before any node exists: version 0, forming. With
-    `checkpoints`, training goes on from the newest of them."""
+    `checkpoints`, training goes on from the newest of them. `attested`: of an earlier part of the
+    run, whose bits this one continues."""
     return State(
         run=run,
         version=0,
@@ -300,5 +328,6 @@ def initial_state(
         grid=grid,
         redundancy=redundancy,
         checkpoints=checkpoints,
+        attested=attested,
         sentence=f"waiting for {grid.size} nodes",
     )

@@ -27,8 +27,10 @@ from bamboo.core.effects import Drain, Effect, Start
 from bamboo.core.events import Event, FaultScope, NodeJoined, NoticeReceived, Pace, PeerLost, Speed
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
+    Attestation,
     Checkpoint,
     Emergency,
+    Fact,
     Failover,
     Faults,
     Feed,
@@ -77,6 +79,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     ).map(tuple),
     tuple[Speed, ...]: st.lists(st.builds(Speed, speed=finite), max_size=2).map(tuple),
     tuple[Pace, ...]: st.lists(st.builds(Pace, microbatch_s=finite), max_size=2).map(tuple),
+    tuple[Fact, ...]: st.lists(st.builds(Fact, name=names, value=names), max_size=2).map(tuple),
     tuple[Norm, ...]: st.lists(st.builds(Norm, step=counts, total_square=finite), max_size=2).map(
         tuple
     ),
@@ -172,10 +175,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":11}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":12}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":11}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":12}'
     )
 
 
@@ -275,6 +278,9 @@ def _another(name: str, value: Any) -> Any:
         "faults": Faults(tries=2, nodes=3, at_s=7.0, known=4, reason="x"),
         "slow": (Slow(node=NodeId("n00.1"), rounds=2),),
         "retiring": NodeId("n00.1"),
+        "attested": Attestation(
+            node=NodeId("n00.1"), numerics=(Fact(name="torch", value="2.13.0"),)
+        ),
         "relieved": (MOVE.slot,),
     }
     if name in others:
@@ -340,19 +346,19 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":11,"effects":{}}')
-    fleet = '{"v":11,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":12,"effects":{}}')
+    fleet = '{"v":12,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":11,"event":{}}')
+        decode_entry('{"v":12,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))
 
 
 def test_only_known_values_are_written() -> None:
-    with pytest.raises(TypeError, match="is none of NodeJoined"):
+    with pytest.raises(TypeError, match="is none of Attested"):
         encode_event(Start(to=NodeId("a")))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="has no form in a document"):
         shape_of(dict[str, int])

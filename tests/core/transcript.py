@@ -7,10 +7,10 @@ A scenario file has comments (`# ...`), one line of settings, and events, one a 
     5.0 PeerLost node=c.1 reporter=b.1 cause="the plug was pulled"
 
 The time is in seconds. An event's fields are written `name=value`, with quotes around text that
-has spaces; NodeJoined may leave out instance, endpoint and pid, NodeFailed instance and zone,
-PeerLost its cause; `joined` is a NodeJoined for each node named, of which only the last is
-answered. Below each event stands what the machine answered, indented; those lines are written by
-the runner:
+has spaces; NodeJoined may leave out instance, endpoint and pid, NodeFailed and Attested instance
+and zone, PeerLost its cause; `joined` is a NodeJoined for each node named, of which only the last
+is answered. Below each event stands what the machine answered, indented; those lines are written
+by the runner:
 `BAMBOO_WRITE_GOLDEN=1 pytest tests/core/test_scenarios.py` rewrites them in place. To add a
 scenario, write comments, settings and events, run that once, and read every line of the answer.
 """
@@ -22,8 +22,9 @@ from typing import Any, get_args, get_type_hints
 from bamboo.core import effects, events
 from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
+from bamboo.core.numerics import facts_of
 from bamboo.core.policy import Policy
-from bamboo.core.state import Holding, Norm, Outcome, State, initial_state
+from bamboo.core.state import Fact, Holding, Norm, Outcome, State, initial_state
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
@@ -107,7 +108,7 @@ def _event(kind: str, words: list[str]) -> events.Event:
     if kind == "NodeJoined":
         node = given["node"]
         given = {"instance": node.split(".")[0], "endpoint": f"ipc:///{node}", "pid": "1"} | given
-    if kind == "NodeFailed":
+    if kind in ("NodeFailed", "Attested"):
         given = {"instance": given["node"].split(".")[0], "zone": "z1"} | given
     if kind == "PeerLost":
         given = {"cause": "disconnect"} | given
@@ -124,6 +125,7 @@ def _event(kind: str, words: list[str]) -> events.Event:
         tuple[NodeId, ...]: _nodes,
         tuple[events.Pace, ...]: _paces,
         tuple[events.Speed, ...]: _speeds,
+        tuple[Fact, ...]: _facts,
     }
     made: events.Event = EVENTS[kind](
         **{name: read.get(hints[name], str)(text) for name, text in given.items()}
@@ -139,6 +141,11 @@ def _speeds(text: str) -> tuple[events.Speed, ...]:
     """`a.1:0.5,b.1:1`"""
     pairs = (entry.split(":") for entry in text.split(","))
     return tuple(events.Speed(node=NodeId(node), speed=float(speed)) for node, speed in pairs)
+
+
+def _facts(text: str) -> tuple[Fact, ...]:
+    """`device:cuda,torch:2.13.0`"""
+    return facts_of(dict(entry.split(":") for entry in text.split(",")))
 
 
 def _holdings(text: str) -> tuple[Holding, ...]:

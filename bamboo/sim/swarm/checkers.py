@@ -79,6 +79,7 @@ class Checkers:
         if wrong:
             raise Red("invariants", f"{wrong[0]} after {entry.event}")
         self._check_fenced(entry)
+        self._check_alike(entry.state)
         self._check_accused(entry)
         self._check_given(entry)
         if isinstance(entry.event, CaughtUp):
@@ -136,6 +137,14 @@ class Checkers:
             node = entry.before.node(NodeId(name))
             if node is not None and not node.status.live:
                 raise Red("fenced", f"{name} is {node.status} and {entry.event} changes the run")
+
+    def _check_alike(self, state: State) -> None:
+        """All nodes that have a part in the run compute with what the first one attested."""
+        known = state.attested
+        for node in state.live_nodes():
+            member = self._world.member(node.id)
+            if member is not None and (known is None or member.numerics != known.numerics):
+                raise Red("numerics", f"{node.id} joined with {member.numerics}, not {known}")
 
     def _check_accused(self, entry: Entry) -> None:
         """An outage of the store alone makes no node count as lost, and ends nothing."""

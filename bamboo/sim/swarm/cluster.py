@@ -6,11 +6,12 @@ Rule: everything happens through here, in the order of the agenda; randomness co
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bamboo.core.events import FaultScope, NodeFailed, NodeJoined, PeerLost, Stalled
 from bamboo.core.partition import patience_s
 from bamboo.core.policy import GridTime, Policy
-from bamboo.core.state import Checkpoint, Phase, State, initial_state
+from bamboo.core.state import Checkpoint, Fact, Phase, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.sim.swarm.agenda import Agenda
 from bamboo.sim.swarm.checkers import Checkers
@@ -92,6 +93,8 @@ class Cluster:
         self._stood_s = 0.0
         self.refuses_until_s = 0.0
         """Nodes that come until then meet a fault of their own."""
+        self.differs_until_s = 0.0
+        """Nodes that come until then have other numerics than the run."""
         self.launcher = Launcher(self)
         self.log.watch = self._committed
         self.log.watch_stale = self.checkers.stale
@@ -171,6 +174,7 @@ class Cluster:
         if self.now_s < self.refuses_until_s:
             self.say_failed(member, FaultScope.RUN)
             return
+        member.attest(self._numerics())
         event = NodeJoined(
             node=member.node,
             instance=InstanceId(instance),
@@ -180,6 +184,15 @@ class Cluster:
         )
         member.say(event)
         member.hear()
+
+    def _numerics(self) -> tuple[Fact, ...]:
+        """Those of the run, for a node that comes; for a while others."""
+        attested = self.log.state.attested
+        own = (Fact(name="device", value="a card"),) if attested is None else attested.numerics
+        if self.now_s >= self.differs_until_s:
+            return own
+        self.checkers.faults += 1  # a run may end when nobody comes who computes as it does
+        return tuple(replace(fact, value=f"{fact.value} of another kind") for fact in own)
 
     def say_failed(self, member: Member, scope: FaultScope) -> None:
         """The node meets a fault of its own, reports it, and ends a moment later."""

@@ -22,6 +22,9 @@ node, in addition to other faults."""
 FAILED = 0.3
 """Share of the worlds in which nodes meet faults of their own, and for a while new nodes do too."""
 
+DIFFERING = 0.2
+"""Share of the worlds in which for a while new nodes have other numerics than the run."""
+
 KINDS = {
     "lose": 20,
     "lose_after": 16,
@@ -198,6 +201,10 @@ def _faults(rng: random.Random, heal_s: float) -> tuple[Fault, ...]:
             at_s, who = 0.3 + (heal_s - 0.5) * rng.random(), rng.randrange(24)
             other, for_s = rng.randrange(2), round(8 * rng.random(), 3)
             faults.append(Fault(at_s=round(at_s, 3), kind=kind, who=who, other=other, for_s=for_s))
+    if rng.random() < DIFFERING:
+        # From the very beginning in some worlds, so that such a node is the first to attest.
+        at_s, for_s = heal_s * max(0.0, 1.2 * rng.random() - 0.2), round(9 * rng.random(), 3)
+        faults.append(Fault(at_s=round(at_s, 3), kind="differs", for_s=for_s))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 

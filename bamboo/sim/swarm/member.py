@@ -25,6 +25,7 @@ from bamboo.core.effects import (
     StopAt,
 )
 from bamboo.core.events import (
+    Attested,
     CaughtUp,
     HandedOver,
     NodeFinished,
@@ -33,15 +34,15 @@ from bamboo.core.events import (
     StopReady,
     Yielded,
 )
-from bamboo.core.state import Move, NodeStatus, Phase, State, Transfer
-from bamboo.ids import NodeId, ZoneId
+from bamboo.core.state import Fact, Move, NodeStatus, Phase, State, Transfer
+from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.sim.swarm.copies import Copy
 from bamboo.sim.swarm.feeds import Feeds
 from bamboo.sim.swarm.keeping import Keeping
 from bamboo.sim.swarm.rebuilding import Rebuilding
 from bamboo.sim.swarm.saving import Saver
 from bamboo.sim.swarm.store import Entry
-from bamboo.sim.swarm.voice import Voice
+from bamboo.sim.swarm.voice import Said, Voice
 from bamboo.topology.slots import Slot
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Member(Voice):
     def __init__(self, world: "Cluster", node: NodeId, instance: str, zone: ZoneId) -> None:
         super().__init__(world, node)
         self.node, self.instance, self.zone = node, instance, zone
+        self.numerics: tuple[Fact, ...] = ()
+        """What it computes with."""
         self.view: State = world.log.first
         self.era = 0
         """The era of the layout of its copies."""
@@ -87,6 +90,19 @@ class Member(Voice):
         self._behind = False
 
     # ---------------------------------------------------------------- life and death
+
+    def attest(self, numerics: tuple[Fact, ...]) -> None:
+        """Say what it computes with, before all else; it goes on to join without reading the
+        answer, so a refused node tries to join too."""
+        self.numerics = numerics
+        event = Attested(
+            node=self.node, instance=InstanceId(self.instance), zone=self.zone, numerics=numerics
+        )
+        log = self.world.log
+        if self.can_write and log.commit(self.name, log.decide(event, self.world.now_s)):
+            self.said.append(Said(event, log.state.version, log.fills))
+        else:
+            self.outbox.append(event)
 
     def die(self) -> None:
         self.world.lose(self)

@@ -77,7 +77,7 @@ class Trouble:
             world.take_again(member)
             member.late_s, member.speed, member.dies_speaking = 0.0, 1.0, False
         world.launcher.dies_speaking = False
-        world.refuses_until_s = 0.0
+        world.refuses_until_s = world.differs_until_s = 0.0
         world.heal_cuts()
         world.log.up, world.log.refuses = True, False
         world.log.comes_back()
@@ -168,6 +168,11 @@ class Trouble:
         """For a while new nodes meet a fault before they join."""
         world = self._world
         world.refuses_until_s = max(world.refuses_until_s, world.now_s + fault.for_s)
+
+    def differs(self, fault: Fault) -> None:
+        """For a while new nodes have other numerics than the run."""
+        world = self._world
+        world.differs_until_s = max(world.differs_until_s, world.now_s + fault.for_s)
 
     def join(self, fault: Fault) -> None:
         """A node joins without a request."""
@@ -323,5 +328,6 @@ KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
     "release": Trouble.release,
     "fails": Trouble.fails,
     "refuses": Trouble.refuses,
+    "differs": Trouble.differs,
 }
 """Every kind of fault by its name in a scenario."""

@@ -26,6 +26,7 @@ from bamboo.core import (
 from bamboo.core.base import Base, find_base
 from bamboo.core.effects import GoOn, Promote, QuiesceAfter, StopAt
 from bamboo.core.events import (
+    Attested,
     CaughtUp,
     LayoutBuilt,
     NodeFinished,
@@ -306,6 +307,18 @@ def newcomer_ends_the_run() -> AbstractContextManager[Any]:
     return patch.object(faults, "owns_slot", lambda state, node: True)
 
 
+def others_are_taken() -> AbstractContextManager[Any]:
+    """A node with other numerics than the run may join."""
+    real = machine.attest
+
+    def attest(state: State, event: Attested, **how: Any) -> Transition:
+        if state.attested is not None:
+            return stale(state, "somebody has attested already")
+        return real(state, event, **how)
+
+    return patch.object(machine, "attest", attest)
+
+
 BUGS: dict[str, Bug] = {
     bug.__name__: bug
     for bug in (
@@ -337,6 +350,7 @@ BUGS: dict[str, Bug] = {
         nothing_kept,
         kept_by_who_goes_first,
         a_writer_lost,
+        others_are_taken,
     )
 }
 

@@ -24,6 +24,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.state import (
     Checkpoint,
+    Fact,
     Failover,
     NodeStatus,
     Outcome,
@@ -215,6 +216,20 @@ def test_who_gives_up_what_live_nodes_hold_is_red() -> None:
     event = PeerLost(node=NodeId("x.1"), reporter="cli", cause="exit")
     with pytest.raises(Red, match="given up: live nodes"):
         world.checkers.committed(ends(world, event, Outcome.UNRECOVERABLE))
+
+
+def test_a_node_that_computes_otherwise_is_red() -> None:
+    world = trained()
+    known = world.log.state.attested
+    assert known is not None
+    world.checkers.committed(entry(world))
+    other = replace(known, numerics=(Fact(name="device", value="another"),))
+    for attested in (other, None):
+        with pytest.raises(Red, match=r"numerics: .* joined with"):
+            world.checkers.committed(entry(world, attested=attested))
+    world.members[0].numerics = other.numerics
+    with pytest.raises(Red, match=r"numerics: i00\.1 joined with"):
+        world.checkers.committed(entry(world))
 
 
 def test_a_stop_that_is_not_heeded_is_red() -> None:
