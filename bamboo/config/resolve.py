@@ -58,12 +58,12 @@ def semantics(
     job: JobConfig,
     *,
     data_digest: str,
-    numerics: Mapping[str, Any],
     code: Mapping[str, Any] | None = None,
+    numerics: Mapping[str, Any] | None = None,
 ) -> Semantics:
     """Everything that the losses and weights of a resolved job depend on. `code` identifies a
-    user's own model (`Manifest.identity`) by its content, not by its path. Raises ValueError for
-    such a model without it."""
+    user's own model (`Manifest.identity`) by its content, not by its path. `numerics`: of a run of
+    an older release alone, see `Semantics`. Raises ValueError for an own model without `code`."""
     train = job.train
     model = asdict(job.model)
     if job.model.is_own:
@@ -89,7 +89,7 @@ def semantics(
         },
         precision=train.precision,
         clip_norm=train.clip_norm,
-        numerics=dict(numerics),
+        numerics=dict(numerics or {}),
         segments=[asdict(segment) for segment in job.segments],
         init=job.weights,
     )

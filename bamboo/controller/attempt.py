@@ -332,6 +332,7 @@ class _Attempt:
                 grid=grid_of(job),
                 redundancy=job.cluster.redundancy,
                 checkpoints=terms.checkpoints,
+                attested=terms.attested,
             ),
             policy=terms.policy,
             documents={

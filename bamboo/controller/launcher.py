@@ -212,6 +212,8 @@ class Launcher:
             self._autoscaler.decided(decision.state, decision.now_s)
         if decision.state.assignment is not None:
             self._chaos.begin(decision.now_s)
+        if decision.state.attested is not None:
+            self._ports.books.attested(decision.state.attested)
         if decision.state.version > self._booked.version:
             self._ports.screen.decided(self.progress, decision)
             self._ports.books.event(

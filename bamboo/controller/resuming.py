@@ -10,9 +10,10 @@ from that.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bamboo import wiring
 from bamboo.billing import parts
@@ -30,6 +31,8 @@ from bamboo.controller.launching import Prepared, check_place, plan_again
 from bamboo.controller.machine import refuse_too_small, refuse_unfit
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import job_to_plan, save_terms, terms_of
+from bamboo.coord.attested import attested_in
+from bamboo.core.numerics import differing, facts_of, named
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
 from bamboo.runs import initial, live, lock, named_store, run_folder
@@ -124,6 +127,8 @@ def prepare(
         check_identity(Path(job.code), strategy.semantics.model.get("code", {}))
     # With the prices that the whole run is billed by.
     prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder), begun=begun)
+    prepared = _as_counted(prepared, strategy.semantics)
+    refuse_other_numerics(folder, prepared.job, strategy.semantics, here=prepared.planned.numerics)
     _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
     refuse_too_small(prepared.planned, folder.path)
     check_place(prepared.job, folder.id)
@@ -155,6 +160,35 @@ def prepare(
         older=found.older,
         after=after,
     )
+
+
+def _as_counted(prepared: Prepared, before: Semantics) -> Prepared:
+    """The plan with the numerics of a run of an older release, whose hash counts them."""
+    planned = prepared.planned
+    meant = replace(planned.strategy.semantics, numerics=before.numerics)
+    strategy = replace(planned.strategy, semantics=meant)
+    return replace(prepared, planned=replace(planned, strategy=strategy))
+
+
+def refuse_other_numerics(
+    folder: RunFolder, job: JobConfig, before: Semantics, *, here: Mapping[str, Any]
+) -> None:
+    """Raise InputError, by the facts that differ, where a run that continues as `job` would compute
+    other bits. `here` is what this machine computes with, which counts where the nodes run on it.
+    In an account each node says that itself, before it joins, and the job alone is compared."""
+    attested = attested_in(folder.path, before)
+    if attested is None:
+        return
+    asked, run = dict(here), attested.numerics
+    if job.cloud.provider != "local":
+        device = "cuda" if job.cluster.device == "cuda" else "cpu"
+        asked = {"device": device, "threads": job.cluster.threads}
+        run = tuple(fact for fact in run if fact.name in asked)
+    if differ := differing(facts_of(asked), run):
+        raise InputError(
+            f"run {folder.id} would not be the same run: {named(differ, 'here')}; resume it with "
+            "what it was trained with, on such a machine"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

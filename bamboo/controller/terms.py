@@ -11,9 +11,10 @@ from typing import Any
 from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
+from bamboo.coord.attested import attested_in
 from bamboo.core.checkpointing import KEPT
 from bamboo.core.policy import GridTime, Policy
-from bamboo.core.state import Checkpoint
+from bamboo.core.state import Attestation, Checkpoint
 from bamboo.errors import InputError
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.refreshed import catalogue_json
@@ -64,6 +65,8 @@ class Terms:
     """It goes on when its launcher is gone."""
     part: Part
     """The newest part, which the launcher leads."""
+    attested: Attestation | None
+    """What the run computes with, where an earlier part of it has said that."""
 
     @property
     def policy(self) -> Policy:
@@ -157,9 +160,11 @@ def terms_of(folder: RunFolder) -> Terms:
         played = None if trace is None else TraceTerms(**trace)
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder.resolved} is damaged: {error}; {REMEDY}") from error
+    strategy = strategy_of(folder)
     return Terms(
         job=job_of(folder),
-        strategy=strategy_of(folder),
+        strategy=strategy,
+        attested=attested_in(folder.path, strategy.semantics),
         catalogue=catalogue_of(folder),
         frame_bytes=int(body["frame_bytes"]),
         layers=tuple(map(int, body.get("layers", ()))),

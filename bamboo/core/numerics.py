@@ -39,10 +39,14 @@ def attest(state: State, event: Attested, *, now_s: float, policy: Policy) -> Tr
         instance=event.instance,
         zone=event.zone,
         scope=FaultScope.NODE,
-        reason=f"it would compute other bits: {named(differ, 'there')}, as node {known.node} has "
-        "said; rent nodes of one kind",
+        reason=f"it would compute other bits: {named(differ, 'there')}, as {_who(known)} has said; "
+        "rent nodes of one kind",
     )
     return fail_node(state, refused, now_s=now_s, policy=policy)
+
+
+def _who(known: Attestation) -> str:
+    return f"node {known.node}" if known.node else "its launcher"
 
 
 def differing(here: Sequence[Fact], run: Sequence[Fact]) -> tuple[tuple[str, str, str], ...]:

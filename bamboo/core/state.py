@@ -160,7 +160,8 @@ class Attestation:
     """What a run computes with: the facts of the first worker that said them; see `numerics`."""
 
     node: NodeId
-    """That worker, perhaps of an earlier part of the run."""
+    """That worker, perhaps of an earlier part of the run; "": the launcher, of a run of an older
+    release."""
     numerics: tuple[Fact, ...]
     """In the order of their names."""
 

@@ -7,14 +7,17 @@ records wait in memory.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bamboo.coord.attested import FILE, body_of
+from bamboo.core.state import Attestation
+from bamboo.errors import BooksUnwritable
 from bamboo.jsonl import WaitingWriter, drop_torn_line
 from bamboo.runs.progress import Progress
-from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.telemetry.reader import read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
@@ -124,6 +127,7 @@ class FileBooks:
         written. Raises BooksUnwritable where a file cannot be opened."""
         self._part = part
         self._note = note
+        self._numerics, self._has_attested = folder.path / FILE, False
         self._metrics = self._opened(folder.metrics)
         self._samples = self._opened(folder.samples)
         self._events = self._opened(_events(folder))
@@ -138,6 +142,15 @@ class FileBooks:
 
     def samples(self, record: SamplesRecord) -> None:
         self._samples.write(record.to_json())
+
+    def attested(self, attested: Attestation) -> None:
+        """Write what the run computes with, once. A full disk leaves it to the next decision."""
+        if self._has_attested or not attested.node:
+            return
+        with suppress(BooksUnwritable):
+            if not self._numerics.exists():
+                write_json(self._numerics, body_of(attested))
+            self._has_attested = True
 
     def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
         """Write event `kind` at `at_s`, with the progress's generation and step, and with the part

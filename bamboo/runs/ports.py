@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bamboo.coord.follow import Decision
+from bamboo.core.state import Attestation
 from bamboo.runs.progress import Progress
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
@@ -30,6 +31,9 @@ class Books(Protocol):
     def metric(self, record: MetricRecord) -> None: ...
 
     def samples(self, record: SamplesRecord) -> None: ...
+
+    def attested(self, attested: Attestation) -> None:
+        """Keep what the run computes with; at each decision, so that it is kept once it can be."""
 
     def event(
         self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]

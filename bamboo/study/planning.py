@@ -91,6 +91,8 @@ class Planned:
     """How many the data hold."""
     code: Manifest | None
     """The part of the user's code that is kept with the run; None: the model is built in."""
+    numerics: Mapping[str, Any]
+    """What this machine computes with: what nodes do that run on it, and no others."""
 
     @property
     def whole_usd_per_hour(self) -> float:
@@ -237,6 +239,7 @@ def plan_job(
         data=seen["data"],
         samples=int(seen["samples"]),
         code=code_of(seen),
+        numerics=seen["numerics"],
     )
 
 

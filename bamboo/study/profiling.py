@@ -197,7 +197,7 @@ def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str
     content = {
         "schema": SCHEMA_VERSION,
         "release": __version__,
-        "semantics": semantics(job, data_digest="", numerics={}, code=_code_of(job)).body(),
+        "semantics": semantics(job, data_digest="", code=_code_of(job)).body(),
         "threads": job.cluster.threads,
         "device": device,
         "machine": machine,

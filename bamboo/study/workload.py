@@ -49,11 +49,11 @@ def code_of(seen: Mapping[str, Any]) -> Manifest | None:
 
 
 def semantics_of(job: JobConfig, seen: Mapping[str, Any]) -> Semantics:
-    """The semantics of a resolved job, with the data, the code and the numerics that were seen."""
+    """The semantics of a resolved job, with the data and the code that were seen."""
     code = code_of(seen)
     # A plan for a GPU does not look at the user's model, so its strategy cannot launch that model.
     identity = {"left alone": True} if code is None else code.identity()
-    return semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"], code=identity)
+    return semantics(job, data_digest=seen["data_digest"], code=identity)
 
 
 def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ...]:

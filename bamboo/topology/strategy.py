@@ -46,8 +46,6 @@ class Semantics:
     optimizer: dict[str, Any]
     precision: str
     clip_norm: float
-    numerics: dict[str, Any]
-    """torch version, device kind or CPU capability, threads, optimizer kernel."""
     segments: list[dict[str, Any]] = field(default_factory=list)
     """The finished segments before this one, for a run that was resumed with more steps: each
     {to_step, steps, learning_rate, warmup_steps, final_learning_rate}, as `config.tree.Segment`."""
@@ -55,10 +53,15 @@ class Semantics:
     init: str = ""
     """The digest of the initial weights; empty: the layers draw them."""
 
+    numerics: dict[str, Any] = field(default_factory=dict)
+    """Of a run of an older release alone, whose hash counts them: torch, device, threads and the
+    like, by the machine that launched it. Today the first worker attests them (`core.numerics`), so
+    the semantics of a run do not depend on where it was planned."""
+
     def body(self) -> dict[str, Any]:
-        """The value for JSON. Segments and weights that a run does not have are left out, so that
-        its hash equals that of releases without these fields."""
-        optional = ("segments", "init")
+        """The value for JSON. Fields that a run does not have are left out, so that its hash equals
+        that of releases without these fields."""
+        optional = ("segments", "init", "numerics")
         return {n: value for n, value in asdict(self).items() if value or n not in optional}
 
     def hash(self) -> str:

@@ -16,7 +16,6 @@ from bamboo.topology.strategy import REPLICA_MODES
 from tests.jobs import tiny_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NUMERICS = {"torch": "1", "threads": 1}
 
 REFUSED = [
     ("train.stps=3", "--set: train.stps = 3: is unknown; did you mean 'steps'?"),
@@ -263,7 +262,7 @@ def test_no_json_is_refused() -> None:
 def test_semantics_follow_the_numbers_and_nothing_else(tmp_path: Path) -> None:
     def hash_of(*overrides: str, digest: str = "d") -> str:
         job = tiny_job(tmp_path, overrides)
-        return semantics(job, data_digest=digest, numerics=NUMERICS).hash()
+        return semantics(job, data_digest=digest).hash()
 
     base = hash_of()
     assert base == hash_of("cluster.stages=3", "cluster.redundancy=eager", "budget.max_usd=1")
@@ -280,12 +279,12 @@ def test_a_users_model_counts_by_its_content(tmp_path: Path) -> None:
     def hash_of(digest: str, file: Path = tmp_path) -> str:
         code = {"files": {"0/mine.py": digest}, "requires": {}}
         moved = replace(job, file=str(file / "job.toml"))
-        return semantics(moved, data_digest="d", numerics=NUMERICS, code=code).hash()
+        return semantics(moved, data_digest="d", code=code).hash()
 
     assert hash_of("1") != hash_of("2")
     assert hash_of("1") == hash_of("1", tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="means nothing without its code"):
-        semantics(job, data_digest="d", numerics=NUMERICS)
+        semantics(job, data_digest="d")
 
 
 def test_what_a_job_names_is_needed_to_train_it_and_not_to_read_of_a_run(tmp_path: Path) -> None:

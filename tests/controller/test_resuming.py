@@ -11,22 +11,32 @@ from bamboo.checkpoint.catalogue import steps
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.config.tree import CheckpointConfig
 from bamboo.controller import resuming
-from bamboo.controller.resuming import _newest, forget_passed_over
+from bamboo.controller.launching import Prepared
+from bamboo.controller.resuming import (
+    _as_counted,
+    _newest,
+    forget_passed_over,
+    refuse_other_numerics,
+)
 from bamboo.controller.terms import Terms
+from bamboo.coord.attested import FILE, attested_in, body_of
 from bamboo.core.checkpointing import KEPT
 from bamboo.core.events import CheckpointDamaged, Quiesced
 from bamboo.core.machine import transition
+from bamboo.core.numerics import facts_of
 from bamboo.core.policy import Policy
-from bamboo.core.state import initial_state
+from bamboo.core.state import Attestation, initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId
 from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Semantics
 from cli.screen import PlainScreen
 from tests.checkpoint.test_manifest import manifest
 from tests.controller.world import job
 from tests.core.build import joined
+from tests.study.test_planning import plan
 
 pytestmark = pytest.mark.timeout(30)
 OURS = manifest().semantic_hash
@@ -60,6 +70,43 @@ def test_a_file_in_the_place_of_the_checkpoints_is_no_new_beginning(tmp_path: Pa
     written = replace(job(), checkpoint=CheckpointConfig(every_steps=5))
     with pytest.raises(InputError, match=r"checkpoints is no directory.*move that away"):
         _newest(folder, written, OURS, layers=())
+
+
+def test_a_machine_that_computes_otherwise_is_refused_by_the_fact_that_differs(
+    tmp_path: Path,
+) -> None:
+    folder, semantics, config = RunFolder(id=RunId("r"), path=tmp_path), planned_semantics(), job()
+    here = {"torch": "2.13.0+cpu", "device": "cpu", "threads": 1}
+    refuse_other_numerics(folder, config, semantics, here={"torch": "0"})  # nobody has attested
+    known = Attestation(node=NodeId("a.1"), numerics=facts_of(here))
+    write_json(tmp_path / FILE, body_of(known))
+    refuse_other_numerics(folder, config, semantics, here=here)
+    with pytest.raises(
+        InputError, match=r"torch is 2\.12\.1 here and 2\.13\.0\+cpu in the run; res"
+    ):
+        refuse_other_numerics(folder, config, semantics, here=here | {"torch": "2.12.1"})
+    there = replace(config, cloud=replace(config.cloud, provider="ec2"))
+    refuse_other_numerics(folder, there, semantics, here={"torch": "of a laptop"})
+    threads = replace(there, cluster=replace(there.cluster, threads=2))
+    with pytest.raises(InputError, match=r"threads is 2 here and 1 in the run"):
+        refuse_other_numerics(folder, threads, semantics, here={})
+
+
+def test_a_run_of_an_older_release_goes_on_with_its_hash_and_its_numerics(tmp_path: Path) -> None:
+    folder, today = RunFolder(id=RunId("r"), path=tmp_path), planned_semantics()
+    here = {"torch": "2.13.0+cpu", "threads": 1}
+    older = replace(today, numerics=here)
+    assert older.hash() != today.hash()
+    prepared = Prepared(run=folder.id, job=job(), planned=plan(), trace=None)
+    assert _as_counted(prepared, older).planned.strategy.semantics.numerics == here
+    refuse_other_numerics(folder, job(), older, here=here)
+    with pytest.raises(InputError, match=r"threads is 2 here and 1 in the run"):
+        refuse_other_numerics(folder, job(), older, here=here | {"threads": 2})
+    assert attested_in(tmp_path, older) == Attestation(node=NodeId(""), numerics=facts_of(here))
+
+
+def planned_semantics() -> Semantics:
+    return plan().strategy.semantics
 
 
 def begun(from_step: int, older: tuple[int, ...]) -> Terms:

@@ -20,7 +20,7 @@ from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core import events
 from bamboo.core.policy import Policy
-from bamboo.core.state import State, initial_state
+from bamboo.core.state import Attestation, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.runs.books import Booked
 from bamboo.runs.progress import Progress
@@ -145,6 +145,9 @@ class FakeBooks:
 
     def samples(self, record: SamplesRecord) -> None:
         self.used.append(record)
+
+    def attested(self, attested: Attestation) -> None:
+        self.kept = attested
 
     def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
         self.events.append((kind, data))

@@ -29,7 +29,6 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.models import build_model
-from bamboo.runtime.step.numerics import local_numerics
 from bamboo.runtime.wire.keys import RunKeys
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -104,9 +103,9 @@ class Cluster:
         job, grid = self.job, self.grid
         layers = len(build_model(job).factories)
         cut = job.cluster.cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages))
-        digest, numerics = load_data(job).digest, local_numerics(job)
+        digest = load_data(job).digest
         return Strategy(
-            semantics=semantics(job, data_digest=digest, numerics=numerics),
+            semantics=semantics(job, data_digest=digest),
             placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),
         )
 

@@ -24,11 +24,12 @@ from bamboo.runs import initial
 from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.verify import calm_run, job_of_run, verify
-from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
+from tests.attested import write_attested
 from tests.jobs import tiny_job
 from tests.runtime.kept_run import STEPS, flip, write_run
 from tests.study.on_paper import body_of, nothing_is_looked_at, refused
@@ -80,7 +81,7 @@ def test_a_node_begins_its_stage_with_them_and_with_moments_of_zero(other: RunFo
     prepare(job.cluster)
     data = load_data(job)
     strategy = Strategy(
-        semantics=semantics(job, data_digest=data.digest, numerics={}),
+        semantics=semantics(job, data_digest=data.digest),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
     )
     builder = SlotBuilder(
@@ -102,7 +103,7 @@ def test_a_node_begins_its_stage_with_them_and_with_moments_of_zero(other: RunFo
 
 def test_the_semantics_hold_the_digest_of_the_weights(other: RunFolder) -> None:
     def hash_of(job: JobConfig) -> str:
-        return semantics(job, data_digest="", numerics={}).hash()
+        return semantics(job, data_digest="").hash()
 
     jobs = {
         init: initial.begin_with(job_with(other, init))[0]
@@ -117,7 +118,8 @@ def test_a_run_that_began_with_them_is_verified(other: RunFolder) -> None:
     job, new = kept_in(other, job_with(other, "run:run@9", "train.steps=2"))
     data = load_data(job)
     placement = Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash")
-    ours = semantics(job, data_digest=data.digest, numerics=local_numerics(job))
+    ours = semantics(job, data_digest=data.digest)
+    write_attested(new.path, job)
     strategy = Strategy(semantics=ours, placement=placement)
     new.strategy.write_text(strategy.to_json())
     new.resolved.write_text(job_to_json(job))

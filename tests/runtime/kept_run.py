@@ -18,10 +18,11 @@ from bamboo.config.tree import JobConfig, Segment
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
 from bamboo.runtime.check.reference import CalmRun
-from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.optimizer import AdamW
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
+from tests.attested import write_attested
 from tests.jobs import tiny_job
 
 STEPS = 12
@@ -35,13 +36,14 @@ def write_run(folder: Path, overrides: tuple[str, ...] = ()) -> Path:
     job = tiny_job(folder, [f"train.steps={STEPS}", f"checkpoint.every_steps={EVERY}", *overrides])
     run = folder / "run"
     run.mkdir()
-    data, numerics = load_data(job), local_numerics(job)
+    data = load_data(job)
     strategy = Strategy(
-        semantics=semantics(job, data_digest=data.digest, numerics=numerics),
+        semantics=semantics(job, data_digest=data.digest),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
     )
     (run / "strategy.json").write_text(strategy.to_json(), encoding="utf-8")
     (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
+    write_attested(run, job)
     prepare(job.cluster)
     calm = CalmRun(job, build_model(job), data)
     lines = []
@@ -66,7 +68,7 @@ def lengthen(run: Path, steps: int, overrides: tuple[str, ...] = ()) -> JobConfi
     closed = Segment(to_step=STEPS, steps=train.steps, **rates)
     job = replace(job_with(before, [*overrides, f"train.steps={steps}"]), segments=(closed,))
     data, old = load_data(job), Strategy.from_json((run / "strategy.json").read_text())
-    new = semantics(job, data_digest=data.digest, numerics=local_numerics(job))
+    new = semantics(job, data_digest=data.digest)
     (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
     (run / "strategy.json").write_text(replace(old, semantics=new).to_json(), encoding="utf-8")
     prepare(job.cluster)

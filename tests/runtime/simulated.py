@@ -34,7 +34,7 @@ from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.trainer import Trainer
 from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.step.executor import Completed
-from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
@@ -385,7 +385,7 @@ def builder_of(job: JobConfig) -> SlotBuilder:
     layers = len(spec.factories)
     cut = tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))
     strategy = Strategy(
-        semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job), code={}),
+        semantics=semantics(job, data_digest=data.digest, code={}),
         placement=Placement(cut=cut, grid=grid, redundancy=job.cluster.redundancy),
     )
     return SlotBuilder(job=job, strategy=strategy, spec=spec, dataset=data)

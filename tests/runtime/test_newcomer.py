@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bamboo.config.load import job_to_json, load_job
 from bamboo.config.resolve import resolve, semantics
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.memory_store import MemoryStore
-from bamboo.core.events import FaultScope, NodeFailed
+from bamboo.core.events import Attested, Event, FaultScope, NodeFailed
+from bamboo.core.numerics import facts_of
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.data import sources
 from bamboo.data.dataset import load_data
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId, run_id
+from bamboo.ports import FENCED_STATUS
 from bamboo.runtime.node import arrival, worker
 from bamboo.runtime.step.numerics import local_numerics
 from bamboo.topology.grid import Grid
@@ -66,13 +69,12 @@ class Bench:
         (folder / "sockets").mkdir(mode=0o700)
         job = resolve(load_job(folder / "job.toml", ["model.model=m.py:build"]))
         job = with_code(job, folder)
-        digest, numerics = load_data(job).digest, local_numerics(job)
+        digest, numerics = load_data(job).digest, facts_of(local_numerics(job))
         grid = Grid(pipelines=1, stages=2)
         strategy = Strategy(
             semantics=semantics(
                 job,
                 data_digest=digest,
-                numerics=numerics,
                 code=identity_here(folder / CODE_FOLDER),
             ),
             placement=Placement(cut=(0, 2, 3), grid=grid, redundancy="stash"),
@@ -91,10 +93,21 @@ class Bench:
         assert created
         self.driver = Driver(self.store, POLICY, "test")
         for node in ("n00.1", "n01.1") if trains else ():
-            self.driver.append(joined(node))
+            first = joined(node)
+            said = Attested(
+                node=first.node, instance=first.instance, zone=first.zone, numerics=numerics
+            )
+            self.driver.append(said)
+            self.driver.append(first)
 
     def come(self, monkeypatch: pytest.MonkeyPatch) -> State:
         """A worker starts, and breaks; the state of the run after it."""
+        with pytest.raises(Exception):  # noqa: B017 - whatever it meets
+            self.start(monkeypatch)
+        return self.driver.state()
+
+    def start(self, monkeypatch: pytest.MonkeyPatch) -> int:
+        """A worker starts; its exit status."""
         monkeypatch.setattr(worker, "open_store", lambda *_: self.store)
         monkeypatch.setattr(threading, "excepthook", threading.excepthook)
         config = {
@@ -106,9 +119,7 @@ class Bench:
             "socket_dir": str(self.folder / "sockets"),
             "run_dir": str(self.folder),
         }
-        with pytest.raises(Exception):  # noqa: B017 - whatever it meets
-            worker.main(config)
-        return self.driver.state()
+        return worker.main(config)
 
 
 def spoil(raising: BaseException) -> Callable[..., Any]:
@@ -161,10 +172,6 @@ def leaves_at_import(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sys, "planted", "exit", raising=False)
 
 
-def other_torch(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(arrival, "local_numerics", lambda _: {"torch": "1.0"})
-
-
 def short_of_memory(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker, "touch", spoil(MemoryError()))
 
@@ -192,7 +199,6 @@ CASES = [
     (damaged_code, "m.py was changed after the launch", RUN),
     (raises_at_import, "not on this machine", RUN),
     (leaves_at_import, "SystemExit", RUN),
-    (other_torch, "this node computes as {'torch': '1.0'}", RUN),
     (short_of_memory, "MemoryError", NODE),
     (no_socket, "sockets", RUN),
     (no_document, "JSON", RUN),
@@ -224,6 +230,34 @@ def test_a_newcomer_leaves_by_name_and_the_run_goes_on(
     assert event.scope is scope
 
 
+def test_one_that_would_compute_other_bits_is_refused_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(tmp_path)
+    real = arrival.local_numerics
+    monkeypatch.setattr(arrival, "local_numerics", lambda asked: real(asked) | {"torch": "1.0"})
+    assert bench.start(monkeypatch) == FENCED_STATUS, "its agent reports nothing of its own"
+    state = bench.driver.state()
+    node = state.node(NodeId(NEW))
+    assert node is not None
+    assert node.status is NodeStatus.GONE
+    assert state.phase is Phase.RUNNING
+    assert f"torch is 1.0 there and {torch.__version__} in the run, as node n00.1" in state.sentence
+    assert f"{NEW} is refused: node {NEW} cannot take part" in capsys.readouterr().err
+    assert all(not isinstance(d.event, NodeFailed) for d in Follower().catch_up(bench.store))
+
+
+def test_the_first_worker_says_what_the_run_computes_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, trains=False)
+    monkeypatch.setattr(worker, "touch", spoil(MemoryError()))
+    attested = bench.come(monkeypatch).attested
+    assert attested is not None
+    assert attested.node == NEW
+    assert "threads" in {fact.name for fact in attested.numerics}
+
+
 def test_before_anybody_trains_the_same_ends_the_run_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +273,13 @@ def test_a_store_that_is_away_when_it_fails_is_no_second_fault(
 ) -> None:
     bench = Bench(tmp_path)
     grown(bench, monkeypatch)
-    monkeypatch.setattr(Driver, "append", spoil(StoreUnavailable("away")))
+    real = Driver.append
+
+    def away(driver: Driver, event: Event, *, deadline_s: float = 1.0) -> Any:
+        if isinstance(event, NodeFailed):
+            raise StoreUnavailable("away")
+        return real(driver, event, deadline_s=deadline_s)
+
+    monkeypatch.setattr(Driver, "append", away)
     assert bench.come(monkeypatch).node(NodeId(NEW)) is None
     assert "away" in capsys.readouterr().err

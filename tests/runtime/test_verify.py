@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bamboo.checkpoint.final import stage_file, write_manifest, write_stage
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
+from bamboo.coord.attested import FILE
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
@@ -21,6 +23,7 @@ from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from bamboo.user_code.bundle import CODE_FOLDER, identity_here
+from tests.attested import write_attested
 from tests.jobs import tiny_job, with_code
 
 STEPS = 4
@@ -50,7 +53,8 @@ def _write_run(folder: Path, overrides: tuple[str, ...] = (), steps: int = STEPS
     (run / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
     job = with_code(job, run)
     (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
-    _write_strategy(run, job, local_numerics(job))
+    _write_strategy(run, job)
+    write_attested(run, job)
     for stage in range(2):
         own = {n: t for n, t in calm.tensors().items() if _layer(n) // 2 == stage}
         write_stage(run / "final", stage, own, steps)
@@ -62,7 +66,7 @@ def _layer(name: str) -> int:
     return int(name.split("/")[1].split(".", maxsplit=1)[0])
 
 
-def _write_strategy(run: Path, job: JobConfig, numerics: dict[str, Any]) -> None:
+def _write_strategy(run: Path, job: JobConfig, numerics: Mapping[str, Any] | None = None) -> None:
     strategy = Strategy(
         semantics=semantics(
             job,
@@ -171,8 +175,30 @@ def test_a_loss_that_was_never_recorded_is_a_difference(tmp_path: Path) -> None:
 def test_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
     run = _write_run(tmp_path)
     job = tiny_job(tmp_path, [f"train.steps={STEPS}"])
-    _write_strategy(run, job, local_numerics(job) | {"cpu_capability": "Z80"})
-    with pytest.raises(InputError, match=r"numerics.cpu_capability is '.*' here and 'Z80' in the"):
+    write_attested(run, job, cpu_capability="Z80")
+    with pytest.raises(InputError, match=r"cpu_capability is .* here and Z80 in the run; verify"):
+        _verify(run)
+    (run / FILE).unlink()
+    with pytest.raises(InputError, match=r"numerics\.json: is missing, so nobody knows"):
+        _verify(run)
+    (run / FILE).write_text("{}")
+    with pytest.raises(InputError, match=r"numerics\.json: is damaged: it has schema None"):
+        _verify(run)
+
+
+def test_a_run_of_an_older_release_is_verified_by_the_numerics_in_its_strategy(
+    tmp_path: Path,
+) -> None:
+    run = _write_run(tmp_path)
+    job = tiny_job(tmp_path, [f"train.steps={STEPS}"])
+    (run / FILE).unlink()
+    today = Strategy.from_json((run / "strategy.json").read_text()).semantics.hash()
+    _write_strategy(run, job, local_numerics(job))
+    found = _verify(run)[0]
+    assert found["equal"]
+    assert found["semantic_hash"] != today, "its own hash counts them, and so do its checkpoints"
+    _write_strategy(run, job, local_numerics(job) | {"torch": "1.0"})
+    with pytest.raises(InputError, match=r"torch is .* here and 1\.0 in the run"):
         _verify(run)
 
 

@@ -15,10 +15,10 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.runtime.check.verify_samples import verify_samples
-from bamboo.runtime.step.numerics import local_numerics
 from bamboo.telemetry.samples import SamplesRecord, used
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
+from tests.attested import write_attested
 from tests.jobs import tiny_job
 
 STEPS = 200
@@ -32,10 +32,11 @@ def write_facts(run: Path, job: JobConfig, *, steps: int) -> Dataset:
     body = json.loads(job_to_json(job)) | {"samples": data.samples}
     (run / "resolved.json").write_text(json.dumps(body), encoding="utf-8")
     strategy = Strategy(
-        semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job)),
+        semantics=semantics(job, data_digest=data.digest),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
     )
     (run / "strategy.json").write_text(strategy.to_json(), encoding="utf-8")
+    write_attested(run, job)
     (run / "final" / "manifest.json").write_text(json.dumps({"step": steps}), encoding="utf-8")
     return data
 

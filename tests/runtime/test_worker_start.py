@@ -125,7 +125,7 @@ def test_a_bucket_that_does_not_answer_is_no_fault_of_the_node(
 
     job = tiny_job(tmp_path)
     strategy = Strategy(
-        semantics=semantics(job, data_digest="0" * 64, numerics={}),
+        semantics=semantics(job, data_digest="0" * 64),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
     ).to_json()
     monkeypatch.setattr(worker, "open_store", lambda *_: MemoryStore(run_id("test")))

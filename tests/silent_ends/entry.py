@@ -20,7 +20,7 @@ from bamboo.config.load import job_from_json
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
 from bamboo.runtime.check.reference import CalmRun
-from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.stage import Stage
 from bamboo.user_code import local
 from tests.support import wait_until
@@ -45,7 +45,6 @@ def facts(config: Mapping[str, str]) -> int:
     answer = {
         "layers": [{}] * len(build_model(job).factories),
         "data_digest": load_data(job).digest,
-        "numerics": local_numerics(job),
         "code": None,
     }
     Path(config["answer"]).write_text(json.dumps(answer), encoding="utf-8")

@@ -296,7 +296,6 @@ class _Run(Cluster):
             semantics=semantics(
                 job,
                 data_digest=seen["data_digest"],
-                numerics=seen["numerics"],
                 code=self.table.code.identity() if self.table.code else {},
             ),
             placement=Placement(

@@ -36,7 +36,7 @@ from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes
 from bamboo.runtime.device.staging import data_at
 from bamboo.runtime.device.work import device_kind
-from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.optimizer import AdamW
 from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
@@ -75,11 +75,8 @@ class Profiler:
         self._data = data_at(data, self._device)
         self._spec = build_model(job)
         count = len(self._spec.factories)
-        numerics = local_numerics(job)
         self._strategy = Strategy(
-            semantics=semantics(
-                job, data_digest=data.digest, numerics=numerics, code={"profiled": job.model.model}
-            ),
+            semantics=semantics(job, data_digest=data.digest, code={"profiled": job.model.model}),
             placement=Placement(
                 cut=tuple(range(count + 1)),
                 grid=Grid(pipelines=1, stages=count),

@@ -8,7 +8,7 @@ comparable.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from bamboo.checkpoint.initial import INIT_FOLDER, all_layers
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
+from bamboo.coord.attested import FILE, attested_in
+from bamboo.core.numerics import differing, facts_of, named
+from bamboo.core.state import Fact
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
@@ -120,11 +123,9 @@ def recorded_losses(text: str) -> dict[int, list[float]]:
 
 
 def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
-    """The run's semantics, once it is checked that this machine can repeat its bits."""
-    try:
-        of_run = Strategy.from_json(read_text(run / "strategy.json")).semantics
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
+    """The run's semantics, once it is checked that this machine can repeat its bits. Raises
+    InputError with what differs: of the training, or of what it was computed with."""
+    of_run = semantics_of(run)
     code: dict[str, Any] | None = None
     if job.code:
         code = check_identity(Path(job.code), of_run.model.get("code", {}))
@@ -135,15 +136,39 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
     here = semantics(
         job,
         data_digest=data.digest,
-        numerics=local_numerics(job),
         code=code,
+        numerics=of_run.numerics,  # those of an older release are compared below
     )
     if here.hash() != of_run.hash():
         raise InputError(
             f"this machine cannot repeat the bits of the run: {_differing(here, of_run)}; "
             "verify where the run was trained, with its data and its release of torch"
         )
+    refuse_other_numerics(run, of_run, facts_of(local_numerics(job)))
     return here
+
+
+def semantics_of(run: Path) -> Semantics:
+    """The semantics of the run in this folder. Raises InputError when they cannot be read."""
+    try:
+        return Strategy.from_json(read_text(run / "strategy.json")).semantics
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
+
+
+def refuse_other_numerics(run: Path, of_run: Semantics, here: Sequence[Fact]) -> None:
+    """Raise InputError, by the facts that differ, where this machine computes other bits than the
+    nodes of the run did; also when nobody knows what they computed with."""
+    attested = attested_in(run, of_run)
+    if attested is None:
+        raise InputError(
+            f"{run / FILE}: is missing, so nobody knows what the run computed with; put it back"
+        )
+    if differ := differing(here, attested.numerics):
+        raise InputError(
+            f"this machine cannot repeat the bits of the run: {named(differ, 'here')}; verify on a "
+            "machine like those of the run, with its release of torch"
+        )
 
 
 def _differing(here: Semantics, of_run: Semantics) -> str:

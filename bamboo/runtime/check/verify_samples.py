@@ -8,7 +8,7 @@ error: a JSON line {step, steps} now and then. Exit codes: 0 equal, 5 different,
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from bamboo.checkpoint.final import MANIFEST
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
+from bamboo.coord.attested import FILE, attested_in
+from bamboo.core.state import Fact
 from bamboo.data.coverage import Addressing, check_coverage
 from bamboo.data.order import SampleOrder
 from bamboo.errors import InputError
@@ -112,17 +114,17 @@ def _same_order(run: Path, job: JobConfig) -> None:
     try:
         of_run = Strategy.from_json(_read(path)).semantics
         numbers = of_run.batch, of_run.microbatch, of_run.virtual_nodes, of_run.seed
-        release = of_run.numerics["torch"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: {error}; the file is damaged") from error
-    train = job.train
+    train, attested = job.train, attested_in(run, of_run)
+    release = _release(run, () if attested is None else attested.numerics)
     compared = {
         "batch, microbatch, virtual_nodes, seed": (
             (train.batch, train.microbatch, train.virtual_nodes, train.seed),
             numbers,
         ),
         # It draws the order of the samples.
-        "the release of torch": (str(torch.__version__), release),
+        "the release of torch": (_plain(str(torch.__version__)), _plain(release)),
     }
     for name, (here, there) in compared.items():
         if here != there:
@@ -130,6 +132,21 @@ def _same_order(run: Path, job: JobConfig) -> None:
                 f"{name} is {here!r} here and {there!r} in the run; check it with the files and "
                 "the release of torch that it was trained with"
             )
+
+
+def _plain(version: str) -> str:
+    """A release without the build: the order is drawn on the CPU by each."""
+    return version.partition("+")[0]
+
+
+def _release(run: Path, numerics: Sequence[Fact]) -> str:
+    """The release of torch that the run computed with."""
+    found = [fact.value for fact in numerics if fact.name == "torch"]
+    if not found:
+        raise InputError(
+            f"{run / FILE}: does not say which torch the run computed with; put it back as it was"
+        )
+    return found[0]
 
 
 def _read(path: Path) -> str:

@@ -13,8 +13,12 @@ from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data
 from bamboo.config.tree import JobConfig
+from bamboo.coord.driver import Driver
+from bamboo.core.events import Attested
+from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
 from bamboo.errors import InputError, StoreUnavailable
+from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.models import build_layer, build_model, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.memory import Sizes, stage_counts
@@ -27,6 +31,9 @@ from bamboo.topology.strategy import Strategy
 from bamboo.user_code.bundle import check_identity
 
 RETRY_S = 0.1
+JOIN_DEADLINE_S = 300.0
+"""How long the store may be away or stand still, or may have lost the run, while a node is about to
+join."""
 COPIES = 4
 """Extra copies of a stage's gradient that the memory report does not count: as it is sent, as it is
 received, clipped, and kept for a pipeline that may ask for it."""
@@ -68,6 +75,20 @@ def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | N
     return fetch_data(objects, digest)
 
 
+def attests(
+    driver: Driver, job: JobConfig, *, node: NodeId, instance: InstanceId, zone: ZoneId
+) -> str:
+    """Say what this machine computes with, before this node joins. "": the run computes so too;
+    else why the node was refused, and it must end. Raises StoreUnavailable, and InputError when the
+    machine lacks the device."""
+    prepare(job.cluster)
+    numerics = facts_of(local_numerics(job))
+    event = Attested(node=node, instance=instance, zone=zone, numerics=numerics)
+    said = driver.append(event, deadline_s=JOIN_DEADLINE_S)
+    known = said.state.node(node)
+    return "" if known is None or known.status.live else said.reason
+
+
 def load_builder(
     job: JobConfig,
     strategy: Strategy,
@@ -80,18 +101,13 @@ def load_builder(
     for. `text`: the data, on a machine that does not have it. `run_dir`: the folder with the
     weights that the run begins with, if they are another run's. `speed`: that of a virtual device.
 
-    Raises InputError when this machine would compute other bits than the run's semantics say.
+    Raises InputError when data, code or weights are not those of the run. What the machine computes
+    with was compared before (`attests`).
     """
     prepare(job.cluster)
     semantics = strategy.semantics
     dataset = load_data(job, text)
     check_digest(job, dataset, semantics.data_digest)
-    numerics = local_numerics(job)
-    if numerics != semantics.numerics:
-        raise InputError(
-            f"this node computes as {numerics}, the run was made for {semantics.numerics}; "
-            "use instances of one kind"
-        )
     if job.code:
         check_identity(Path(job.code), semantics.model.get("code", {}))
     initial: Initial | None = None

@@ -4,8 +4,8 @@
 store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (the
 run's files in a bucket), start_url (what its launcher stored there), agent_socket, scratch_dir
 (removed by the process that ends this node). Its exit status: 0 when it left in order, 3 when it
-was fenced, 4 when the store, or the bucket with the data, did not answer before it had joined, 1
-after a fault.
+was fenced or refused, 4 when the store, or the bucket with the data, did not answer before it had
+joined, 1 after a fault.
 """
 
 import contextlib
@@ -43,6 +43,8 @@ from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
 from bamboo.runtime.device.host_memory import touch
 from bamboo.runtime.node.arrival import (
+    JOIN_DEADLINE_S,
+    attests,
     documents_of,
     load_builder,
     needed_bytes,
@@ -73,9 +75,6 @@ from bamboo.topology.strategy import Strategy
 from bamboo.user_code.bundle import CODE_FOLDER
 
 LEAVE_DEADLINE_S = 5.0
-JOIN_DEADLINE_S = 300.0
-"""How long the store may be away or stand still, or may have lost the run, while a node is about to
-join."""
 RETRY_S = 0.1
 
 
@@ -98,9 +97,19 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             objects = objects_of(config.get("run_url", ""), bucket)
             brought = objects_of(config.get("start_url", ""), bucket)
             text = None if brought is None else text_of(documents, brought)
+            refused = attests(
+                driver,
+                job_from_json(documents["job"]),
+                node=node,
+                instance=InstanceId(config["instance"]),
+                zone=ZoneId(config["zone"]),
+            )
         except (StoreRefused, StoreUnavailable, StorageUnavailable):
             traceback.print_exc()
             return STORE_AWAY_STATUS
+        if refused:
+            sys.stderr.write(f"{node} is refused: {refused}\n")
+            return FENCED_STATUS
         goodbye = _Worker(
             config,
             store=store,
