@@ -17,11 +17,11 @@ Errors are of `bamboo.errors`: InputError for what the caller can mend, BambooEr
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bamboo import own_packages
 from bamboo.errors import BambooError, InputError
@@ -35,15 +35,18 @@ if TYPE_CHECKING:
     from bamboo.runs.run_folder import RunFolder
     from bamboo.sim.run import Figures
     from bamboo.study.costing import JobCost
+    from bamboo.study.markets import MarketAsked
     from bamboo.study.paper import Shown
     from bamboo.study.simulating import Simulated
+    from bamboo.study.told import Bar
 
 LOOK_S = 0.2
 LED_EVERY_S = 1.0
 """Seconds between two checks whether a run has a launcher."""
 
-Overrides = Mapping[str, Any]
-"""Keys of a job file with other values, such as {"train.steps": 200, "cluster.cut": [0, 2]}."""
+Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
+"""Keys of a job file with other values, such as {"train.steps": 200, "cluster.cut": [0, 2]}; or as
+`--set` takes them, such as ["train.steps=200"]."""
 
 
 def _find_own() -> None:
@@ -64,69 +67,82 @@ def _find_own() -> None:
 
 def _written(overrides: Overrides) -> tuple[str, ...]:
     """As `--set` takes them. A path is written as text."""
+    if not isinstance(overrides, Mapping):
+        return tuple(overrides)
     return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items())
 
 
-def load_job(job: str | Path, *, overrides: Overrides | None = None) -> "JobConfig":
+def load_job(job: str | Path, *, overrides: Overrides = ()) -> "JobConfig":
     """A job file, checked and resolved. Raises InputError."""
     from bamboo.config.load import load_job
 
-    return load_job(job, _written(overrides or {}))
+    return load_job(job, _written(overrides))
 
 
 def plan(
     job: str | Path,
     *,
-    overrides: Overrides | None = None,
+    overrides: Overrides = (),
     nodes: int | None = None,
     max_nodes: int | None = None,
     hazard: float | None = None,
     gpu: str | None = None,
+    bar: "Bar | None" = None,
 ) -> "Shown":
     """What each node of a job would hold and do, and what the plan is worth, as `bamboo plan` shows
     it: the job's own grid, or the best of exactly `nodes`, or of at most `max_nodes`. `hazard` is
-    in losses per node-hour, `gpu` the name of one whose times are modelled. Looks at the model in a
-    process of its own. Raises InputError."""
+    in losses per node-hour, `gpu` the name of one whose times are modelled; `bar` shows how far it
+    is. Looks at the model in a process of its own. Raises InputError."""
     _find_own()
     from bamboo.study.paper import Asked, plan_on_paper
+    from bamboo.study.told import no_bar
 
     asked = Asked(
-        overrides=_written(overrides or {}),
+        overrides=_written(overrides),
         nodes=nodes,
         max_nodes=max_nodes,
         hazard=hazard,
         gpu=gpu,
     )
-    return plan_on_paper(Path(job), asked)
+    return plan_on_paper(Path(job), asked, bar=bar or no_bar)
 
 
 def cost(
     job: str | Path,
     *,
-    overrides: Overrides | None = None,
+    overrides: Overrides = (),
     deadline_h: float | None = None,
     budget_usd: float | None = None,
     max_nodes: int | None = None,
     types: tuple[str, ...] = (),
     hazard: float | None = None,
+    trace: str | Path | None = None,
     seeds: int = 10,
+    rows: int = 8,
+    samples_per_s: float = 0.0,
+    here: bool = False,
+    bar: "Bar | None" = None,
 ) -> "JobCost":
     """What a job could be rented as, in modelled dollars, and which option to take, as `bamboo cost
-    JOB` shows it. Each option is simulated with so many seeds. Raises InputError."""
+    JOB` shows it. The best `rows` options are simulated, each with so many seeds, on a market of
+    that `hazard` or like that `trace`. `samples_per_s` is your own figure for the job; `here` takes
+    the times of this machine's CPU. Raises InputError."""
     _find_own()
     from bamboo.study.costing import CostAsked, cost_of_job
     from bamboo.study.pricing import TimesAsked
     from bamboo.study.told import no_bar
 
     asked = CostAsked(
-        times=TimesAsked(samples_per_s=0.0, here=False, types=types),
+        times=TimesAsked(samples_per_s=samples_per_s, here=here, types=types),
         deadline_h=deadline_h,
         budget_usd=budget_usd,
         max_nodes=max_nodes,
         hazard=hazard,
+        trace=None if trace is None else Path(trace),
         seeds=seeds,
+        rows=rows,
     )
-    return cost_of_job(Path(job), asked, overrides=_written(overrides or {}), bar=no_bar)
+    return cost_of_job(Path(job), asked, overrides=_written(overrides), bar=bar or no_bar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,33 +158,52 @@ class Simulation:
 def simulate(
     job: str | Path,
     *,
-    overrides: Overrides | None = None,
+    overrides: Overrides = (),
     trace: str | Path | None = None,
     market: str | None = None,
     hazard: float | None = None,
     nodes: int | None = None,
     hours: float | None = None,
+    asked: "MarketAsked | None" = None,
     seeds: int = 1,
     first_seed: int = 0,
+    endless: bool = False,
+    strategy: str | Path | None = None,
+    gpu: str | None = None,
     rivals: bool = False,
+    restart_s: Mapping[str, float] | None = None,
+    told: Callable[[int, int], None] = lambda done, of_all: None,
 ) -> Simulation:
     """Play a job on a spot market without machines, as `bamboo simulate` does: on a recorded
     `trace`, or on one made up by name (`calm`, `busy`, `storm`) or by its `hazard` in preemptions
-    per node-hour. `rivals` plays other ways to use the same market too. Raises InputError."""
+    per node-hour; `asked` says all of a market instead. `strategy` is a file that places the job,
+    `gpu` the name of one whose times are modelled, and `endless` goes on after `train.steps`.
+    `rivals` plays other ways to use the same market too, with restarts of `restart_s` by name.
+    `told` is called with (runs done, of all). Raises InputError."""
     _find_own()
     from bamboo.study import simulating
     from bamboo.study.markets import MarketAsked, MarketOptions
 
-    asked = MarketAsked(
+    asked = asked or MarketAsked(
         trace=None if trace is None else Path(trace),
         options=MarketOptions(preset=market, hazard=hazard, nodes=nodes),
         hours=hours,
     )
+    told(0, seeds)
     simulated = simulating.prepare(
-        Path(job), overrides=_written(overrides or {}), market=asked, endless=False
+        Path(job),
+        overrides=_written(overrides),
+        market=asked,
+        endless=endless,
+        strategy=None if strategy is None else Path(strategy),
+        gpu=gpu,
+        restart_s=restart_s,
     )
-    played = simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals)
-    return Simulation(simulated=simulated, runs=tuple(played))
+    runs: list[Mapping[str, Figures]] = []
+    for one in simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals):
+        runs.append(one)
+        told(len(runs), seeds)
+    return Simulation(simulated=simulated, runs=tuple(runs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,14 +298,17 @@ class Run:
         with private():
             return stop_at_a_boundary(self.folder, no_wait=False)[1]
 
-    def verify(self, *, steps: tuple[int, int] | None = None) -> dict[str, Any]:
+    def verify(
+        self,
+        *,
+        steps: tuple[int, int] | None = None,
+        told: Callable[[int, int], None] = lambda step, steps: None,
+    ) -> dict[str, Any]:
         """Train it again calmly, in one process, and compare every bit: `equal`, and where it is
         false `first_difference`. `steps` (first, stop) checks that segment alone. It takes about as
-        long as the run did. Raises InputError where there is nothing to compare."""
+        long as the run did. `told` is called with (step, steps). Raises InputError where there is
+        nothing to compare."""
         from bamboo.runs import verifying
-
-        def told(step: int, of_all: int) -> None:
-            del step, of_all
 
         if steps is not None:
             return verifying.check_segment(self.folder, *steps, told=told)
@@ -295,14 +333,15 @@ class Run:
 def launch(
     job: str | Path,
     *,
-    overrides: Overrides | None = None,
+    overrides: Overrides = (),
     run: str = "",
+    strategy: str | Path | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """Train a job on spot instances, as `bamboo launch --detach` does, and return once the run can
     be reached. Everything that can be checked is checked before anything is started. `run` is its
-    id, by default made from the name of the job; `note` is told what takes a while. Raises
-    InputError, RunExists, BambooError."""
+    id, by default made from the job's name; `strategy` is a file that places it; `note` is told what
+    takes a while. Raises InputError, RunExists, BambooError."""
     _find_own()
     from bamboo.controller import background, launching
     from bamboo.wiring.begun import Begun
@@ -310,9 +349,10 @@ def launch(
     with private(), Begun() as begun:
         prepared = launching.prepare(
             Path(job),
-            overrides=_written(overrides or {}),
+            overrides=_written(overrides),
             name=run,
             dry_run=False,
+            strategy=None if strategy is None else Path(strategy),
             begun=begun,
             note=note,
         )

@@ -71,7 +71,7 @@ class Simulated:
 
 
 def prepare(
-    path: Path | None,
+    path: Path,
     *,
     overrides: Sequence[str],
     market: MarketAsked,
@@ -83,8 +83,6 @@ def prepare(
     """Plan the job as a launch would, placed by the file `strategy` if it is given. `gpu` is the
     GPU to model, see `look_at`; `restart_s` gives the restart times of rival ways, by name. Raises
     InputError."""
-    if path is None:
-        raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     check_time_scale(market.time_scale)
     terms = market.terms
     for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):

@@ -7,12 +7,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from bamboo.billing import run_cost
+from bamboo import api
 from bamboo.errors import InputError
-from bamboo.runs import run_folder
-from bamboo.study import costing
-from bamboo.study.costing import CostAsked
-from bamboo.study.pricing import TimesAsked
 from cli.bar import bar
 from cli.echo import echo_result, terminal_width
 from cli.new_file import refuse_to_overwrite, write_new
@@ -67,7 +63,7 @@ def command(
     path = Path(job_or_run)
     if path.suffix != ".toml" and not os.path.isfile(job_or_run):
         _refuse_for_a_run()
-        body = run_cost.cost_of_run(run_folder.find(run_folder.home(), job_or_run))
+        body = api.open_run(job_or_run).cost()
         echo_result(json.dumps(body) if as_json else run_cost_text(body))
         return
     if plot is not None:
@@ -75,17 +71,21 @@ def command(
     for file in (csv_file, plot):
         if file is not None:
             refuse_to_overwrite(file, force=force)
-    asked = CostAsked(
-        times=TimesAsked(samples_per_s=samples_per_s, here=here, types=types),
+    found = api.cost(
+        path,
+        overrides=overrides,
         deadline_h=deadline,
         budget_usd=budget,
         max_nodes=max_nodes,
+        types=types,
         hazard=hazard,
         trace=trace,
         seeds=seeds,
         rows=rows,
+        samples_per_s=samples_per_s,
+        here=here,
+        bar=bar,
     )
-    found = costing.cost_of_job(path, asked, overrides=overrides, bar=bar)
     if csv_file is not None:
         write_new(csv_file, options_csv(found).encode(), force=force)
     if plot is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from bamboo.study.paper import Asked, plan_on_paper
+from bamboo import api
 from cli.bar import bar
 from cli.echo import echo, echo_result, progress_is_hidden
 from cli.options.gpu import gpu_option
@@ -42,6 +42,13 @@ def command(
     """
     if progress_is_hidden():
         echo("looking at model, data and other plans", err=True)
-    asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard, gpu=gpu)
-    shown = plan_on_paper(job, asked, bar=bar)
+    shown = api.plan(
+        job,
+        overrides=overrides,
+        nodes=nodes,
+        max_nodes=max_nodes,
+        hazard=hazard,
+        gpu=gpu,
+        bar=bar,
+    )
     echo_result(json.dumps(paper_body(shown)) if as_json else paper_text(shown))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from bamboo import api
 from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import MODELS
 from bamboo.sim.ways import SHORT
@@ -101,21 +102,23 @@ def command(
     if plot is not None:
         check_name(plot)
         refuse_to_overwrite(plot, force=force)
-    found = []
+    if job is None:
+        raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     with bar("simulating") as told:
-        told(0, seeds)
-        simulated = simulating.prepare(
+        played = api.simulate(
             job,
             overrides=overrides,
-            market=market,
+            asked=market,
+            seeds=seeds,
+            first_seed=first_seed,
             endless=endless,
             strategy=strategy,
             gpu=gpu,
+            rivals=rivals,
             restart_s=restarts_of(restart_s, rivals=rivals),
+            told=told,
         )
-        for one in simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals):
-            found.append(one)
-            told(len(found), seeds)
+    simulated, found = played.simulated, played.runs
     if plot is not None:
         drawn = simulating.one_run(simulated, seed=first_seed)
         picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))

@@ -7,8 +7,9 @@ import sys
 
 import click
 
+from bamboo import api
 from bamboo.errors import InputError, VerifyDiffers
-from bamboo.runs import run_folder, verifying
+from bamboo.runs import verifying
 from bamboo.runs.decisions import check_decisions
 from cli.echo import echo, echo_result
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
@@ -34,7 +35,8 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
         raise click.UsageError(
             "--decisions, --samples and --steps are checks of their own; ask for one at a time"
         )
-    folder = run_folder.find(run_folder.home(), run)
+    opened = api.open_run(run)
+    folder = opened.folder
     if decisions:
         body = check_decisions(folder)
         text = decisions_text(body)
@@ -42,10 +44,10 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
         body = verifying.check_samples(folder, told=_tell)
         text = samples_text(folder.id, body)
     elif segment is not None:
-        body = verifying.check_segment(folder, *_first_and_stop(segment), told=_tell)
+        body = opened.verify(steps=_first_and_stop(segment), told=_tell)
         text = segment_text(folder.id, body)
     else:
-        body = verifying.check_bits(folder, told=_tell)
+        body = opened.verify(told=_tell)
         text = verify_text(folder.id, body)
     echo_result(json.dumps(body) if as_json else text)
     if not body["equal"]:
