@@ -340,8 +340,8 @@ def launch(
 ) -> Run:
     """Train a job on spot instances, as `bamboo launch --detach` does, and return once the run can
     be reached. Everything that can be checked is checked before anything is started. `run` is its
-    id, by default made from the name of the job; `strategy` is a file that places it; `note` hears
-    what takes a while. Raises InputError, RunExists, BambooError."""
+    id, by default made from the name of the job; `strategy` is a file that places it; `note` gets a
+    line for whatever takes a while. Raises InputError, RunExists, BambooError."""
     _find_own()
     from bamboo.controller import background, launching
     from bamboo.wiring.begun import Begun

@@ -13,7 +13,7 @@ from bamboo.quantities import count
 from bamboo.runs import removing, run_folder
 from cli.agreement import agreed
 from cli.echo import echo_result, note
-from cli.views.disk import removed_text
+from cli.views.status import removed_text
 
 
 @click.command("prune")

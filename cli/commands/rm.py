@@ -8,7 +8,7 @@ from bamboo.errors import InputError
 from bamboo.runs import removing, run_folder
 from cli.agreement import agreed
 from cli.echo import echo_result, note
-from cli.views.disk import parts_text
+from cli.views.status import parts_text
 
 
 @click.command("rm")

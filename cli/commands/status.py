@@ -8,8 +8,7 @@ from bamboo.runs import run_folder
 from bamboo.runs.removing import disk_use
 from bamboo.runs.run_status import status_of
 from cli.echo import echo_result
-from cli.views.disk import parts_text
-from cli.views.status import status_text
+from cli.views.status import parts_text, status_text
 
 
 @click.command("status")

@@ -7,17 +7,18 @@ from typing import Any
 
 from bamboo.config.notice import notice_s
 from bamboo.core.phrases import size
+from bamboo.planner.checkpoint_cost import AUTO_LEAST_S
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.planner.zones import RESTART_S, USD_PER_GB, Spread, cheapest
 from bamboo.quantities import count, duration, rate, usd
+from bamboo.study.intervals import Kept
 from bamboo.study.planning import Planned
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from cli.views.columns import columns, paragraph
 from cli.views.data import data_lines
-from cli.views.kept import kept_lines
 from cli.views.quota import quota_lines
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
@@ -324,3 +325,30 @@ def _spread_body(spread: Spread) -> dict[str, Any]:
         "fatal_usd_per_hour": spread.fatal_usd_per_hour,
         "usd_per_hour": spread.total_usd_per_hour,
     }
+
+
+def kept_lines(kept: Kept | None) -> list[str]:
+    """As a paragraph; none where the time of a step is unknown."""
+    return [] if kept is None else paragraph(kept_sentence(kept))
+
+
+def kept_sentence(kept: Kept) -> str:
+    """Interval, reason, and cost in time, bytes and dollars."""
+    if not kept.every_steps and not kept.planned:
+        return "no periodic checkpoint, as the job says"
+    if not kept.every_steps:
+        return (
+            f"no periodic checkpoint: all steps take {duration(kept.run_s)}, and a run of "
+            f"{duration(AUTO_LEAST_S)} or less has none unless its job says so"
+        )
+    why = "as the job says"
+    if kept.planned:
+        why = (
+            "by the formula of Young and Daly over "
+            f"{kept.fatal_per_hour:.2g} fatal losses an hour, modelled, and once an hour at least"
+        )
+    price = f" at {usd(kept.usd_per_hour)}/h with the requests" if kept.bucket else ""
+    return (
+        f"a checkpoint every {count(kept.every_steps, 'step')} ({duration(kept.every_s)}), {why}: "
+        f"{100 * kept.share:.2g} % of the time, {size(round(kept.stored_bytes))} kept{price}"
+    )

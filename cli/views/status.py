@@ -1,4 +1,5 @@
-"""`bamboo status` and `bamboo list` as text, from the same values that `--json` prints."""
+"""`bamboo status` and `bamboo list` as text, from the same values that `--json` prints; and what runs
+take on the disk."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,3 +62,15 @@ def list_text(runs: Sequence[Mapping[str, Any]]) -> str:
     ]
     lines = columns(rows, indent=0, right=frozenset({3, 4, 5}))
     return "\n".join([*lines, *(f"{r['run']}: {r['damage']}" for r in runs if r["damage"])])
+
+
+def parts_text(parts: Mapping[str, int]) -> str:
+    """`1.0 GiB: final 978.1 MiB, checkpoints 40.2 MiB, books 1.2 MiB`."""
+    words = ", ".join(f"{name} {size(held)}" for name, held in parts.items())
+    return f"{size(sum(parts.values()))}: {words}" if parts else "0 B"
+
+
+def removed_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each run that is to be removed."""
+    table = [("run", "disk"), *((str(row["run"]), size(row["bytes"])) for row in rows)]
+    return "\n".join(columns(table, indent=0, right=frozenset({1})))
