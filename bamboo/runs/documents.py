@@ -1,7 +1,7 @@
 """A run's JSON files as values. An error about a damaged file names the file and a remedy.
 
 Rule: a document gives each field in the right kind or raises InputError, so no reader of a run's
-files needs a `try` of its own. `runs.RunFolder.read_json` leads to all of this.
+files needs a `try` of its own. `run_folder.RunFolder.read_json` leads to all of this.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Where a run lives: this machine or an account, with its fleet. The part of `wiring` that chooses
-between the two, by `cloud.provider` at the start and by `endpoint.json` from then on.
+"""Where a run lives: this machine or an account, with its fleet; chosen by `cloud.provider` at the
+start and by `endpoint.json` from then on.
 
-Rule: as in `wiring`, imports that only some commands need are inside the functions.
+Rule: as in `bamboo.wiring`, imports that only some commands need are inside the functions.
 """
 
 import shutil
