@@ -1,5 +1,5 @@
-"""`bamboo status` and `bamboo list` as text, from the same values that `--json` prints; and what runs
-take on the disk."""
+"""`bamboo status` and `bamboo list` as text, from the same values that `--json` prints; and what
+runs take on the disk."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
