@@ -50,19 +50,16 @@ Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
 def _find_own() -> None:
-    """From now on this process finds Bamboo's own packages. Raises InputError where it has imported
-    another package of such a name."""
-    own_packages.find_own()
-    for name in own_packages.NAMES:
-        module = sys.modules.get(name)
-        file = getattr(module, "__file__", None)
-        if module is not None and (
-            file is None or not Path(file).resolve().is_relative_to(own_packages.FOLDER)
-        ):
-            raise InputError(
-                f"this program has imported a package {name!r} that is not Bamboo's; rename it, or "
-                "use Bamboo from a process of its own"
-            )
+    """From now on this process finds Bamboo's own package `cloud`. Raises InputError where it has
+    imported another one of that name."""
+    own_packages.find_own(("cloud",))
+    module, ours = sys.modules.get("cloud"), own_packages.FOLDER / "cloud"
+    if module is None or Path(module.__file__ or "").resolve().is_relative_to(ours):
+        return
+    raise InputError(
+        f"this program has imported a package 'cloud' that is not Bamboo's, {module.__file__}; "
+        "rename it, or use Bamboo from a process of its own"
+    )
 
 
 def _written(overrides: Overrides) -> tuple[str, ...]:

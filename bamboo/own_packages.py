@@ -1,9 +1,10 @@
-"""Finds `cli` and `cloud`, Bamboo's packages beside `bamboo`, for Bamboo's own processes only.
+"""Finds `cli` and `cloud`, Bamboo's packages beside `bamboo`.
 
 Rule: an installed distribution takes no name but `bamboo`. Its build puts these two below
 `bamboo/own` (`setup.py`), where no other import finds them; a checkout has them beside `bamboo`.
 Every process of Bamboo starts in `bamboo.loading`, which makes them importable from there first. So
-a user's own `cli` neither shadows ours nor is shadowed by it.
+a user's own `cli` neither shadows ours nor is shadowed by it. A program that calls `bamboo.api`
+gets `cloud` in the same way, and keeps a `cli` of its own.
 """
 
 import importlib.abc
@@ -21,15 +22,20 @@ FOLDER = _HERE / "own" if (_HERE / "own").is_dir() else _HERE.parent
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = frozenset(names)
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in NAMES:
+        if name not in self.names:
             return None
         return PathFinder.find_spec(name, [str(FOLDER)], target)
 
 
-def find_own() -> None:
-    """From now on `import cli` and `import cloud` find Bamboo's packages in this process."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+def find_own(names: Sequence[str] = NAMES) -> None:
+    """From now on `import cli` and `import cloud`, or those of `names`, find Bamboo's packages in
+    this process."""
+    found = [one for one in sys.meta_path if isinstance(one, _Finder) and one.names >= set(names)]
+    if not found:
+        sys.meta_path.insert(0, _Finder(names))

@@ -59,6 +59,11 @@ def test_beside_a_package_that_owns_the_names_of_ours_each_has_its_own(
     )
     # As the script and every process that it starts begin.
     runs = "from bamboo.loading import main; raise SystemExit(main(['cli.main', 'list']))"
+    program = (
+        "import contextlib, cli; from bamboo import api\n"
+        "with contextlib.suppress(api.InputError): api.open_run()\n"
+        "import cloud; print(cli.WHOSE, hasattr(cloud, 'WHOSE'))"
+    )
     environment = {**os.environ, "PYTHONPATH": str(there), "BAMBOO_HOME": str(tmp_path / "runs")}
     said = [
         subprocess.run(
@@ -70,9 +75,10 @@ def test_beside_a_package_that_owns_the_names_of_ours_each_has_its_own(
             timeout=60,
             check=False,
         )
-        for code in (looks, runs)
+        for code in (looks, runs, program)
     ]
-    assert [done.returncode for done in said] == [0, 0], said
+    assert [done.returncode for done in said] == [0, 0, 0], said
     assert said[0].stdout.startswith("another one | another one\n"), said[0]
     assert str(there / "cli" / "__init__.py") in said[0].stdout
     assert "no run" in said[1].stdout + said[1].stderr, said[1]
+    assert said[2].stdout == "another one False\n", said[2]
