@@ -67,13 +67,15 @@ def hit(fault: Fault, running: Sequence[Target]) -> tuple[Target, ...]:
 
 def _neighbours(fault: Fault, able: Sequence[Target]) -> tuple[Target, ...]:
     """Two or three nodes that own slots next to each other, wrapping at the end of a pipeline: the
-    owner of a stage together with its shadow."""
+    owner of a stage together with its shadow. In pipelines of one stage, of several pipelines."""
     owners = [t for t in able if t.slots]
     if not owners:
         return ()
     first = int(fault.where * len(owners))
     pipeline = owners[first].slots[0][0]
     beside = [t for t in owners if t.slots[0][0] == pipeline]
+    if all(stage == 0 for owner in owners for _, stage in owner.slots):
+        beside = owners
     begin = beside.index(owners[first])
     count = 2 + int(fault.where * 1024) % 2
     return tuple(beside[(begin + i) % len(beside)] for i in range(min(count, len(beside))))

@@ -140,6 +140,16 @@ def test_each_kind_hits_those_it_is_meant_for(seed: int) -> None:
                 assert len(found) == 1
 
 
+def test_where_a_pipeline_is_one_node_those_of_several_are_neighbours() -> None:
+    flat = [
+        Target(instance=f"i-{d}", zone="a", agent=2 * d, worker=2 * d + 1, slots=((d, 0),))
+        for d in range(4)
+    ]
+    faults = [one for seed in range(20) for one in draw(seed, minutes=30.0, lease_s=3.0)]
+    hits = [hit(one, flat) for one in faults if one.kind is Kind.KILL_NEIGHBOURS]
+    assert {len(set(found)) for found in hits} == {2, 3}
+
+
 @given(seed=SEEDS)
 def test_nobody_is_noticed_or_stopped_twice(seed: int) -> None:
     worn = [

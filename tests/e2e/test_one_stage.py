@@ -87,10 +87,10 @@ def name(case: tuple[int, Kill]) -> str:
     return f"seed{SEED}-{kill.pipeline}-of-{pipelines}-{kill.phase}-{kill.step}.{kill.microbatch}"
 
 
-def goes_on(pipelines: int, kill: Kill) -> None:
+def goes_on(pipelines: int, kill: Kill, **cluster_keys: Any) -> None:
     """One of the pipelines is lost; the others do its part of the step again and of all later ones,
     and nothing is restored."""
-    with cluster(flat(kill, pipelines=pipelines)) as run:
+    with cluster(flat(kill, pipelines=pipelines, **cluster_keys)) as run:
         run.start()
         assert_calm(run)
         happened = [(s["slot"], s["step"], s["phase"]) for s in run.stamps()]
@@ -197,3 +197,21 @@ def test_without_a_checkpoint_the_loss_of_the_only_node_ends_the_run() -> None:
         state = run.wait(lambda s: s.phase is Phase.FINISHED, 30, "the end")
         assert state.outcome is Outcome.UNRECOVERABLE
         assert "no live node holds stage 0" in state.sentence
+
+
+# ---------------------------------------------------------------- as on a GPU
+
+
+@pytest.mark.parametrize("case", SAMPLE[::3], ids=map(name, SAMPLE[::3]))
+def test_a_kill_on_a_device_that_lags_behind_its_host(case: tuple[int, Kill]) -> None:
+    goes_on(*case, device="lagging")
+
+
+def test_a_kill_in_bf16() -> None:
+    pipelines, kill = SAMPLE[-1]
+    settings = flat(kill, pipelines=pipelines)
+    settings = replace(settings, train=replace(settings.train, precision="bf16"))
+    with cluster(settings) as run:
+        run.start()
+        assert_calm(run)
+        assert run.state().grid == grid(pipelines - 1)
