@@ -23,8 +23,8 @@ def assign(
     stays within a zone. The other slots are filled in order of zone, then id. The shadow of a slot
     is the owner of its protector, or None in a mode without replicas. Nodes that the grid does not
     need get nothing. `apart`: neighbours of a ring lie in different zones where there are nodes for
-    that, and a shadow in another zone than its owner. Raises CoreMisuse when there are fewer nodes
-    than slots.
+    that, and a shadow in another zone than its owner; with one stage, pipelines take turns over the
+    zones. Raises CoreMisuse when there are fewer nodes than slots.
     """
     if len(nodes) < grid.size:
         raise CoreMisuse(f"{len(nodes)} nodes cannot fill {grid.size} slots")
@@ -63,13 +63,15 @@ def _assign_apart(ordered: Sequence[Node], grid: Grid, redundancy: str) -> Assig
 
 def _next_zone(left: Mapping[str, int], chosen: Sequence[str], slot: Slot, grid: Grid) -> str:
     """The zone with the most nodes left that is not the zone of a neighbour. Of equals the zone of
-    the ring's first slot, so that it is not left for the last slot, which is next to the first."""
+    the ring's first slot, so that it is not left for the last slot, which is next to the first.
+    With one stage the zone with the fewest pipelines."""
+    if grid.stages == 1:
+        able = (zone for zone, count in left.items() if count)
+        return min(able, key=lambda zone: (chosen.count(zone), -left[zone], zone))
     first = chosen[-slot.stage] if slot.stage else None
-    beside = set()
-    if slot.stage:
-        beside.add(chosen[-1])
-        if slot.stage == grid.stages - 1:
-            beside.add(chosen[-slot.stage])
+    beside = {chosen[-1]} if slot.stage else set()
+    if slot.stage == grid.stages - 1:
+        beside.add(chosen[-slot.stage])
     return min(
         (zone for zone, count in left.items() if count),
         key=lambda zone: (zone in beside, -left[zone], zone != first, zone),

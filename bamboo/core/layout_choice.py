@@ -5,11 +5,11 @@ equals the smallest. Where step times are unknown it has as many whole pipelines
 for, or one shorter pipeline if there are fewer nodes than stages. (2) The node that holds most of
 what a slot and its replica need gets the slot, so that little is sent. (3) Slots that no node holds
 anything of are filled with nodes from the zones of their pipeline or, if neighbours should lie in
-different zones, from zones that the neighbours are not in. All of it are functions of their
-arguments alone.
+different zones, from zones that the neighbours are not in; pipelines of one stage, from the zones
+with the fewest of them. All of it are functions of their arguments alone.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -100,8 +100,14 @@ def _fill_up(chosen: dict[Slot, NodeId], nodes: Sequence[Node], grid: Grid, *, a
     for node in sorted(nodes, key=lambda n: n.id):
         if node.id not in taken:
             free.setdefault(node.zone, deque()).append(node.id)
+    pipelines = Counter(zones[node] for node in taken)
     for slot in grid.slots():
         if slot in chosen:
+            continue
+        if apart and grid.stages == 1:
+            zone = min((z for z in free if free[z]), key=lambda z: (pipelines[z], z))
+            pipelines[zone] += 1
+            chosen[slot] = free[zone].popleft()
             continue
         ring = (grid.protector(slot), grid.protected(slot))
         beside = ring if apart else grid.pipeline(slot.pipeline)

@@ -61,7 +61,8 @@ class Policy:
     whole pipelines as there are nodes for."""
     spread: str = "one"
     """How slots and replicas are spread over zones, one of SPREADS. Only `neighbours` puts
-    neighbours into different zones; the others keep a pipeline within one zone where they can."""
+    neighbours into different zones; the others keep a pipeline within one zone where they can.
+    With one stage `pipelines` puts these into different zones."""
 
     def __post_init__(self) -> None:
         if not (0 < self.suspect_s <= self.gone_s and math.isfinite(self.gone_s)):
@@ -75,8 +76,9 @@ class Policy:
 
     @property
     def apart(self) -> bool:
-        """Whether neighbours of a ring should lie in different zones."""
-        return self.spread == "neighbours"
+        """Whether neighbours of a ring should lie in different zones. With one stage a pipeline is
+        a node, and the other pipelines are what it has for neighbours."""
+        return self.spread == ("neighbours" if self.stages > 1 else "pipelines")
 
     @property
     def elastic(self) -> bool:

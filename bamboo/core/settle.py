@@ -129,7 +129,8 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
         ),
     )
     newest = max((h.step for r in reconfiguration.reports for h in r.holdings), default=base.step)
-    words = f"{len(roles)} nodes on {grid_words(after.grid)}, from step {base.step} on"
+    who = "1 node" if len(roles) == 1 else f"{len(roles)} nodes"
+    words = f"{who} on {grid_words(after.grid)}, from step {base.step} on"
     if base.checkpoint:
         where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
         words = f"restored from {where} on {grid_words(after.grid)}"

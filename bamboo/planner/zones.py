@@ -206,7 +206,8 @@ def laid_out(
         for zone, count in zones.items()
         for number in range(count)
     ]
-    assignment = assign(nodes, grid, mode, apart=name == "neighbours")
+    apart = name == ("neighbours" if grid.stages > 1 else "pipelines")
+    assignment = assign(nodes, grid, mode, apart=apart)
     return assignment, {node.id: node.zone for node in nodes}
 
 

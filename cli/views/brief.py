@@ -125,7 +125,8 @@ def _survives(planned: Planned) -> str:
     every = min(planned.job.checkpoint.interval, planned.job.train.steps)
     single = single_loss(plan.assignment, plan.mode, checkpoint_every=every)
     if single is Outcome.ENDED:
-        return "no loss: any node that goes without a notice ends the run"
+        which = "the loss of its node" if plan.largest.size == 1 else "any node that goes"
+        return f"no loss: {which} without a notice ends the run"
     if single is Outcome.RESTORED:
         return f"any loss by going back to a checkpoint, at most {count(every, 'step')}"
     how = "in the step" if single is Outcome.INSIDE else "from another pipeline"
@@ -133,6 +134,8 @@ def _survives(planned: Planned) -> str:
     _, fatal = broken(copies_of_stages(plan.assignment, plan.mode), nodes)
     if not fatal:
         return f"any one loss, {how}, and any two at once"
+    if nodes == 2:
+        return f"any one loss, {how}; both {'need a checkpoint' if every else 'end the run'}"
     one = fatal == 1
     becomes = f"need{'s' * one} a checkpoint" if every else f"end{'s' * one} the run"
     return f"any one loss, {how}; {fatal} of {comb(nodes, 2)} pairs at once {becomes}"

@@ -57,6 +57,28 @@ def test_a_plan_has_few_lines(redundancy: str, provider: str, every: int) -> Non
     assert ("real dollars" in text) == (provider == "ec2")
 
 
+@pytest.mark.parametrize(
+    ("pipelines", "every", "says"),
+    [
+        (1, 0, "no loss: the loss of its node without a notice ends the run"),
+        (1, 5, "any loss by going back to a checkpoint, at most 5 steps"),
+        (2, 0, "any one loss, from another pipeline; both end the run"),
+        (2, 5, "any one loss, from another pipeline; both need a checkpoint"),
+        (3, 0, "any one loss, from another pipeline, and any two at once"),
+    ],
+)
+def test_what_nodes_with_the_whole_model_survive(pipelines: int, every: int, says: str) -> None:
+    job = replace(
+        JOB,
+        train=replace(JOB.train, virtual_nodes=4),
+        cluster=replace(JOB.cluster, stages=1, pipelines=pipelines, redundancy="auto"),
+        checkpoint=replace(JOB.checkpoint, every_steps=every),
+    )
+    lines = plan_lines("a-run-1126-0931-qx", plan(job))
+    assert max(map(len, lines)) <= WIDTH
+    assert f"  survives    {says}" in lines
+
+
 def test_the_weights_that_a_run_begins_with_take_no_further_line() -> None:
     weights = Weights(run="gpt-local-1126-2359-qr", step=100_000, tensors={}, shapes={})
     lines = plan_lines("r", plan(JOB), weights=weights)

@@ -1,6 +1,7 @@
 """Neighbours in different zones: at the start, after losses, and in a new layout."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations
 
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout
+from bamboo.topology.strategy import SPREADS
 from tests.core.build import forming, joined, lost
 from tests.core.test_protect import ROUNDS, pending
 
@@ -196,3 +198,43 @@ def test_a_new_layout_keeps_what_is_held_and_takes_the_rest_from_the_other_zone(
     assert (kept.owners[0], kept.owners[2]) == ("a3", "a2")
     assert rings(kept) == ["abab"]
     assert set("".join(rings(place(nodes, layout, {}, "stash")))) == {"a"}
+
+
+# ---------------------------------------------------------------- pipelines of one stage
+
+
+def zones_of(assignment: Assignment) -> list[str]:
+    return [str(owner)[0] for owner in assignment.owners]
+
+
+def test_pipelines_of_one_stage_take_turns_over_the_zones() -> None:
+    """Also where one zone has nodes for all of them: a standby may be in any."""
+    for nodes, pipelines, found in (
+        (nodes_of(a=2, b=1), 2, ["a", "b"]),
+        (nodes_of(a=3, b=1, c=1), 4, ["a", "b", "c", "a"]),
+        (nodes_of(a=1, b=3), 3, ["b", "a", "b"]),
+        (nodes_of(a=3), 2, ["a", "a"]),
+    ):
+        grid = Grid(pipelines=pipelines, stages=1)
+        assert zones_of(assign(nodes, grid, "peer", apart=True)) == found
+        within = zones_of(assign(nodes, grid, "peer"))
+        assert within == sorted(within)
+
+
+def test_a_pipeline_of_one_stage_comes_back_where_fewest_are() -> None:
+    grid = Grid(pipelines=3, stages=1)
+    layout = ModelLayout(grid=grid, cut=(0, 4), shares=(2, 1, 1))
+    nodes = nodes_of(a=3, b=2, c=1)
+    held = {nodes[0].id: frozenset(range(4)), nodes[3].id: frozenset(range(4))}
+    assert sorted(zones_of(place(nodes, layout, held, "peer", apart=True))) == ["a", "b", "c"]
+    assert sorted(zones_of(place(nodes[:5], layout, held, "peer", apart=True))) == ["a", "a", "b"]
+
+
+def test_which_spread_keeps_apart_depends_on_the_stages() -> None:
+    ring, flat = Policy(stages=4), Policy(stages=1)
+    found = {
+        (policy.stages, spread): replace(policy, spread=spread).apart
+        for policy in (ring, flat)
+        for spread in SPREADS
+    }
+    assert {key for key, apart in found.items() if apart} == {(4, "neighbours"), (1, "pipelines")}

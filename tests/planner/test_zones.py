@@ -260,3 +260,16 @@ def test_a_group_within_a_larger_one_decides_and_no_share_is_counted_twice(
     monkeypatch.setattr(model, "_share", lambda *_: pytest.fail("it was counted again"))
     others = [NodeId(f"other{number}") for number in range(7)]
     assert fatal_share((frozenset(others[:2]),), others, 3) == 5 / 35
+
+
+def test_pipelines_of_one_stage_survive_their_zone_whatever_stands_by() -> None:
+    grid = Grid(pipelines=2, stages=1)
+    for nodes in (2, 3, 4):
+        zones = nodes_by_zone("pipelines", grid, ["a", "b"], nodes=nodes)
+        assert sum(zones.values()) == nodes
+        placed, zone_of = laid_out("pipelines", zones, grid, "peer")
+        assert {zone_of[owner] for owner in placed.owners} == {"a", "b"}
+        assert fatal_per_hour(placed, zone_of, "peer") == 0
+    assert nodes_by_zone("neighbours", grid, ["a", "b"], nodes=2) == {}
+    within, zone_of = laid_out("one", {"a": 2}, grid, "peer")
+    assert fatal_per_hour(within, zone_of, "peer") > 0

@@ -57,7 +57,7 @@ def policy_of(scenario: Scenario) -> Policy:
         layer_bytes=(LAYER_BYTES,) * scenario.layers,
         store_bytes_per_s=LAYER_BYTES * scenario.layers / scenario.save_s,
         grids=grids if scenario.timed_grids else (),
-        spread="neighbours" if scenario.apart else "one",
+        spread=("neighbours" if scenario.stages > 1 else "pipelines") if scenario.apart else "one",
     )
 
 

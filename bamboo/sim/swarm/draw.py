@@ -80,7 +80,6 @@ def _of_one_stage(scenario: Scenario) -> Scenario:
         stages=1,
         redundancy=rng.choice(("peer", "peer", "off")),
         layers=1 + rng.randrange(4),
-        apart=False,
         pipelines_max=min(4, pipelines + rng.choice((0, 0, 1))) if scenario.elastic else pipelines,
     )
 

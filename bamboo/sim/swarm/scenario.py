@@ -57,7 +57,7 @@ class Scenario:
     layers: int = 4
     zones: int = 1
     apart: bool = False
-    """Whether neighbours lie in different zones."""
+    """Whether neighbours lie in different zones; with one stage, pipelines."""
     elastic: bool = True
     pipelines_max: int = 1
     timed_grids: bool = False
