@@ -149,7 +149,7 @@ def _check_cut(job: JobConfig, spec: ModelSpec) -> None:
                 file=job.file,
                 key=key,
                 value=value,
-                problem=f"goes past the model's {count} layers",
+                problem=f"goes past the model's {count} layer{'s' * (count > 1)}",
                 remedy="take fewer stages or more layers",
             )
 
