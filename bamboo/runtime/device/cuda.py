@@ -25,9 +25,10 @@ from torch import Tensor
 from bamboo.runtime.device.staging import Staged
 
 T = TypeVar("T")
-AHEAD = 2
-"""Forwards and backwards that are issued and not done: one runs, and the next is there when it
-ends."""
+AHEAD = 3
+"""Forwards and backwards that are issued and not done: one runs, and two are there when it ends.
+With one of them there, a host that takes longer to issue a backward than the GPU takes for a
+forward would let the GPU wait in every microbatch."""
 QUEUED = frozenset({"F", "B", "FR", "BR"})
 """Operations that may still run when their call returns."""
 REDUNDANT = frozenset({"FR", "BR"})
