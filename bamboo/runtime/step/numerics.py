@@ -12,7 +12,7 @@ import torch
 from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.runtime.device.host_memory import keep_freed_memory
 from bamboo.runtime.device.staging import place_of
-from bamboo.runtime.step.optimizer import GPU_KERNEL, KERNEL
+from bamboo.runtime.step.optimizer import KERNEL
 
 BLAS_WORKSPACE = ":4096:8"
 """By cuBLAS's documentation, one of the two sizes with which its results are reproducible."""
@@ -47,7 +47,7 @@ def local_numerics(job: JobConfig) -> dict[str, Any]:
     common = {
         "torch": str(torch.__version__),
         "threads": cluster.threads,
-        "optimizer": GPU_KERNEL if cluster.device == "cuda" else KERNEL,
+        "optimizer": KERNEL,
     }
     if cluster.device == "cuda":
         return common | _of_gpu(place_of(cluster))

@@ -22,8 +22,6 @@ GROUP_ELEMENTS = 1 << 18
 """Elements: a MiB of float32, and as much of each moment."""
 KERNEL = "adamw-fused, squares by row"
 """The kernels' names in the numerics; other kernels give other bits."""
-GPU_KERNEL = "adamw-fused, squares by norm"
-"""The same on a GPU."""
 LEAST_SQUARE = 1e-30
 """The least average square: among smaller squares, those that underflow would count."""
 
@@ -149,20 +147,12 @@ def squares(grads: Iterable[Tensor]) -> list[float]:
     if not own:
         return []
     # All numbers are read at once, because a GPU is idle while one is read.
-    found = _squared_norms(own) if own[0].is_cuda else list(map(_sum_by_rows, own))
-    totals: list[float] = torch.stack(found).tolist()
+    totals: list[float] = torch.stack(list(map(_sum_by_rows, own))).tolist()
     for place, (grad, total) in enumerate(zip(own, totals, strict=True)):
-        if (grad.is_cuda or grad.dim() >= 2) and not grad.numel() * LEAST_SQUARE < total < math.inf:
+        if grad.dim() >= 2 and not grad.numel() * LEAST_SQUARE < total < math.inf:
             # A float32 cannot hold a square below 1e-38 or above 3e38.
             totals[place] = float(_wide_sum_of_squares(grad))
     return totals
-
-
-def _squared_norms(grads: Sequence[Tensor]) -> list[Tensor]:
-    """All by a few kernels, because to issue four for each gradient takes a GPU's host longer than
-    the GPU computes. The norm of a tensor does not depend on the others: each has its own blocks
-    of a fixed size, whose sums are added in one order."""
-    return list(torch.stack(torch._foreach_norm(list(grads))).double().square().unbind())
 
 
 def _sum_by_rows(grad: Tensor) -> Tensor:
