@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bamboo.study.costing import JobCost
     from bamboo.study.markets import MarketAsked
     from bamboo.study.paper import Shown
+    from bamboo.study.played_trace import TraceAsked
     from bamboo.study.simulating import Simulated
     from bamboo.study.told import Bar
 
@@ -333,12 +334,14 @@ def launch(
     overrides: Overrides = (),
     run: str = "",
     strategy: str | Path | None = None,
+    trace: "TraceAsked | None" = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """Train a job on spot instances, as `bamboo launch --detach` does, and return once the run can
     be reached. Everything that can be checked is checked before anything is started. `run` is its
-    id, by default made from the name of the job; `strategy` is a file that places it; `note` gets a
-    line for whatever takes a while. Raises InputError, RunExists, BambooError."""
+    id, by default made from the name of the job; `strategy` is a file that places it, and `trace` a
+    recorded market whose nodes it has; `note` gets a line for whatever takes a while. Raises
+    InputError, RunExists, BambooError."""
     _find_own()
     from bamboo.controller import background, launching
     from bamboo.wiring.begun import Begun
@@ -349,6 +352,7 @@ def launch(
             overrides=_written(overrides),
             name=run,
             dry_run=False,
+            trace=trace,
             strategy=None if strategy is None else Path(strategy),
             begun=begun,
             note=note,
