@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bamboo.config.tree import JobConfig
-from bamboo.core.events import NoticeReceived
+from bamboo.core.events import NoticeReceived, Pace, PaceMeasured
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
 from tests.runtime.simulated import NOW_S, SimulatedTransport, World
@@ -87,3 +87,24 @@ def test_all_but_one_are_lost_at_any_moment(seed: int) -> None:
         if node.running and not world.over:
             world.kill(node.id)
     to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_faster_node_gets_more_of_the_batch(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, 2)
+    world = world_of(settings, draw, extra=0, pipelines=2)
+    go(world)
+    state = world.state
+    assert state.assignment is not None
+    fast = draw.randrange(2)
+    paces = tuple(
+        Pace(node=node, microbatch_s=0.01 if number == fast else 0.03)
+        for number, node in enumerate(state.assignment.owners)
+    )
+    if not world.over:
+        world.commit(PaceMeasured(reporter="test", era=state.era, paces=paces))
+    began = world.state.reconfiguration is not None or world.state.preparing is not None
+    to_the_end(world, settings)
+    if began:
+        assert world.state.shares == ((3, 1) if fast == 0 else (1, 3))
