@@ -1,19 +1,20 @@
 """One plain training loop, as one would write it by hand: what a run of one node is held against.
 
 Rule: it shares layers, data and loss with the runtime, and nothing of its executor, optimizer or
-keyed chance. Its microbatches, batch and precision are the job's.
+keyed chance. Its microbatches, batch and precision are the job's, and where it is strict, the
+settings of torch are a worker's, so that both run the same kernels.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.gpu_check.measure.device import wait
 
 
 def loop(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Seconds of each step, once the first few are over. `strict`: torch's deterministic mode.
+    """Seconds of each step, once the first few are over. `strict`: as a worker is prepared.
     `compiled`: the whole forward by torch.compile."""
     import torch
     from torch import nn
@@ -21,10 +22,14 @@ def loop(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     from bamboo.config.load import load_job
     from bamboo.data.dataset import load_data
     from bamboo.models import build_layer, build_model
+    from bamboo.runtime.step.numerics import prepare
 
     job, device = load_job(asked["job"]), asked["device"]
-    torch.set_num_threads(job.cluster.threads)
-    _set_strict(asked["strict"])
+    if asked["strict"]:
+        prepare(replace(job.cluster, device=device))
+    else:
+        torch.set_num_threads(job.cluster.threads)
+        torch.backends.cudnn.benchmark = True
     data, spec = load_data(job), build_model(job)
     count = range(len(spec.factories))
     model = nn.Sequential(*(build_layer(spec, i, job.train.seed) for i in count)).to(device)
@@ -69,13 +74,3 @@ def loop(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         "peak_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
         "reserved_bytes": torch.cuda.max_memory_reserved() if cuda else 0,
     }
-
-
-def _set_strict(strict: bool) -> None:
-    import torch
-
-    torch.use_deterministic_algorithms(strict)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = not strict
-    with contextlib.suppress(AttributeError):  # a build without CUDA
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = not strict
