@@ -1,0 +1,31 @@
+"""Only named places read a tensor's numbers on the host, or speak of CUDA: each may wait for a GPU,
+and whoever waits for a GPU by chance makes it idle."""
+
+import re
+
+from tests.tidy.tree import python_sources
+
+READS = re.compile(r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|torch\.cuda")
+FLOORS = ("wire", "step", "state", "node")
+ROOMS_OF_A_NODE = tuple(
+    f"bamboo/{room}/" for room in ("models", *(f"runtime/{floor}" for floor in FLOORS))
+)
+ALLOWED = {
+    "bamboo/runtime/wire/frames.py": 2,  # what is sent lies on the host already
+    "bamboo/runtime/wire/assembly.py": 1,  # memory of the host
+    "bamboo/runtime/step/numerics.py": 1,  # the facts of a GPU
+    "bamboo/runtime/step/optimizer.py": 1,  # all squares of a step at once
+    "bamboo/runtime/step/slot_run.py": 1,  # all losses of a step at once
+    "bamboo/runtime/node/records.py": 2,  # the hash of a replica, where a job asks for it
+    "bamboo/models/spec.py": 1,  # the generator of a GPU
+}
+
+
+def test_numbers_are_read_on_the_host_in_named_places() -> None:
+    found: dict[str, int] = {}
+    for source in python_sources():
+        if source.path.startswith(ROOMS_OF_A_NODE):
+            count = sum(len(READS.findall(line)) for line in source.lines)
+            if count:
+                found[source.path] = count
+    assert found == ALLOWED
