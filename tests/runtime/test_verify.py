@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bamboo.checkpoint.final import stage_file, write_manifest, write_stage
-from bamboo.config.load import job_to_json
+from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
 from bamboo.coord.attested import FILE
@@ -183,6 +185,19 @@ def test_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
         _verify(run)
     (run / FILE).write_text("{}")
     with pytest.raises(InputError, match=r"numerics\.json: is damaged: it has schema None"):
+        _verify(run)
+
+
+def test_a_run_on_a_gpu_is_verified_where_there_is_one(tmp_path: Path) -> None:
+    run = _write_run(tmp_path)
+    job = job_from_json((run / "resolved.json").read_text())
+    job = replace(job, cluster=replace(job.cluster, device="cuda"))
+    (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
+    if torch.cuda.is_available():
+        wrong = r"device is cuda here and cpu in the run"
+    else:
+        wrong = r"its nodes computed on a GPU, and torch sees none on this machine; verify it on"
+    with pytest.raises(InputError, match=wrong):
         _verify(run)
 
 
