@@ -21,7 +21,7 @@ from typing import Any
 
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.load import load_job
-from bamboo.planner.catalogue import Catalogue, InstanceType
+from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from benchmarks.options import at_least, job_file, parsed
 from benchmarks.peers.processes import missing
 from benchmarks.report import command_of, write_result

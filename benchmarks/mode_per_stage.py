@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bamboo.planner.candidates import Candidates, Room
-from bamboo.planner.hazards import LOSSES_PER_NODE_HOUR, said
-from bamboo.planner.losses import Hazard
-from bamboo.planner.profile import LayerFacts
-from bamboo.planner.ranking import SAME, Candidate, Judge, Played, ranked
-from bamboo.planner.stage_modes import by_stage
-from bamboo.planner.workload import Workload
-from bamboo.planner.zones import Stakes
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.plans.candidates import Candidates, Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.ranking import SAME, Candidate, Judge, Played, ranked
+from bamboo.planner.plans.stage_modes import by_stage
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.hazards import LOSSES_PER_NODE_HOUR, said
+from bamboo.planner.risks.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape

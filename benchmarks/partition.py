@@ -20,10 +20,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bamboo.planner.bounded import MOST_BYTES, Bounds, bounded_partition, tightest_cut
-from bamboo.planner.memory import memory_report
-from bamboo.planner.partition import partition
-from bamboo.planner.profile import LayerFacts
+from bamboo.planner.layers.bounded import MOST_BYTES, Bounds, bounded_partition, tightest_cut
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.layers.memory import memory_report
+from bamboo.planner.layers.partition import partition
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape

@@ -31,7 +31,7 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
-from bamboo.planner.profile import FLOAT_BYTES, gpt_facts
+from bamboo.planner.layers.facts import FLOAT_BYTES, gpt_facts
 from bamboo.schedule.figures import bound_s
 from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.core.policy import GridTime, Policy
-from bamboo.planner.candidates import Room
-from bamboo.planner.hazards import said
-from bamboo.planner.losses import Hazard
-from bamboo.planner.modes import choose_mode
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
-from bamboo.planner.zones import REPLACE_S, Stakes
+from bamboo.planner.plans.candidates import Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.modes import choose_mode
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.hazards import said
+from bamboo.planner.risks.zones import REPLACE_S, Stakes
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.market_presets import P3_BULK
 from bamboo.sim.members import Pauses

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.core.policy import Policy
-from bamboo.planner.workload import Workload
+from bamboo.planner.profiles.workload import Workload
 from bamboo.sim.asked import Asked
 from bamboo.sim.presets import STAGES, bert_large
 from bamboo.sim.run import TimesBook, simulate, simulate_seeds

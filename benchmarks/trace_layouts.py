@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.rivals import CheckpointRestart, RestartTerms

@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bamboo.planner.chosen import on_spot
-from bamboo.planner.option import ON_DEMAND, Option
+from bamboo.planner.renting.chosen import on_spot
+from bamboo.planner.renting.option import ON_DEMAND, Option
 from bamboo.sim.nsdi23 import SPOT_USD_PER_HOUR
 from bamboo.sim.prices import constant
 from bamboo.sim.run import Figures, simulate

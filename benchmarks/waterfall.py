@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from bamboo.core.policy import GridTime, Policy
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR

@@ -8,10 +8,10 @@ sends. `redundancy_overhead` compares the counted bytes with it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bamboo.planner.gpus import GpuTable
-from bamboo.planner.memory import partials_at_end
-from bamboo.planner.profile import FLOAT_BYTES
-from bamboo.planner.shaped import gpt_profile
+from bamboo.planner.layers.facts import FLOAT_BYTES
+from bamboo.planner.layers.memory import partials_at_end
+from bamboo.planner.profiles.gpus import GpuTable
+from bamboo.planner.profiles.shaped import gpt_profile
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES
 from bamboo.topology.virtual_nodes import blocks

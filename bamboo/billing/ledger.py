@@ -28,8 +28,8 @@ from bamboo.core.events import StoreRefilled
 from bamboo.core.state import State
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.planner.attribution import Work
-from bamboo.planner.autoscale import Resize
 from bamboo.planner.duties import DutyChange, Roster
+from bamboo.planner.fleet.autoscale import Resize
 from bamboo.planner.value import per_usd_spent
 from bamboo.ports import Store
 from bamboo.runs.books import DUTY, WORK, Booked

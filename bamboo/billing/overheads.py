@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bamboo.billing.money import Rented
-from bamboo.planner.auxiliary import AuxiliaryPrice, Beside, beside_run
+from bamboo.planner.prices.auxiliary import AuxiliaryPrice, Beside, beside_run
 from bamboo.planner.value import MICRO
 
 

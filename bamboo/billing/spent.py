@@ -23,8 +23,8 @@ from bamboo.coord.ledger import STREAM, LedgerRecord, PriceRecord, decode_record
 from bamboo.errors import CoreMisuse, UnreadableRecord
 from bamboo.ids import InstanceId
 from bamboo.planner.attribution import Spent, Tenure, Use, attribute
-from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.duties import Duty, DutyChange, last_duties
+from bamboo.planner.prices.auxiliary import AuxiliaryPrice
 from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.ports import Store
 from bamboo.runs.run_folder import RunFolder, part_of

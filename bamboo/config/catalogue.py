@@ -16,11 +16,11 @@ from pathlib import Path
 from bamboo.config.home import home
 from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
-from bamboo.planner.catalogue import Catalogue, catalogue_from, parse_catalogue
-from bamboo.planner.gpus import GpuTable, parse_gpus
-from bamboo.planner.hazards import Bands, parse_bands
 from bamboo.planner.origin import last_moment
-from bamboo.planner.refreshed import newest
+from bamboo.planner.prices.catalogue import Catalogue, catalogue_from, parse_catalogue
+from bamboo.planner.prices.refreshed import newest
+from bamboo.planner.profiles.gpus import GpuTable, parse_gpus
+from bamboo.planner.risks.hazards import Bands, parse_bands
 from bamboo.price_check import check_seen
 
 FOLDER = "prices"

@@ -16,7 +16,7 @@ from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.ids import REGION
 from bamboo.named_files import what_is_wrong
-from bamboo.planner.fleet_size import UTILITIES
+from bamboo.planner.fleet.fleet_size import UTILITIES
 from bamboo.topology.strategy import AUTO, BARE_MODES, SPREADS, wrong_with
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bamboo.config.tree import JobConfig
-from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.layers.facts import LayerFacts, gpt_facts
 from bamboo.topology.strategy import Semantics
 from bamboo.topology.virtual_nodes import BatchShape
 

@@ -1,5 +1,5 @@
-"""The launcher's side of a run that chooses its own size. `planner.scaler` decides. This file hands
-it what the launcher sees, carries out its decisions and records them in the books.
+"""The launcher's side of a run that chooses its own size. `planner.fleet.scaler` decides. This
+file hands it what the launcher sees, carries out its decisions and records them in the books.
 
 Rule: every resize is in the books and in the ledger, with its sentence and with everything that was
 known, so that a later launcher continues from it.
@@ -16,8 +16,8 @@ from bamboo.config.tree import JobConfig
 from bamboo.controller.ports import Ports
 from bamboo.core.policy import Policy
 from bamboo.core.state import State
-from bamboo.planner.autoscale import Scaling
-from bamboo.planner.scaler import Hired, Scaler, Standing, Turn
+from bamboo.planner.fleet.autoscale import Scaling
+from bamboo.planner.fleet.scaler import Hired, Scaler, Standing, Turn
 from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked
 from bamboo.runs.progress import Progress
 from bamboo.study.scaler_terms import terms_of

@@ -31,7 +31,7 @@ from bamboo.controller.terms import save_terms
 from bamboo.errors import InputError, RunExists, StorageUnavailable
 from bamboo.ids import RunId, run_id
 from bamboo.named_files import what_is_wrong
-from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.runs import initial, lock, run_folder
 from bamboo.runs.lock import Lock
 from bamboo.runs.ports import Screen

@@ -10,7 +10,7 @@ from pathlib import Path
 from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.workload import STATE_FLOATS
+from bamboo.planner.profiles.workload import STATE_FLOATS
 from bamboo.runs.disk_space import refuse_without_room
 from bamboo.sites import here
 from bamboo.study.planning import Planned

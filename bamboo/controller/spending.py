@@ -20,7 +20,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.controller.terms import Terms
 from bamboo.core.state import State
 from bamboo.core.straggler import kept_beyond
-from bamboo.planner.auxiliary import AuxiliaryPrice
+from bamboo.planner.prices.auxiliary import AuxiliaryPrice
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
 from bamboo.runs.progress import Progress
 

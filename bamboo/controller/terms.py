@@ -16,8 +16,8 @@ from bamboo.core.checkpointing import KEPT
 from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import Attestation, Checkpoint
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.refreshed import catalogue_json
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.prices.refreshed import catalogue_json
 from bamboo.runs import run_folder
 from bamboo.runs.documents import REMEDY
 from bamboo.runs.run_folder import Part, RunFolder

@@ -14,8 +14,8 @@ from bamboo.coord.shapes import shape_of
 from bamboo.errors import UnreadableRecord
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.planner.attribution import Work
-from bamboo.planner.autoscale import Resize
 from bamboo.planner.duties import DutyChange
+from bamboo.planner.fleet.autoscale import Resize
 from bamboo.ports import Store
 from bamboo.price_check import BadPrice, checked_usd
 from bamboo.topology.strategy import canonical_json

@@ -18,8 +18,8 @@ from bamboo.doctor.checks import Check, Finding, Result
 from bamboo.doctor.checks_here import MOST_SKEW_S
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
-from bamboo.planner.quota import CODES, FAMILIES, quota_needed, quota_sentence
-from bamboo.planner.refreshed import refreshed
+from bamboo.planner.prices.quota import CODES, FAMILIES, quota_needed, quota_sentence
+from bamboo.planner.prices.refreshed import refreshed
 from bamboo.ports import PriceSource
 from bamboo.sites.account.account_ready import check_bucket_for_account
 from bamboo.sites.account.instances import LAUNCH_TEMPLATE, ec2_settings

@@ -17,7 +17,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.doctor.checks import Check, Finding, Result
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
-from bamboo.planner.auxiliary import HOURS_PER_MONTH
+from bamboo.planner.prices.auxiliary import HOURS_PER_MONTH
 from bamboo.quantities import count, usd
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import RunFolder

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.coord.ledger import LedgerRecord
-from bamboo.planner.autoscale import Resize
+from bamboo.planner.fleet.autoscale import Resize
 from bamboo.runs.books import RESIZED
 from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.reader import read_events

@@ -20,7 +20,7 @@ from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.core.state import initial_state
 from bamboo.disk import full_disk
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
-from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.ports import Store
 from bamboo.runs import lock
 from bamboo.runs.documents import REMEDY

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bamboo.core.policy import Policy
-from bamboo.planner.auxiliary import AuxiliaryPrice
-from bamboo.planner.workload import Workload
+from bamboo.planner.prices.auxiliary import AuxiliaryPrice
+from bamboo.planner.profiles.workload import Workload
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices
 from bamboo.sim.sizing import Sizes

@@ -12,7 +12,7 @@ from typing import Protocol
 from bamboo.core.events import Event
 from bamboo.core.policy import Policy
 from bamboo.core.state import State
-from bamboo.planner.workload import Workload
+from bamboo.planner.profiles.workload import Workload
 from bamboo.sim.world import World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares

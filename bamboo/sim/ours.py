@@ -34,9 +34,9 @@ from bamboo.core.straggler import kept_beyond
 from bamboo.core.together import transitions
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
-from bamboo.planner.autoscale import Resize
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
+from bamboo.planner.fleet.autoscale import Resize
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.kernel import Entry
 from bamboo.sim.members import Pauses, Run, layout_of, step_in_hand
 from bamboo.sim.progress import NEARLY

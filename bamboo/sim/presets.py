@@ -8,7 +8,7 @@ the 43.7 ms that a stage needs for forward and backward of a microbatch, gives a
 other cuts and merged nodes, for which nothing was published.
 """
 
-from bamboo.planner.workload import Workload, uniform_workload
+from bamboo.planner.profiles.workload import Workload, uniform_workload
 from bamboo.topology.virtual_nodes import BatchShape
 
 STAGE_S = 0.0437

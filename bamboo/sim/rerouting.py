@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from bamboo.core.policy import Policy
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.kernel import Entry
 from bamboo.sim.rivals import Spot
 from bamboo.sim.world import FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World

@@ -20,7 +20,7 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import Node, NodeStatus
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId, NodeId, ZoneId
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.kernel import Entry
 from bamboo.sim.progress import NEARLY
 from bamboo.sim.world import RECONFIGURATION, RESTORE, World

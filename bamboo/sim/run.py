@@ -11,16 +11,16 @@ from functools import partial
 
 from bamboo.core.state import initial_state
 from bamboo.ids import ZoneId, run_id
-from bamboo.planner.autoscale import Resize
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.fleet.autoscale import Resize
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.zones import USD_PER_GB
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.planner.value import (
     MINIMUM_BILLED_S,
     bill_micro_usd,
     samples_per_s,
     samples_per_usd,
 )
-from bamboo.planner.workload import Workload
-from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.asked import Asked
 from bamboo.sim.members import Run
 from bamboo.sim.ours import Ours

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from bamboo.core.state import Phase
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.autoscale import Resize
-from bamboo.planner.scaler import Hired, Scaler, ScalerTerms, Standing, trained_size
-from bamboo.planner.scaling_curve import MOST
+from bamboo.planner.fleet.autoscale import Resize
+from bamboo.planner.fleet.scaler import Hired, Scaler, ScalerTerms, Standing, trained_size
+from bamboo.planner.fleet.scaling_curve import MOST
 from bamboo.sim.kernel import Entry
 from bamboo.sim.members import Run
 from bamboo.sim.world import RESIZE

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
-from bamboo.planner.auxiliary import store_usd_per_hour
-from bamboo.planner.checkpoint_cost import REQUESTS, Shards
-from bamboo.planner.checkpoint_interval import best_interval_steps
-from bamboo.planner.losses import shards_of
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.zones import nodes_by_zone
+from bamboo.planner.plans.losses import shards_of
+from bamboo.planner.prices.auxiliary import store_usd_per_hour
+from bamboo.planner.risks.checkpoint_cost import REQUESTS, Shards
+from bamboo.planner.risks.checkpoint_interval import best_interval_steps
+from bamboo.planner.risks.zones import nodes_by_zone
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.free_nodes import Renting
 from bamboo.sim.published import PaperRules, PaperTerms

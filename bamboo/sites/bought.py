@@ -3,7 +3,7 @@
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.prices.catalogue import Catalogue
 from cloud.provider import Market
 
 

@@ -17,7 +17,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.ids import ZoneId
 from bamboo.loading import interpreter
-from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
 from bamboo.runs.live import local_cloud_of
 from bamboo.runs.ports import Screen

@@ -1,14 +1,14 @@
 """Which option of a job is advised, or why none is.
 
-Rule: pure; `bamboo.planner.credible` says what speaks against an option.
+Rule: pure; `bamboo.planner.renting.credible` says what speaks against an option.
 """
 
 from collections.abc import Callable, Sequence
 
 from bamboo.config.tree import JobConfig
-from bamboo.planner.chosen import Chosen, Outcome, choose
-from bamboo.planner.credible import BestKnown
-from bamboo.planner.option import Option, Options
+from bamboo.planner.renting.chosen import Chosen, Outcome, choose
+from bamboo.planner.renting.credible import BestKnown
+from bamboo.planner.renting.option import Option, Options
 
 
 def advised(

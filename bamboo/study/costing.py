@@ -16,9 +16,10 @@ from bamboo.config.load import load_job
 from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.auxiliary import Part, auxiliary_parts, auxiliary_usd_per_hour, extras_of
-from bamboo.planner.catalogue import Catalogue, InstanceType
-from bamboo.planner.chosen import (
+from bamboo.planner.prices.auxiliary import Part, auxiliary_parts, auxiliary_usd_per_hour, extras_of
+from bamboo.planner.prices.catalogue import Catalogue, InstanceType
+from bamboo.planner.profiles.gpus import Gpu
+from bamboo.planner.renting.chosen import (
     BreakEven,
     Case,
     Chosen,
@@ -28,11 +29,10 @@ from bamboo.planner.chosen import (
     value_at,
     value_in_short,
 )
-from bamboo.planner.credible import OneCard, doubt_of, one_card
-from bamboo.planner.gpus import Gpu
-from bamboo.planner.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
-from bamboo.planner.options import again, options, shared_out, together
-from bamboo.planner.zones import RESTART_S
+from bamboo.planner.renting.credible import OneCard, doubt_of, one_card
+from bamboo.planner.renting.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
+from bamboo.planner.renting.options import again, options, shared_out, together
+from bamboo.planner.risks.zones import RESTART_S
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from bamboo.study.advised import advised, hopeless_of

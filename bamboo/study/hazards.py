@@ -13,7 +13,7 @@ from bamboo.billing.bill_log import read_bill_log, rented_in
 from bamboo.billing.money import Rented
 from bamboo.config.catalogue import load_bands
 from bamboo.errors import InputError
-from bamboo.planner.hazards import Lived, LossRate, OwnRuns, loss_rate
+from bamboo.planner.risks.hazards import Lived, LossRate, OwnRuns, loss_rate
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import catalogue_of

@@ -1,17 +1,17 @@
 """The checkpoints of a planned job: how often, where to, and what they cost.
 
-Rule: the planner chooses the interval (`bamboo.planner.checkpoint_cost`). This file only reads what
-the job says of it, and puts the choice into words.
+Rule: the planner chooses the interval (`bamboo.planner.risks.checkpoint_cost`). This file only
+reads what the job says of it, and puts the choice into words.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bamboo.config.tree import JobConfig
-from bamboo.planner.auxiliary import store_usd_per_hour
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.checkpoint_cost import AUTO_LEAST_S, LONGEST_S, REQUESTS
-from bamboo.planner.plan import Plan
+from bamboo.planner.plans.plan import Plan
+from bamboo.planner.prices.auxiliary import store_usd_per_hour
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.risks.checkpoint_cost import AUTO_LEAST_S, LONGEST_S, REQUESTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

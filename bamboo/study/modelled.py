@@ -15,11 +15,11 @@ from bamboo.config.catalogue import load_catalogue, load_gpus
 from bamboo.config.resolve import batch_shape, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import Catalogue, InstanceType
-from bamboo.planner.gpus import OWN, Gpu
-from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
-from bamboo.planner.profiled import Profile, profiled_workload
-from bamboo.planner.workload import Workload
+from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
+from bamboo.planner.prices.catalogue import Catalogue, InstanceType
+from bamboo.planner.profiles.gpus import OWN, Gpu
+from bamboo.planner.profiles.profiled import Profile, profiled_workload
+from bamboo.planner.profiles.workload import Workload
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
 from bamboo.study.told import Told

@@ -14,11 +14,11 @@ from statistics import fmean
 from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.ids import ZoneId
-from bamboo.planner.candidates import Candidates, Room
-from bamboo.planner.chosen import Outcome
-from bamboo.planner.hazards import LossRate, said
-from bamboo.planner.option import HOUR_S, MIXED, ON_DEMAND, Offer, Option
-from bamboo.planner.zones import REPLACE_S
+from bamboo.planner.plans.candidates import Candidates, Room
+from bamboo.planner.renting.chosen import Outcome
+from bamboo.planner.renting.option import HOUR_S, MIXED, ON_DEMAND, Offer, Option
+from bamboo.planner.risks.hazards import LossRate, said
+from bamboo.planner.risks.zones import REPLACE_S
 from bamboo.sim.asked import Asked
 from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
 from bamboo.sim.members import Pauses

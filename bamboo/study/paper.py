@@ -15,18 +15,18 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.planner.bounded import FitsNowhere
-from bamboo.planner.candidates import Room
-from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.hazards import LossRate, said
-from bamboo.planner.losses import Hazard
-from bamboo.planner.memory import memory_report
-from bamboo.planner.modes import choose_mode, lasting_modes
-from bamboo.planner.nodes import NodeShare, node_shares
-from bamboo.planner.plan import whole_cut
-from bamboo.planner.ranking import Candidate, Played, against, ranked
-from bamboo.planner.resized import Resized, least_operation_s, resized
-from bamboo.planner.workload import Workload
+from bamboo.planner.layers.bounded import FitsNowhere
+from bamboo.planner.layers.memory import memory_report
+from bamboo.planner.plans.candidates import Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.modes import choose_mode, lasting_modes
+from bamboo.planner.plans.nodes import NodeShare, node_shares
+from bamboo.planner.plans.plan import whole_cut
+from bamboo.planner.plans.ranking import Candidate, Played, against, ranked
+from bamboo.planner.plans.resized import Resized, least_operation_s, resized
+from bamboo.planner.prices.catalogue import InstanceType
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.hazards import LossRate, said
 from bamboo.runs.initial import begin_with
 from bamboo.study.hazards import rate_of
 from bamboo.study.modelled import look_at

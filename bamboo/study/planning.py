@@ -16,15 +16,15 @@ from bamboo.core import keep
 from bamboo.core.policy import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
-from bamboo.planner.catalogue import Catalogue, InstanceType
-from bamboo.planner.hazards import LossRate
-from bamboo.planner.losses import Hazard
-from bamboo.planner.plan import Plan, make_plan
-from bamboo.planner.price_warnings import price_warnings
-from bamboo.planner.profile import LayerFacts
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
-from bamboo.planner.zones import Stakes
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.plan import Plan, make_plan
+from bamboo.planner.prices.catalogue import Catalogue, InstanceType
+from bamboo.planner.prices.price_warnings import price_warnings
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.hazards import LossRate
+from bamboo.planner.risks.zones import Stakes
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sites.account.instances import chooses_among_pools, run_settings, shown_requests
 from bamboo.sites.bought import markets_of, speeds_of
 from bamboo.study.hazards import rate_of

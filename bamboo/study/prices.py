@@ -13,9 +13,9 @@ from pathlib import Path
 from bamboo.asked_files import write_new
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.errors import BambooError, InputError
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.quota import CODES
-from bamboo.planner.refreshed import catalogue_json, no_prices, refreshed
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.prices.quota import CODES
+from bamboo.planner.prices.refreshed import catalogue_json, no_prices, refreshed
 from bamboo.ports import PriceSource
 
 PRESENT_S = 3600.0

@@ -16,14 +16,14 @@ from bamboo.config.resolve import batch_shape, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.credible import BestKnown, best_known
-from bamboo.planner.hazards import LossRate
-from bamboo.planner.option import Offer
-from bamboo.planner.price_warnings import price_warnings
-from bamboo.planner.profiled import Profile
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.prices.price_warnings import price_warnings
+from bamboo.planner.profiles.profiled import Profile
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.renting.credible import BestKnown, best_known
+from bamboo.planner.renting.option import Offer
+from bamboo.planner.risks.hazards import LossRate
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.study.hazards import rates_in
 from bamboo.study.modelled import counted_words, on_type
 from bamboo.study.planning import plan_job, zone_prices

@@ -25,9 +25,9 @@ from bamboo.config.resolve import batch_shape, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import LONGEST, read_own
-from bamboo.planner.gpus import Gpu, GpuTable
-from bamboo.planner.profiled import SCHEMA_VERSION, Profile
-from bamboo.planner.shaped import gpt_profile
+from bamboo.planner.profiles.gpus import Gpu, GpuTable
+from bamboo.planner.profiles.profiled import SCHEMA_VERSION, Profile
+from bamboo.planner.profiles.shaped import gpt_profile
 from bamboo.runs.run_folder import home
 from bamboo.study.told import Told
 from bamboo.study.workload import PROFILED

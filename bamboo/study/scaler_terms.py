@@ -4,8 +4,8 @@ from bamboo.config.resolve import nodes_at_begin, nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.core.layout_choice import grid_for
 from bamboo.core.policy import Policy
-from bamboo.planner.fleet_size import Rule, Utility
-from bamboo.planner.scaler import ScalerTerms
+from bamboo.planner.fleet.fleet_size import Rule, Utility
+from bamboo.planner.fleet.scaler import ScalerTerms
 
 
 def rule_of(job: JobConfig, policy: Policy) -> Rule:

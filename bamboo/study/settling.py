@@ -13,12 +13,12 @@ from typing import Any
 from bamboo.config.load import checked
 from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.candidates import Candidates, Choice, Room
-from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.losses import Hazard
-from bamboo.planner.modes import choose_mode
-from bamboo.planner.plan import whole_cut
-from bamboo.planner.profile import LayerFacts
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.plans.candidates import Candidates, Choice, Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.modes import choose_mode
+from bamboo.planner.plans.plan import whole_cut
+from bamboo.planner.prices.catalogue import InstanceType
 from bamboo.study.strategies import Given, placed, refuse_another_training
 from bamboo.study.workload import by_layer, costs_of, layer_facts, semantics_of, workload_of
 from bamboo.topology.grid import Grid

@@ -14,12 +14,12 @@ from typing import Any
 from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
-from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.memory import memory_report
-from bamboo.planner.partition import partition
-from bamboo.planner.profile import LayerFacts
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.layers.memory import memory_report
+from bamboo.planner.layers.partition import partition
+from bamboo.planner.prices.catalogue import InstanceType
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Semantics

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from bamboo.errors import InputError
-from bamboo.planner.workload import Workload
+from bamboo.planner.profiles.workload import Workload
 from bamboo.schedule.links import Link, ZoneLinks
 from bamboo.study.markets import MarketAsked
 

@@ -28,7 +28,7 @@ from bamboo.wiring.store_reference import SECRET_REFERENCE, store_url_of
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
     from bamboo.coord.redis_store import StoreSeen
-    from bamboo.planner.profiled import Profile
+    from bamboo.planner.profiles.profiled import Profile
     from cloud.ec2.run_roles import Ec2RunRoles
     from cloud.ec2.secrets import RunSecrets
     from cloud.local.start import LocalCloud as LocalCloud
@@ -217,7 +217,7 @@ def run_profile(
     """Measure every layer of a resolved job in a process of its own, on `cpu` or `cuda`. `told` is
     called with (done, of all). Raises InputError when it cannot be measured here, BambooError when
     the process broke or did not end."""
-    from bamboo.planner.profiled import Profile
+    from bamboo.planner.profiles.profiled import Profile
 
     request = {"job": job_to_json(job), "device": device, "limit_s": limit_s}
     deadline_s = limit_s + PREFLIGHT_DEADLINE_S

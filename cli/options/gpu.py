@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from bamboo.config.catalogue import load_gpus
-from bamboo.planner.gpus import OWN
+from bamboo.planner.profiles.gpus import OWN
 
 
 class _GpuName(click.ParamType[str]):

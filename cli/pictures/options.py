@@ -10,8 +10,8 @@ from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bamboo.planner.chosen import Outcome
-from bamboo.planner.option import HOUR_S, Option
+from bamboo.planner.renting.chosen import Outcome
+from bamboo.planner.renting.option import HOUR_S, Option
 from bamboo.quantities import duration, usd
 from bamboo.study.costing import JobCost
 from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg

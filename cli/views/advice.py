@@ -4,7 +4,7 @@ do, and arithmetic that others do not use.
 Rule: sentences on figures that are known already, each with its source.
 """
 
-from bamboo.planner.option import Option
+from bamboo.planner.renting.option import Option
 from bamboo.quantities import number, usd
 from bamboo.study.costing import JobCost
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bamboo.planner.auxiliary import Part, auxiliary_usd_per_hour
+from bamboo.planner.prices.auxiliary import Part, auxiliary_usd_per_hour
 from bamboo.quantities import usd
 from cli.views.columns import columns
 

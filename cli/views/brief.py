@@ -11,8 +11,8 @@ from typing import Any
 
 from bamboo.checkpoint.initial import Weights
 from bamboo.core.phrases import size
-from bamboo.planner.quota import quota_needed, quota_sentence
-from bamboo.planner.survival import Outcome, broken, copies_of_stages, single_loss
+from bamboo.planner.prices.quota import quota_needed, quota_sentence
+from bamboo.planner.risks.survival import Outcome, broken, copies_of_stages, single_loss
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, usd
 from bamboo.study.planning import Planned

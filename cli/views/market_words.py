@@ -6,8 +6,8 @@ are grouped.
 
 from collections.abc import Iterable
 
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.hazards import LossRate
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.risks.hazards import LossRate
 from bamboo.study.costing import JobCost
 
 NEWER = ("p5e", "p6", "g7e", "gr6")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.core.phrases import size
-from bamboo.planner.chosen import Outcome
-from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
+from bamboo.planner.renting.chosen import Outcome
+from bamboo.planner.renting.option import HOUR_S, ON_DEMAND, Option
 from bamboo.quantities import count, duration, number, rate, usd
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.study.costing import JobCost

@@ -10,8 +10,8 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
-from bamboo.planner.chosen import Outcome
-from bamboo.planner.option import ON_DEMAND, Option
+from bamboo.planner.renting.chosen import Outcome
+from bamboo.planner.renting.option import ON_DEMAND, Option
 from bamboo.study.costing import JobCost
 from cli.printable import printable
 from cli.views.advice import advice

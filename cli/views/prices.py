@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from bamboo.planner.catalogue import NO_DISCOUNT_SHARE, Catalogue, InstanceType
 from bamboo.planner.origin import Origin, age_text
-from bamboo.planner.price_warnings import price_warnings
-from bamboo.planner.quota import FAMILIES, NEW_ACCOUNT_VCPUS, family_of
+from bamboo.planner.prices.catalogue import NO_DISCOUNT_SHARE, Catalogue, InstanceType
+from bamboo.planner.prices.price_warnings import price_warnings
+from bamboo.planner.prices.quota import FAMILIES, NEW_ACCOUNT_VCPUS, family_of
 from bamboo.quantities import usd
 from cli.views.columns import columns, paragraph
 

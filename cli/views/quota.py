@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.quota import quota_needed, quota_sentence
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.prices.quota import quota_needed, quota_sentence
 from cli.views.columns import paragraph
 
 

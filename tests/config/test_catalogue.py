@@ -14,8 +14,8 @@ from bamboo.config.catalogue import (
     user_catalogue,
 )
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import Catalogue, catalogue_from
-from bamboo.planner.refreshed import catalogue_json, refreshed
+from bamboo.planner.prices.catalogue import Catalogue, catalogue_from
+from bamboo.planner.prices.refreshed import catalogue_json, refreshed
 from bamboo.ports import PricesSeen, TypeFacts
 
 T4 = TypeFacts(gpu="T4", gpus=1, gpu_memory_mib=16384, vcpus=4, network_gbps=5.0)

@@ -20,9 +20,9 @@ from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.coord.ledger import PriceRecord, record_body, record_of
 from bamboo.errors import InputError, UnreadableRecord
 from bamboo.ids import InstanceId, ZoneId
-from bamboo.planner.catalogue import catalogue_from, parse_catalogue
-from bamboo.planner.price_warnings import price_warnings
-from bamboo.planner.refreshed import catalogue_json, no_prices, refreshed
+from bamboo.planner.prices.catalogue import catalogue_from, parse_catalogue
+from bamboo.planner.prices.price_warnings import price_warnings
+from bamboo.planner.prices.refreshed import catalogue_json, no_prices, refreshed
 from bamboo.ports import PricesSeen
 from bamboo.price_check import MOST_USD, BadPrice, check_seen, checked_usd
 from bamboo.sim.prices import read_prices
@@ -249,9 +249,9 @@ def test_a_price_of_a_day_to_come_is_none(tmp_path: Path) -> None:
 MODULES = {
     "bamboo/config/catalogue.py",
     "bamboo/coord/ledger.py",
-    "bamboo/planner/catalogue.py",
-    "bamboo/planner/price_warnings.py",
-    "bamboo/planner/refreshed.py",
+    "bamboo/planner/prices/catalogue.py",
+    "bamboo/planner/prices/price_warnings.py",
+    "bamboo/planner/prices/refreshed.py",
     "bamboo/sim/prices.py",
     "bamboo/billing/money.py",
     "cloud/ec2/pricing.py",

@@ -20,8 +20,8 @@ from bamboo.core.events import Event
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import State
-from bamboo.planner.scaler import SETTLING, Turn
-from bamboo.planner.scaling_curve import LEAST
+from bamboo.planner.fleet.scaler import SETTLING, Turn
+from bamboo.planner.fleet.scaling_curve import LEAST
 from bamboo.runs.books import Booked
 from bamboo.runs.progress import Progress
 from tests.controller.world import START_S

@@ -24,9 +24,9 @@ from bamboo.core.events import (
 from bamboo.core.policy import GridTime
 from bamboo.core.straggler import ROUNDS
 from bamboo.ids import NodeId, RunId
-from bamboo.planner.autoscale import Resize, Scaling
-from bamboo.planner.scaler import SETTLING, Turn, Watch, to_give_back, trained_size
-from bamboo.planner.scaling_curve import LEAST
+from bamboo.planner.fleet.autoscale import Resize, Scaling
+from bamboo.planner.fleet.scaler import SETTLING, Turn, Watch, to_give_back, trained_size
+from bamboo.planner.fleet.scaling_curve import LEAST
 from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
 from bamboo.runs.resizes import resizes_of
 from bamboo.runs.run_folder import RunFolder

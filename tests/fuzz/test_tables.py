@@ -7,7 +7,7 @@ from hypothesis import given
 
 from bamboo.config.catalogue import read_catalogue
 from bamboo.errors import InputError
-from bamboo.planner.profiled import Profile
+from bamboo.planner.profiles.profiled import Profile
 from bamboo.runs.documents import read_document
 from bamboo.study.strategies import read_strategy
 from bamboo.telemetry.schema import EventRecord, MetricRecord

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from bamboo.planner.profiled import LayerProfile, Profile, Work
+from bamboo.planner.profiles.profiled import LayerProfile, Profile, Work
 
 SECONDS = st.floats(min_value=0, max_value=1e3)
 COUNTS = st.integers(min_value=0, max_value=10**12)

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bamboo.planner.autoscale import Resize, Scaling, decide, with_times
-from bamboo.planner.fleet_size import Rule, Situation, Utility, best_size
+from bamboo.planner.fleet.autoscale import Resize, Scaling, decide, with_times
+from bamboo.planner.fleet.fleet_size import Rule, Situation, Utility, best_size
 
 STEPS = 10_000
 STILL = 6

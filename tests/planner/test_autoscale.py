@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from bamboo.errors import CoreMisuse
-from bamboo.planner.autoscale import (
+from bamboo.planner.fleet.autoscale import (
     RESIZES,
     Resize,
     Scaling,
@@ -17,8 +17,8 @@ from bamboo.planner.autoscale import (
     with_times,
     without_capacity,
 )
-from bamboo.planner.fleet_size import Rule, Situation, Utility, best_size, marginal_value
-from bamboo.planner.scaling_curve import LEAST, MOST
+from bamboo.planner.fleet.fleet_size import Rule, Situation, Utility, best_size, marginal_value
+from bamboo.planner.fleet.scaling_curve import LEAST, MOST
 from tests.planner.scaling import curve, play, sizes
 
 CURVES = 200

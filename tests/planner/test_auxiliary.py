@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.errors import InputError
-from bamboo.planner.auxiliary import (
+from bamboo.planner.prices.auxiliary import (
     Extras,
     auxiliary_parts,
     auxiliary_usd_per_hour,
     extras_of,
 )
-from bamboo.planner.checkpoint_cost import PART_BYTES, checkpoint_puts
-from bamboo.planner.zones import USD_PER_GB
+from bamboo.planner.risks.checkpoint_cost import PART_BYTES, checkpoint_puts
+from bamboo.planner.risks.zones import USD_PER_GB
 
 PRICES = installed_catalogue().auxiliary
 COUNTS = st.integers(0, 500)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.planner.bounded import (
+from bamboo.planner.layers.bounded import (
     MOST_BYTES,
     Bounds,
     FitsNowhere,
@@ -18,9 +18,9 @@ from bamboo.planner.bounded import (
     bounded_partition,
     tightest_cut,
 )
-from bamboo.planner.memory import memory_report
-from bamboo.planner.partition import partition
-from bamboo.planner.profile import LayerFacts
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.layers.memory import memory_report
+from bamboo.planner.layers.partition import partition
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape

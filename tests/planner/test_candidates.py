@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bamboo.errors import InputError
-from bamboo.planner.bounded import FitsNowhere
-from bamboo.planner.candidates import (
+from bamboo.planner.layers.bounded import FitsNowhere
+from bamboo.planner.layers.memory import memory_report
+from bamboo.planner.plans.candidates import (
     MOST_FORWARDS,
     Candidates,
     JobFitsNowhere,
@@ -15,8 +16,7 @@ from bamboo.planner.candidates import (
     grids_of,
     microbatches_of,
 )
-from bamboo.planner.memory import memory_report
-from bamboo.planner.workload import with_microbatch
+from bamboo.planner.profiles.workload import with_microbatch
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from tests.planner.workloads import workload

@@ -7,8 +7,8 @@ import pytest
 from bamboo.config.catalogue import installed_catalogue, load_gpus
 from bamboo.config.tree import CloudConfig
 from bamboo.errors import InputError
-from bamboo.planner.auxiliary import NEEDED
-from bamboo.planner.catalogue import USABLE_SHARE, catalogue_from, parse_catalogue
+from bamboo.planner.prices.auxiliary import NEEDED
+from bamboo.planner.prices.catalogue import USABLE_SHARE, catalogue_from, parse_catalogue
 
 SMALL = """
 schema_version = 1

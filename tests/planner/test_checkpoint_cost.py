@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.planner.checkpoint_cost import (
+from bamboo.planner.risks.checkpoint_cost import (
     AUTO_LEAST_S,
     COPY_BYTES_PER_S,
     LONGEST_S,

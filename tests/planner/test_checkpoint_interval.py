@@ -5,7 +5,7 @@ from math import exp, expm1, inf, sqrt
 import pytest
 
 from bamboo.errors import CoreMisuse
-from bamboo.planner.checkpoint_interval import best_interval_s, best_interval_steps
+from bamboo.planner.risks.checkpoint_interval import best_interval_s, best_interval_steps
 
 
 def _whole_s(interval_s: float, cost_s: float, between_s: float) -> float:

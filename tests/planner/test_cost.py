@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.planner.step_time import longer_on
+from bamboo.planner.step.step_time import longer_on
 
 weights = st.lists(st.integers(0, 100), min_size=2, max_size=17).filter(any)
 

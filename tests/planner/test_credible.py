@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from bamboo.config.catalogue import load_catalogue, load_gpus
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.credible import (
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.profiles.gpus import GIB
+from bamboo.planner.profiles.shaped import gpt_profile
+from bamboo.planner.renting.credible import (
     MOST_TIMES,
     MOST_VCPUS,
     BestKnown,
@@ -14,10 +16,8 @@ from bamboo.planner.credible import (
     doubt_of,
     one_card,
 )
-from bamboo.planner.gpus import GIB
-from bamboo.planner.option import ON_DEMAND, Offer, Option, Question
-from bamboo.planner.options import options
-from bamboo.planner.shaped import gpt_profile
+from bamboo.planner.renting.option import ON_DEMAND, Offer, Option, Question
+from bamboo.planner.renting.options import options
 from tests.planner.workloads import workload
 
 CONTEXT = 8

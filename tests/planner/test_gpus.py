@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from bamboo.config.catalogue import load_gpus
 from bamboo.errors import InputError
-from bamboo.planner.gpus import GIB, Gpu, GpuTable, parse_gpus
 from bamboo.planner.origin import Origin
-from bamboo.planner.profiled import Profile, Work
+from bamboo.planner.profiles.gpus import GIB, Gpu, GpuTable, parse_gpus
+from bamboo.planner.profiles.profiled import Profile, Work
 from tests.planner.profiles import PROFILES, WORKS, layer, profile
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.config.catalogue import installed_catalogue, load_bands
-from bamboo.planner.hazards import (
+from bamboo.planner.plans.losses import Hazard, LossBook
+from bamboo.planner.risks.hazards import (
     LOSSES_PER_NODE_HOUR,
     MIDDLES,
     PRIOR_H,
@@ -22,9 +23,8 @@ from bamboo.planner.hazards import (
     parse_bands,
     said,
 )
-from bamboo.planner.losses import Hazard, LossBook
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.zones import fatal_per_hour, laid_out
+from bamboo.planner.risks.zones import fatal_per_hour, laid_out
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import stakes, workload
 

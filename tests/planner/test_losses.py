@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.planner.hazards import LOSSES_PER_NODE_HOUR, said
-from bamboo.planner.losses import NO_LOSSES, PAUSE_S, Hazard, LossBook, Losses
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.plans.losses import NO_LOSSES, PAUSE_S, Hazard, LossBook, Losses
+from bamboo.planner.risks.hazards import LOSSES_PER_NODE_HOUR, said
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.presets import bert_large
 from bamboo.sim.run import simulate
 from bamboo.sim.synth import hazard_market, synthesise

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.planner.memory import memory_report, partials_at_end, partials_held
-from bamboo.planner.profile import LayerFacts
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.layers.memory import memory_report, partials_at_end, partials_held
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import subtrees
 from bamboo.topology.strategy import REDUNDANCY_MODES

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bamboo.planner.candidates import JobFitsNowhere, Room
-from bamboo.planner.hazards import said
-from bamboo.planner.losses import Hazard
-from bamboo.planner.modes import Chosen, choose_mode, lasting_modes
-from bamboo.planner.ranking import SAME, ranked
-from bamboo.planner.workload import Workload
+from bamboo.planner.plans.candidates import JobFitsNowhere, Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.modes import Chosen, choose_mode, lasting_modes
+from bamboo.planner.plans.ranking import SAME, ranked
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.hazards import said
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BY_REDUNDANCY, REDUNDANCY_MODES
 from tests.planner.workloads import stakes, workload

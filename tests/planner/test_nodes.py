@@ -3,10 +3,10 @@ and times that make up a step."""
 
 import pytest
 
-from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.nodes import node_shares
-from bamboo.planner.plan import Plan, make_plan
-from bamboo.planner.workload import Workload
+from bamboo.planner.plans.nodes import node_shares
+from bamboo.planner.plans.plan import Plan, make_plan
+from bamboo.planner.prices.catalogue import InstanceType
+from bamboo.planner.profiles.workload import Workload
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import B_S, F_S, stakes, workload
 

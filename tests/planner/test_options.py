@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.planner.chosen import (
+from bamboo.planner.plans.ranking import SAME
+from bamboo.planner.renting.chosen import (
     LEAST_RATE,
     MOST_RATE,
     PAYS,
@@ -18,10 +19,18 @@ from bamboo.planner.chosen import (
     gain_at,
     on_spot,
 )
-from bamboo.planner.hazards import LossRate, said
-from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Line, Offer, Option, Options, Question
-from bamboo.planner.options import anchors, options, shared_out, together
-from bamboo.planner.ranking import SAME
+from bamboo.planner.renting.option import (
+    MIXED,
+    ON_DEMAND,
+    SPOT,
+    Line,
+    Offer,
+    Option,
+    Options,
+    Question,
+)
+from bamboo.planner.renting.options import anchors, options, shared_out, together
+from bamboo.planner.risks.hazards import LossRate, said
 from bamboo.planner.value import samples_per_usd
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import workload

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.planner.partition import partition
+from bamboo.planner.layers.partition import partition
 
 
 def brute_force(costs: list[int], stages: int) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ import pytest
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.errors import InputError
-from bamboo.planner.cost import costs_for
-from bamboo.planner.partition import partition
-from bamboo.planner.plan import Plan, make_plan
-from bamboo.planner.profile import LayerFacts, gpt_facts
-from bamboo.planner.workload import Workload
-from bamboo.planner.zones import Stakes
+from bamboo.planner.layers.facts import LayerFacts, gpt_facts
+from bamboo.planner.layers.partition import partition
+from bamboo.planner.plans.plan import Plan, make_plan
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.zones import Stakes
+from bamboo.planner.step.cost import costs_for
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
 

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.planner.origin import Origin
-from bamboo.planner.price_warnings import price_warnings
-from bamboo.planner.refreshed import refreshed
+from bamboo.planner.prices.price_warnings import price_warnings
+from bamboo.planner.prices.refreshed import refreshed
 from bamboo.ports import PricesSeen
 from bamboo.price_check import LIST_DAYS, QUOTE_DAYS
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.planner.memory import STASHED_STEPS, memory_report
-from bamboo.planner.profiled import LayerProfile, Profile, alike, profiled_workload
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.layers.memory import STASHED_STEPS, memory_report
+from bamboo.planner.profiles.profiled import LayerProfile, Profile, alike, profiled_workload
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
 from tests.planner.profiles import LAYERS, PROFILES, layer, profile

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import Catalogue, KnownQuota
 from bamboo.planner.origin import Origin
-from bamboo.planner.quota import CODES, family_of, quota_needed, quota_sentence
+from bamboo.planner.prices.catalogue import Catalogue, KnownQuota
+from bamboo.planner.prices.quota import CODES, family_of, quota_needed, quota_sentence
 
 CATALOGUE = installed_catalogue()
 G_SPOT, P_SPOT = "L-3819A6DF", "L-7212CCBC"

@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 from bamboo.errors import InputError
-from bamboo.planner.candidates import JobFitsNowhere, Room
-from bamboo.planner.hazards import said
-from bamboo.planner.losses import Hazard
-from bamboo.planner.ranking import Candidate, Played, against, ranked
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.plans.candidates import JobFitsNowhere, Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.ranking import Candidate, Played, against, ranked
+from bamboo.planner.risks.hazards import said
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.planner.value import samples_per_s, samples_per_usd
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import Catalogue, catalogue_from
 from bamboo.planner.origin import Origin, last_moment
-from bamboo.planner.refreshed import catalogue_json, newest, refreshed
+from bamboo.planner.prices.catalogue import Catalogue, catalogue_from
+from bamboo.planner.prices.refreshed import catalogue_json, newest, refreshed
 from bamboo.ports import PricesSeen, TypeFacts
 
 BASE = installed_catalogue()

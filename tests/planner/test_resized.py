@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.planner.candidates import Room
-from bamboo.planner.hazards import said
-from bamboo.planner.losses import Hazard
-from bamboo.planner.ranking import Candidate, ranked
-from bamboo.planner.resized import Resized, least_operation_s, resized, worth_a_word
-from bamboo.planner.workload import Workload
+from bamboo.planner.plans.candidates import Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.ranking import Candidate, ranked
+from bamboo.planner.plans.resized import Resized, least_operation_s, resized, worth_a_word
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.hazards import said
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import stakes, workload
 

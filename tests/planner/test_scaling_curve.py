@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bamboo.planner.scaling_curve import LEAST, MOST, centre, curve_of
+from bamboo.planner.fleet.scaling_curve import LEAST, MOST, centre, curve_of
 
 
 def test_a_centre_withstands_outliers() -> None:

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.planner.candidates import Candidates, Choice, Room
-from bamboo.planner.hazards import said
-from bamboo.planner.losses import Hazard
-from bamboo.planner.modes import Chosen, choose_mode
-from bamboo.planner.ranking import SAME, ranked
-from bamboo.planner.workload import Workload
+from bamboo.planner.plans.candidates import Candidates, Choice, Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.modes import Chosen, choose_mode
+from bamboo.planner.plans.ranking import SAME, ranked
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.hazards import said
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES
 from tests.planner.workloads import stakes, workload

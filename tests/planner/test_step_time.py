@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.cost import costs_for, expected, layout_for
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload, uniform_workload
+from bamboo.planner.profiles.workload import Workload, uniform_workload
+from bamboo.planner.step.cost import costs_for, expected, layout_for
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, layout_of, merged
 from bamboo.schedule.links import Link, ZoneLinks

@@ -11,8 +11,8 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome as End
 from bamboo.core.state import Phase, State, initial_state
 from bamboo.ids import NodeId, run_id
-from bamboo.planner.survival import Outcome, broken, copies_of_slots, outcome, survival
-from bamboo.planner.zones import laid_out
+from bamboo.planner.risks.survival import Outcome, broken, copies_of_slots, outcome, survival
+from bamboo.planner.risks.zones import laid_out
 from bamboo.schedule.layout import layout_of
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

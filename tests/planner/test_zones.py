@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
-from bamboo.planner import zones as model
-from bamboo.planner.checkpoint_cost import Shards
-from bamboo.planner.hazards import LOSSES_PER_NODE_HOUR
-from bamboo.planner.survival import copies_of_stages
-from bamboo.planner.zones import (
+from bamboo.planner.risks import zones as model
+from bamboo.planner.risks.checkpoint_cost import Shards
+from bamboo.planner.risks.hazards import LOSSES_PER_NODE_HOUR
+from bamboo.planner.risks.survival import copies_of_stages
+from bamboo.planner.risks.zones import (
     LOSSES_AT_ONCE,
     RESTART_S,
     Spread,

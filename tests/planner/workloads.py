@@ -1,8 +1,8 @@
 """Workloads for tests of the planner: small figures, written down by hand."""
 
-from bamboo.planner.profile import LayerFacts
-from bamboo.planner.workload import Workload
-from bamboo.planner.zones import Stakes
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.zones import Stakes
 from bamboo.topology.virtual_nodes import BatchShape
 
 F_S, B_S = 0.02, 0.04

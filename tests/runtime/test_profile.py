@@ -15,7 +15,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
-from bamboo.planner.profiled import Profile
+from bamboo.planner.profiles.profiled import Profile
 from bamboo.runtime.check import profile as room
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, scatter

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.planner.shaped import gpt_profile
+from bamboo.planner.profiles.shaped import gpt_profile
 from bamboo.runtime.check.profile import Asked, Profiler
 from tests.jobs import tiny_job
 

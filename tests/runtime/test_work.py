@@ -6,7 +6,7 @@ from torch import nn
 from bamboo.config.tree import ModelConfig
 from bamboo.models.gpt import gpt_spec
 from bamboo.models.spec import build_layer
-from bamboo.planner.profile import gpt_facts
+from bamboo.planner.layers.facts import gpt_facts
 from bamboo.runtime.device.work import WorkCounter
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.core.policy import GridTime, Policy
-from bamboo.planner.candidates import Room
-from bamboo.planner.cost import costs_for, layout_for
-from bamboo.planner.losses import Hazard
-from bamboo.planner.plan import Plan, make_plan
-from bamboo.planner.ranking import Candidate, ranked
-from bamboo.planner.workload import Workload, uniform_workload
-from bamboo.planner.zones import Stakes
+from bamboo.planner.plans.candidates import Room
+from bamboo.planner.plans.losses import Hazard
+from bamboo.planner.plans.plan import Plan, make_plan
+from bamboo.planner.plans.ranking import Candidate, ranked
+from bamboo.planner.profiles.workload import Workload, uniform_workload
+from bamboo.planner.risks.zones import Stakes
+from bamboo.planner.step.cost import costs_for, layout_for
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.sim.prices import constant
 from bamboo.sim.run import Figures, simulate

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.planner.zones import USD_PER_GB
+from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.sim.members import Pauses
 from bamboo.sim.run import Figures, simulate
 from bamboo.sim.world import RECONFIGURATION, Terms

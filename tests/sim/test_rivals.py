@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from bamboo.errors import CoreMisuse
-from bamboo.planner.auxiliary import NEEDED, AuxiliaryPrice
-from bamboo.planner.checkpoint_cost import checkpoint_puts
 from bamboo.planner.origin import Origin
-from bamboo.planner.zones import USD_PER_GB
+from bamboo.planner.prices.auxiliary import NEEDED, AuxiliaryPrice
+from bamboo.planner.risks.checkpoint_cost import checkpoint_puts
+from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.sim.run import simulate, simulate_seeds
 from bamboo.sim.trace import Trace
 from bamboo.sim.ways import (

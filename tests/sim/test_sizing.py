@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from bamboo.core.policy import GridTime
-from bamboo.planner.autoscale import Scaling, decide, with_times
-from bamboo.planner.fleet_size import Rule, Situation, best_size
-from bamboo.planner.scaler import SETTLING, ScalerTerms
-from bamboo.planner.scaling_curve import LEAST
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.fleet.autoscale import Scaling, decide, with_times
+from bamboo.planner.fleet.fleet_size import Rule, Situation, best_size
+from bamboo.planner.fleet.scaler import SETTLING, ScalerTerms
+from bamboo.planner.fleet.scaling_curve import LEAST
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.run import simulate, simulate_seeds
 from bamboo.sim.sizing import Sizes

@@ -11,7 +11,7 @@ from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, ZoneId, run_id
 from bamboo.planner.attribution import Spent, Tenure, Use, Work, attribute
 from bamboo.planner.duties import Duty, Roster
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.ours import Ours
 from bamboo.sim.prices import Prices
 from bamboo.sim.run import figures_of

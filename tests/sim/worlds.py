@@ -3,8 +3,8 @@
 import math
 
 from bamboo.core.policy import GridTime, Policy
-from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload, uniform_workload
+from bamboo.planner.profiles.workload import Workload, uniform_workload
+from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import constant

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bamboo.config.load import load_job
-from bamboo.planner.zones import REPLACE_S, RESTART_S
+from bamboo.planner.risks.zones import REPLACE_S, RESTART_S
 from bamboo.study.costing import CostAsked, _question
 from bamboo.study.outcomes import market_terms
 from bamboo.study.pricing import TimesAsked
@@ -266,7 +266,7 @@ def test_gpus_that_are_idle_and_a_model_that_fits_one_are_said(
 def test_what_is_beyond_any_quota_is_no_advice(
     job: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bamboo.planner.credible.MOST_VCPUS", 1)
+    monkeypatch.setattr("bamboo.planner.renting.credible.MOST_VCPUS", 1)
     assert main.run(["cost", job, *FAST]) == 2
     said = capsys.readouterr()
     assert "No sensible way found, because the best, " in said.err

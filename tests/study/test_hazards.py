@@ -11,7 +11,7 @@ import pytest
 from bamboo.config.load import load_job
 from bamboo.config.resolve import resolve
 from bamboo.ids import RunId
-from bamboo.planner.hazards import Lived, LossRate, OwnRuns, said
+from bamboo.planner.risks.hazards import Lived, LossRate, OwnRuns, said
 from bamboo.study.hazards import own_runs, rate_of
 from bamboo.study.planning import Planned, plan_job
 from cli import main

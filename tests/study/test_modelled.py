@@ -8,7 +8,7 @@ import pytest
 
 from bamboo import wiring
 from bamboo.config.load import load_job
-from bamboo.planner.profiled import Profile
+from bamboo.planner.profiles.profiled import Profile
 from bamboo.study import modelled
 from cli.main import run
 from tests.planner.profiles import layer, profile

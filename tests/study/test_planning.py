@@ -18,8 +18,8 @@ from bamboo.config.tree import (
 )
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.refreshed import refreshed
+from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.prices.refreshed import refreshed
 from bamboo.ports import PricesSeen
 from bamboo.sites.bought import speeds_of
 from bamboo.study.planning import Planned, plan_job

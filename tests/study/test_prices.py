@@ -16,9 +16,9 @@ from bamboo.config.resolve import resolve
 from bamboo.controller.resuming import prepare
 from bamboo.controller.terms import save_terms, terms_of
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import KnownQuota
 from bamboo.planner.origin import Origin
-from bamboo.planner.refreshed import catalogue_json
+from bamboo.planner.prices.catalogue import KnownQuota
+from bamboo.planner.prices.refreshed import catalogue_json
 from bamboo.ports import PricesSeen, TypeFacts
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import catalogue_of

@@ -11,7 +11,7 @@ import pytest
 
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.load import load_job
-from bamboo.planner.profiled import LayerProfile, Profile
+from bamboo.planner.profiles.profiled import LayerProfile, Profile
 from bamboo.study import profiling
 from bamboo.study.profiling import Found, Wanted, content_key, profile_job
 from cli import main

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bamboo.planner.profiled import LayerProfile
+from bamboo.planner.profiles.profiled import LayerProfile
 from bamboo.runtime.device.work import WorkCounter
 from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
 from bamboo.runtime.step.stage import Pending, Stage

@@ -29,8 +29,8 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS
-from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
-from bamboo.planner.profiled import STATE_COPIES, LayerProfile, Profile
+from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
+from bamboo.planner.profiles.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes

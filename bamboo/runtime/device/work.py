@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from bamboo.planner.profiled import Work
+from bamboo.planner.profiles.profiled import Work
 
 ALLOCATING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 NO_KERNEL = frozenset({"_unsafe_view", "_reshape_alias"})

@@ -21,7 +21,7 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.models import build_layer, build_model, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
-from bamboo.planner.memory import Sizes, stage_counts
+from bamboo.planner.layers.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.step.numerics import local_numerics, prepare

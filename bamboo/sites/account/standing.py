@@ -18,7 +18,7 @@ from bamboo.config.account import account_file
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
+from bamboo.planner.prices.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from bamboo.quantities import count, usd
 from bamboo.sites.account import terraform
 from bamboo.sites.account.ending import remove_left, runs_in_account

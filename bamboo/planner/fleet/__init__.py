@@ -1,0 +1,1 @@
+"""How many nodes a run has: step times by size, and when to grow or to shrink."""

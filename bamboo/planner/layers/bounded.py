@@ -1,0 +1,216 @@
+"""Cuts a list of layers into stages that each fit a node's memory: exact, and deterministic.
+
+Rule: among the cuts in which every node holds at most the limit, by `memory_report`, this chooses
+as `partition` does: the least slowest stage, then the least sum of the squares of the stages'
+costs, then the first cut in dictionary order. So a limit that does not bind changes nothing.
+
+The search itself is in `bounded_search`, which is loaded only when there is something to search:
+most jobs fit when they are cut by time alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+from bamboo.errors import InputError
+from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.layers.memory import (
+    Sizes,
+    StageBytes,
+    StageCounts,
+    memory_report,
+    sizes_of,
+    stage_counts,
+)
+from bamboo.planner.layers.partition import check_costs
+from bamboo.topology.grid import Grid
+from bamboo.topology.virtual_nodes import BatchShape
+
+MOST_BYTES = 2**50
+"""1 PiB, more than any node has."""
+MOST_IN_ALL = 2**60
+GIB = 2**30
+
+
+class FitsNowhere(InputError):
+    """No cut of these layers into this number of stages fits."""
+
+    def __init__(self, message: str, *, layer: int, needs_bytes: int, limit_bytes: int) -> None:
+        super().__init__(message)
+        self.layer = layer
+        """The largest layer of the fullest node, in the cut that needs least."""
+        self.needs_bytes = needs_bytes
+        """The bytes of the fullest node in that cut; no limit below this can be met."""
+        self.limit_bytes = limit_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """All that a node's bytes depend on apart from the cut, and the limit."""
+
+    grid: Grid
+    shape: BatchShape
+    mode: str
+    limit_bytes: int
+
+
+def bounded_partition(
+    facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds
+) -> tuple[int, ...]:
+    """The best cut that fits, as a `Placement.cut`. `costs` is as for `partition`.
+
+    Raises FitsNowhere with the layer and the bytes when no cut does, and InputError for unusable
+    costs, fewer layers than stages, or a limit that cannot be the size of a memory.
+    """
+    found = bounded_cut(facts, costs, bounds)
+    if found is None:
+        raise _why(facts, costs, bounds)
+    return found
+
+
+def bounded_cut(
+    facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds
+) -> tuple[int, ...] | None:
+    """Like `bounded_partition`, but None if nothing fits, which is found sooner than the reason."""
+    check_costs(costs, bounds.grid.stages)
+    if len(facts) != len(costs):
+        raise ValueError(f"{len(facts)} layers and {len(costs)} costs")
+    limit = bounds.limit_bytes
+    if not 0 < limit <= MOST_BYTES:
+        raise InputError(f"a node's memory of {limit} bytes; give 1 to {MOST_BYTES} bytes")
+    weights = _weights(bounds.grid, bounds.shape, bounds.mode)
+    _check_countable(facts, weights)
+    if _too_much(facts, weights, limit):
+        return None
+    if len(weights) == 1:
+        only = (0, len(facts))
+        return only if _fullest(facts, only, bounds).total <= limit else None
+    from bamboo.planner.layers.bounded_search import Search
+
+    return Search(facts, costs, weights, limit).best()
+
+
+def _too_much(facts: Sequence[LayerFacts], weights: Sequence["Weights"], limit: int) -> bool:
+    """Whether it is clear that nothing fits: some layer does not fit even alone, or the sum of all
+    layers exceeds all nodes, with each layer on the stage where it and its replica take least."""
+    if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
+        return True
+    pairs = [(weight, weights[stage - 1]) for stage, weight in enumerate(weights)]
+    sizes = sizes_of(facts)
+    least = (
+        min(own.parameters + before.following_parameters for own, before in pairs)
+        * sizes.parameters
+        + min(own.activations + before.following_activations for own, before in pairs)
+        * sizes.activations
+    )
+    return least > len(weights) * limit
+
+
+def _check_countable(facts: Sequence[LayerFacts], weights: Sequence["Weights"]) -> None:
+    """Raise InputError where sums of bytes would not fit into 64 bits."""
+    sizes, most = sizes_of(facts), max(layer.output_bytes for layer in facts)
+    whole = max(one.alone(sizes) + one.beside(sizes) + 2 * one.crossing * most for one in weights)
+    if whole > MOST_IN_ALL:
+        raise InputError(
+            f"all layers in one stage take {whole:,} bytes, and at most {MOST_IN_ALL:,} can be "
+            "counted; look for a size that is too large"
+        )
+
+
+def tightest_cut(
+    facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds
+) -> tuple[int, ...]:
+    """The best cut under the lowest limit that any cut meets; the limit of `bounds` is not used.
+
+    The limit is found to the byte by bisection between one that cannot be met and one that can.
+    """
+
+    def met(limit: int) -> tuple[int, ...] | None:
+        return bounded_cut(facts, costs, replace(bounds, limit_bytes=limit))
+
+    best = met(MOST_BYTES)
+    if best is None:
+        raise InputError(
+            f"every cut needs a node of more than {MOST_BYTES:,} bytes; look for a size that is "
+            "too large"
+        )
+    above, most = 0, _fullest(facts, best, bounds).total
+    while most - above > 1:
+        middle = (above + most) // 2
+        found = met(middle)
+        if found is None:
+            above = middle
+        else:
+            best, most = found, _fullest(facts, found, bounds).total
+    return best
+
+
+def _fullest(facts: Sequence[LayerFacts], cut: Sequence[int], bounds: Bounds) -> StageBytes:
+    report = memory_report(facts, cut=cut, grid=bounds.grid, shape=bounds.shape, mode=bounds.mode)
+    return max(report, key=lambda stage: stage.total)
+
+
+def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) -> FitsNowhere:
+    """The fullest node of the cut that needs least, and the largest layer of its stage or, if that
+    is larger, of its replica."""
+    cut = tightest_cut(facts, costs, bounds)
+    full = _fullest(facts, cut, bounds)
+    stages = [range(*ends) for ends in pairwise(cut)]
+    weights = _weights(bounds.grid, bounds.shape, bounds.mode)[full.stage]
+    taken = {x: weights.alone(sizes_of([facts[x]])) for x in stages[full.stage]}
+    following = stages[(full.stage + 1) % len(stages)]
+    taken = {x: weights.beside(sizes_of([facts[x]])) for x in following} | taken
+    layer = max(taken, key=lambda index: taken[index])
+    needs, limit = full.total, bounds.limit_bytes
+    return FitsNowhere(
+        f"layer {layer} ({facts[layer].name}) does not fit: however the {len(facts)} layers are "
+        f"cut into {bounds.grid.stages} stages, some node needs at least {needs:,} bytes "
+        f"({needs / GIB:.2f} GiB) with redundancy {bounds.mode!r}, and it has {limit:,} "
+        f"({limit / GIB:.2f} GiB); take more stages, smaller microbatches, less redundancy or more "
+        "memory",
+        layer=layer,
+        needs_bytes=needs,
+        limit_bytes=limit,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _weights(grid: Grid, shape: BatchShape, mode: str) -> tuple["Weights", ...]:
+    return tuple(Weights.of(counts) for counts in stage_counts(grid, shape, mode))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a byte of each kind adds to a node, taken from `StageCounts`, which defines it."""
+
+    parameters: int
+    activations: int
+    crossing: int
+    following_parameters: int
+    following_activations: int
+
+    @classmethod
+    def of(cls, counts: StageCounts) -> "Weights":
+        def total(own: tuple[int, int], following: tuple[int, int], crossing: int) -> int:
+            held = [Sizes(parameters=p, activations=a) for p, a in (own, following)]
+            return counts.bytes_of(held[0], held[1], crossing_bytes=crossing).total
+
+        return cls(
+            parameters=total((1, 0), (0, 0), 0),
+            activations=total((0, 1), (0, 0), 0),
+            crossing=total((0, 0), (0, 0), 1),
+            following_parameters=total((0, 0), (1, 0), 0),
+            following_activations=total((0, 0), (0, 1), 0),
+        )
+
+    def alone(self, sizes: Sizes) -> int:
+        """Bytes of a stage of this size, without its neighbour."""
+        return self.parameters * sizes.parameters + self.activations * sizes.activations
+
+    def beside(self, sizes: Sizes) -> int:
+        """Bytes that a next stage of this size adds."""
+        return (
+            self.following_parameters * sizes.parameters
+            + self.following_activations * sizes.activations
+        )

@@ -1,0 +1,239 @@
+"""The plans that a job could have and that fit: grid, redundancy, microbatch, cut, bytes.
+
+Rule: every candidate keeps the job's batch and its virtual nodes, so each sample is used in the
+same place. All candidates with the job's own microbatch size give the same bits as the job. The
+order of sums within a virtual node follows the microbatches, so another size is another run, and
+the candidate says so. A cut is the job's own or the one balanced by time; if its bytes do not fit,
+it is the best cut that does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import log
+
+from bamboo.errors import InputError
+from bamboo.planner.layers.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounded_partition
+from bamboo.planner.layers.memory import StageBytes, memory_report
+from bamboo.planner.profiles.workload import Workload, with_microbatch
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES, can_have, how_redundant, on_stages
+
+NEAREST = 3
+MOST_FORWARDS = 20_000
+"""Forwards of one pipeline in a step, each of which a dry run simulates: a microbatch size that
+needs more is left out, unless it is the job's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One plan that fits, before its value is known."""
+
+    grid: Grid
+    mode: str
+    microbatch: int
+    """Samples."""
+    cut: tuple[int, ...]
+    memory: tuple[StageBytes, ...]
+    same_bits: bool
+    """Whether it gives the same bits as the job as written."""
+
+    @property
+    def name(self) -> str:
+        """`2 x 4 stash, microbatches of 8`."""
+        return f"{self.grid.pipelines} x {self.grid.stages} {self.mode}, " + (
+            f"microbatches of {self.microbatch}"
+        )
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of its fullest node."""
+        return max(stage.total for stage in self.memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The limits and alternatives of a choice."""
+
+    memory_bytes: int
+    """Memory of one node."""
+    nodes: range
+    """How many nodes a grid may have."""
+    grids: tuple[Grid, ...] = ()
+    """Empty: every grid with a number of nodes in `nodes`."""
+    modes: tuple[str, ...] = REDUNDANCY_MODES
+    microbatches: tuple[int, ...] = ()
+    """Samples; empty: every size that keeps the batch and the virtual nodes."""
+    operation_s: float = 0.0
+    """Least time of a forward or backward of a layer, however few samples it has. It makes small
+    microbatches slow; with 0 they only have smaller bubbles."""
+
+
+class JobFitsNowhere(FitsNowhere):
+    """The job as written does not fit; `nearest` are plans that do, nearest first."""
+
+    def __init__(self, cause: FitsNowhere, nearest: Sequence[Choice]) -> None:
+        names = "; ".join(f"{one.name} ({one.most_bytes / GIB:.2f} GiB)" for one in nearest)
+        hint = f"nearest plans that fit: {names}" if nearest else "no plan in reach fits either"
+        super().__init__(
+            f"{cause}; {hint}",
+            layer=cause.layer,
+            needs_bytes=cause.needs_bytes,
+            limit_bytes=cause.limit_bytes,
+        )
+        self.nearest = tuple(nearest)
+
+
+def microbatches_of(workload: Workload) -> tuple[int, ...]:
+    """All sizes that keep the batch and the virtual nodes, largest first: the divisors of the
+    samples of a virtual node."""
+    samples = workload.batch // workload.shape.virtual_nodes
+    return tuple(size for size in range(samples, 0, -1) if samples % size == 0)
+
+
+def grids_of(workload: Workload, nodes: range) -> tuple[Grid, ...]:
+    """Every D x P with this number of nodes: at most as many stages as layers and at most as many
+    pipelines as virtual nodes."""
+    most = max(nodes, default=0)
+    return tuple(
+        Grid(pipelines=pipelines, stages=stages)
+        for stages in range(1, min(len(workload.layers), most) + 1)
+        for pipelines in range(1, min(workload.shape.virtual_nodes, most // stages) + 1)
+        if pipelines * stages in nodes
+    )
+
+
+class Candidates:
+    """All plans of one workload, which is the job as written, that fit the limits of a room."""
+
+    def __init__(self, workload: Workload, room: Room) -> None:
+        self.room = room
+        self._job = workload
+        self._works = {workload.microbatch: workload}
+        self._cuts: dict[int, tuple[int, ...]] = {}
+
+    def work(self, microbatch: int) -> Workload:
+        """The workload in microbatches of that size."""
+        if microbatch not in self._works:
+            self._works[microbatch] = with_microbatch(
+                self._job, microbatch, operation_s=self.room.operation_s
+            )
+        return self._works[microbatch]
+
+    def grids(self) -> tuple[Grid, ...]:
+        """The grids of the room that the job can have."""
+        possible = grids_of(self._job, self.room.nodes)
+        return tuple(one for one in possible if not self.room.grids or one in self.room.grids)
+
+    def all(self) -> Iterator[Choice]:
+        """Every plan of the room that fits. `peer` needs a second pipeline: with one pipeline it is
+        the same as `off`. Replicas need a second stage."""
+        sizes = self.room.microbatches or microbatches_of(self._job)
+        own = self._job.microbatch
+        for grid in self.grids():
+            forwards = -(-self._job.batch // grid.pipelines) * grid.stages
+            possible = [x for x in sizes if x == own or forwards / x <= MOST_FORWARDS]
+            for mode in self.room.modes:
+                if not can_have(mode, grid):
+                    continue
+                for size in possible:
+                    found = self.choice(grid, mode, size)
+                    if found is not None:
+                        yield found
+
+    def choice(self, grid: Grid, mode: str, microbatch: int) -> Choice | None:
+        """The plan with the best cut that fits; None if no cut does. Modes by stage for another
+        number of stages become one mode, see `on_stages`."""
+        work, mode = self.work(microbatch), on_stages(mode, grid.stages)
+        if grid.stages not in self._cuts:
+            self._cuts[grid.stages] = self._job.cut(grid.stages)
+        cut: tuple[int, ...] | None = self._cuts[grid.stages]
+        memory = self._memory(work, grid, mode, self._cuts[grid.stages])
+        if max(stage.total for stage in memory) > self.room.memory_bytes:
+            cut = bounded_cut(work.layers, work.both_s, self._bounds(work, grid, mode))
+            if cut is None:
+                return None
+            memory = self._memory(work, grid, mode, cut)
+        return Choice(
+            grid=grid,
+            mode=mode,
+            microbatch=microbatch,
+            cut=cut or (),
+            memory=memory,
+            same_bits=microbatch == self._job.microbatch,
+        )
+
+    def asked(self, grid: Grid, mode: str) -> Choice:
+        """The job as written, with the best cut that fits.
+
+        Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit:
+        those in which the fewest of redundancy, microbatch, stages and pipelines differ; then those
+        with the nearest number of nodes, redundancy, microbatch and stages.
+        """
+        found = self.choice(grid, mode, self._job.microbatch)
+        if found is not None:
+            return found
+        try:
+            bounded_partition(
+                self._job.layers, self._job.both_s, self._bounds(self._job, grid, mode)
+            )
+        except FitsNowhere as cause:
+            nearest = sorted(self.all(), key=lambda one: self._distance(one, grid, mode))
+            raise JobFitsNowhere(cause, nearest[:NEAREST]) from cause
+        raise ValueError(f"{grid} {mode} fits, and did not")
+
+    def nothing(self) -> FitsNowhere:
+        """Why no plan of the room fits: the reason for the one with the most stages, the least
+        redundancy and the smallest microbatches.
+
+        Raises InputError when the room has no plan at all.
+        """
+        mode = min(self.room.modes, key=how_redundant)
+        grids = [grid for grid in self.grids() if can_have(mode, grid)]
+        if not grids:
+            fewest, most = self.room.nodes.start, self.room.nodes.stop - 1
+            layers, virtual_nodes = len(self._job.layers), self._job.shape.virtual_nodes
+            remedy = "allow for another number"
+            if most < (1 if mode == "off" else 2):
+                remedy = "allow for more nodes"
+            elif fewest > layers * virtual_nodes:
+                remedy = f"take {layers * virtual_nodes} nodes at most"
+            size = f"{most}" if fewest == most else f"{fewest} to {most}"
+            raise InputError(
+                f"{layers} layers and {virtual_nodes} virtual nodes have no grid "
+                f"of {size} nodes with redundancy {mode!r}; a stage has at least a layer, 'peer' "
+                f"needs two pipelines, and a replica two stages: {remedy}"
+            )
+        grid = max(grids, key=lambda one: (one.stages, one.pipelines))
+        work = self.work(min(self.room.microbatches or microbatches_of(self._job)))
+        try:
+            bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
+        except FitsNowhere as cause:
+            return JobFitsNowhere(cause, ())
+        raise ValueError(f"{grid} {mode} fits, and did not")
+
+    def _bounds(self, work: Workload, grid: Grid, mode: str) -> Bounds:
+        limit = self.room.memory_bytes
+        return Bounds(grid=grid, shape=work.shape, mode=mode, limit_bytes=limit)
+
+    @staticmethod
+    def _memory(
+        work: Workload, grid: Grid, mode: str, cut: Sequence[int]
+    ) -> tuple[StageBytes, ...]:
+        return memory_report(work.layers, cut=cut, grid=grid, shape=work.shape, mode=mode)
+
+    def _distance(self, one: Choice, grid: Grid, mode: str) -> tuple[float, ...]:
+        changed = (
+            one.mode != mode,
+            not one.same_bits,
+            one.grid.stages != grid.stages,
+            one.grid.pipelines != grid.pipelines,
+        )
+        return (
+            sum(changed),
+            abs(one.grid.size - grid.size),
+            abs(how_redundant(one.mode) - how_redundant(mode)),
+            abs(log(one.microbatch / self._job.microbatch)),
+            abs(one.grid.stages - grid.stages),
+            one.grid.stages,
+            one.microbatch,
+        )

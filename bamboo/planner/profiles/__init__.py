@@ -1,0 +1,1 @@
+"""Profiles of jobs: measured, modelled on a GPU, or taken from a shape alone."""

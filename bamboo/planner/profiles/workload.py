@@ -1,0 +1,171 @@
+"""What is trained in a simulated world, as figures: layers with their times and bytes.
+
+Rule: every figure has a source, which is shown with every result. Another cut of a pipeline uses
+the times of its layers; nothing is measured here.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
+from bamboo.planner.layers.partition import partition
+from bamboo.schedule.links import ZoneLinks
+from bamboo.topology.virtual_nodes import BatchShape
+
+STATE_FLOATS = 3
+"""Floats of a parameter: the parameter and two moments, 12 bytes in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A job as the simulator sees it. Times are those of one microbatch."""
+
+    name: str
+    source: str
+    """The source of the times, such as `measured on this machine's CPU`."""
+    layers: tuple[LayerFacts, ...]
+    forward_s: tuple[float, ...]
+    """Times per layer."""
+    backward_s: tuple[float, ...]
+    shape: BatchShape
+    batch: int
+    """Samples in a step."""
+    optimizer_s: tuple[float, ...] = ()
+    """Per layer, once a step: for its owner, and again for its replica. Empty: the optimizer takes
+    no time."""
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    """Rate of a link between two nodes; 0: sizes do not matter."""
+    node_bytes_per_s: float = 0.0
+    """Total send rate of a node; 0: only links have a rate."""
+    cores: float = 0.0
+    """The number of nodes that can compute at once, if all share one machine; 0: each node has its
+    own processor."""
+    core_share: float = 1.0
+    """Share of an operation's time for which it needs the processor; the virtual device sleeps for
+    the rest."""
+    far: ZoneLinks | None = None
+    """Links between nodes of different zones; None: the same as all others."""
+    state_bytes_per_s: float = 0.0
+    """Rate for copies of state, which are sent behind the training; 0: sizes do not matter."""
+    store_bytes_per_s: float = 0.0
+    """Rate between one node and the storage of checkpoints; 0: sizes do not matter."""
+    cuts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Stages -> first layer of each stage and the layer count, if given; any other number of stages
+    is balanced by time."""
+
+    def __post_init__(self) -> None:
+        if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
+            raise ValueError("a workload has one forward and one backward time for each layer")
+        if len(self.optimizer_s) not in (0, len(self.layers)):
+            raise ValueError("a workload has one time of the optimizer for each layer, or none")
+
+    @property
+    def both_s(self) -> tuple[float, ...]:
+        """Forward plus backward, per layer."""
+        return tuple(f + b for f, b in zip(self.forward_s, self.backward_s, strict=True))
+
+    @property
+    def microbatch(self) -> int:
+        """Samples of a microbatch."""
+        return max(1, self.batch // self.shape.total)
+
+    def copy_bytes_per_s(self, one: str, other: str) -> float:
+        """Rate of a copy of state between these zones, or within one; 0: sizes do not matter."""
+        rates = [self.state_bytes_per_s]
+        if self.far is not None and one != other:
+            rates.append(self.far.between(one, other).bytes_per_s)
+        return min((rate for rate in rates if rate), default=0.0)
+
+    def cut(self, stages: int) -> tuple[int, ...]:
+        """The cut into `stages` stages. Raises InputError when there are fewer layers."""
+        if stages in self.cuts:
+            return self.cuts[stages]
+        return partition(self.both_s, stages)
+
+    def state_bytes(self, layers: Sequence[int] | range) -> int:
+        """Bytes of parameters and moments of these layers."""
+        return sum(self.layers[x].parameters for x in layers) * FLOAT_BYTES * STATE_FLOATS
+
+    def sums(self, figures: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
+        """The sums per stage of a figure per layer; zeros if there are no figures."""
+        return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
+
+
+def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:
+    """The same batch and virtual nodes, in microbatches of `samples` samples.
+
+    Bytes of a microbatch are taken to grow with its samples. So are times, except for
+    `operation_s`, the part that each forward and each backward of a layer takes whatever its size
+    (if it takes that long at all). The optimizer's times do not change. The source says so. Raises
+    ValueError when a virtual node is not a whole number of such microbatches.
+    """
+    slice_of = workload.batch // workload.shape.virtual_nodes
+    if samples < 1 or slice_of % samples:
+        raise ValueError(f"microbatches of {samples} do not make a virtual node of {slice_of}")
+    now = workload.microbatch
+    if samples == now:
+        return workload
+
+    def size(figure: int) -> int:
+        return -(-figure * samples // now)
+
+    def times(figures: Sequence[float]) -> tuple[float, ...]:
+        fixed = [min(time_s, operation_s) for time_s in figures]
+        pairs = zip(figures, fixed, strict=True)
+        return tuple(least + (time_s - least) * samples / now for time_s, least in pairs)
+
+    return replace(
+        workload,
+        source=f"{workload.source}, modelled in proportion to microbatches of {now}",
+        layers=tuple(
+            replace(
+                layer,
+                forward_flops=layer.forward_flops * samples / now,
+                output_bytes=size(layer.output_bytes),
+                activation_bytes=size(layer.activation_bytes),
+            )
+            for layer in workload.layers
+        ),
+        forward_s=times(workload.forward_s),
+        backward_s=times(workload.backward_s),
+        shape=replace(workload.shape, microbatches=slice_of // samples),
+    )
+
+
+def uniform_workload(
+    *,
+    name: str,
+    source: str,
+    layers: int,
+    forward_s: float,
+    backward_s: float,
+    parameters: int,
+    output_bytes: int,
+    shape: BatchShape,
+    batch: int,
+    bytes_per_s: float = 0.0,
+    state_bytes_per_s: float = 0.0,
+    store_bytes_per_s: float = 0.0,
+) -> Workload:
+    """A model of equal layers; times, parameters and bytes are those of one."""
+    layer = LayerFacts(
+        name="layer",
+        parameters=parameters,
+        forward_flops=1.0,
+        output_bytes=output_bytes,
+        activation_bytes=output_bytes,
+    )
+    return Workload(
+        name=name,
+        source=source,
+        layers=(layer,) * layers,
+        forward_s=(forward_s,) * layers,
+        backward_s=(backward_s,) * layers,
+        shape=shape,
+        batch=batch,
+        bytes_per_s=bytes_per_s,
+        state_bytes_per_s=state_bytes_per_s,
+        store_bytes_per_s=store_bytes_per_s,
+    )

@@ -1,0 +1,1 @@
+"""What to rent for a job: every way, the best first, and what is not advised."""

@@ -1,0 +1,1 @@
+"""How often nodes are lost, what a run survives, and what zones and checkpoints cost."""

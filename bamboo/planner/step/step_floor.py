@@ -1,0 +1,179 @@
+"""What the nodes send in a step, how long that takes, and a lower bound of a calm step.
+
+Rule: pure sums over layers and links; nothing is simulated here. Bytes between two nodes use a link
+of their own, and all links of a node share its send rate.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from bamboo.ids import NodeId, ZoneId
+from bamboo.planner.layers.facts import FLOAT_BYTES
+from bamboo.planner.layers.memory import partials_at_end
+from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.risks.zones import crossing_bytes
+from bamboo.schedule.layout import Costs
+from bamboo.schedule.links import Link
+from bamboo.schedule.redundancy import has_replica
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.virtual_nodes import blocks_of
+
+
+class StepFloor:
+    """The bound for one workload in one redundancy mode, or one for each stage."""
+
+    def __init__(self, workload: Workload, mode: str) -> None:
+        self._workload, self._mode = workload, mode
+        self._cuts: dict[int, tuple[int, ...]] = {}
+        self._partials: dict[tuple[int, ...], int] = {}
+        self._floors_s: dict[tuple[Grid, tuple[int, ...]], float] = {}
+        self._zones: Mapping[NodeId, ZoneId] = {}
+        self._many_zones = False
+
+    def floor_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """A lower bound of a calm step. The first microbatch comes down to a stage and the last
+        goes back up from it; all of them pass the stage, or the link behind it, one after the
+        other; the first stage exchanges and steps last. In the long run a step also ships one
+        gradient, and a node sends all its bytes."""
+        key = (grid, shares)
+        if key not in self._floors_s:
+            passed_s, sent_s = self._passed_s(grid, shares), self.sent_s(grid, shares)
+            self._floors_s[key] = max(passed_s, sent_s, self.shipped_s(grid))
+        return self._floors_s[key]
+
+    def sent_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """The time in which the busiest node sends all bytes of a calm step; 0 if only links have a
+        rate."""
+        rate = self._workload.node_bytes_per_s
+        return max(self.sent_bytes(grid, shares)) / rate if rate else 0.0
+
+    def _passed_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """Time until the last microbatch is back and the first stage has stepped."""
+        work, cut = self._workload, self._cut(grid.stages)
+        forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.backward_s))
+        count = max(shares) * work.shape.microbatches
+        links_s = [self._carry_s(size) for size in self._boundary_bytes(grid.stages)[:-1]]
+        around_s, least_s = 0.0, 0.0
+        for stage, there_s in enumerate((*links_s, 0.0)):
+            both_s = forward[stage] + backward[stage]
+            least_s = max(least_s, around_s + count * both_s)
+            around_s += both_s + 2 * (work.latency_s + there_s)
+            if stage < grid.stages - 1:
+                beyond_s = forward[stage + 1] + backward[stage + 1]
+                least_s = max(least_s, around_s + (count - 1) * there_s + beyond_s)
+        last_s = self._peers_s(grid, shares)[0] + work.sums(work.optimizer_s, cut)[0]
+        return least_s + last_s
+
+    def shipped_s(self, grid: Grid) -> float:
+        """The time that a stage's largest gradient takes to its shadow; 0 if there are none."""
+        if not has_replica(self._mode):
+            return 0.0
+        return self._carry_s(max(self._gradient_bytes(grid.stages)))
+
+    def _carry_s(self, size_bytes: float) -> float:
+        rate = self._workload.bytes_per_s
+        return size_bytes / rate if rate else 0.0
+
+    def sent_bytes(self, grid: Grid, shares: tuple[int, ...]) -> tuple[float, ...]:
+        """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs,
+        its reduced gradient to its shadow, and its part of the exchange between pipelines."""
+        microbatches = max(shares) * self._workload.shape.microbatches
+        shipped = 1.0 if has_replica(self._mode) else 0.0
+        peers = grid.pipelines - 1
+        exchanged = (self._most_partials(shares) + 1) / grid.pipelines * peers
+        return _sent_bytes(
+            self._boundary_bytes(grid.stages),
+            self._gradient_bytes(grid.stages),
+            microbatches=microbatches,
+            copies=shipped + exchanged,
+        )
+
+    def crossing_bytes(
+        self,
+        assignment: Assignment,
+        shares: tuple[int, ...],
+        zone_of: Mapping[NodeId, ZoneId],
+    ) -> float:
+        """Bytes between zones in a step."""
+        if zone_of is not self._zones:
+            self._zones, self._many_zones = zone_of, len(set(zone_of.values())) > 1
+        if not self._many_zones:
+            return 0.0
+        grid, work = assignment.grid, self._workload
+        gradient = self._gradient_bytes(grid.stages)
+        back = (self._most_partials(shares) + 1) / grid.pipelines if grid.pipelines > 1 else 0.0
+        costs = Costs.of(
+            grid.stages,
+            forward_s=(0.0,),
+            backward_s=(0.0,),
+            boundary_bytes=self._boundary_bytes(grid.stages),
+            gradient_bytes=gradient,
+            exchange_bytes=[size * back for size in gradient],
+        )
+        microbatches = [share * work.shape.microbatches for share in shares]
+        return crossing_bytes(assignment, zone_of, costs, microbatches=microbatches)
+
+    def _gradient_bytes(self, stages: int) -> list[float]:
+        layers = self._workload.layers
+        return [
+            float(FLOAT_BYTES * sum(layer.parameters for layer in layers[first:stop]))
+            for first, stop in pairwise(self._cut(stages))
+        ]
+
+    def _boundary_bytes(self, stages: int) -> list[float]:
+        layers = self._workload.layers
+        return [float(layers[stop - 1].output_bytes) for stop in self._cut(stages)[1:]]
+
+    def _most_partials(self, shares: tuple[int, ...]) -> int:
+        if shares not in self._partials:
+            leaves = self._workload.shape.virtual_nodes
+            most = max(partials_at_end(block, leaves) for block in blocks_of(shares))
+            self._partials[shares] = most
+        return self._partials[shares]
+
+    def _cut(self, stages: int) -> tuple[int, ...]:
+        if stages not in self._cuts:
+            self._cuts[stages] = self._workload.cut(stages)
+        return self._cuts[stages]
+
+    def _peers_s(
+        self, grid: Grid, shares: tuple[int, ...], link: Link | None = None
+    ) -> tuple[float, ...]:
+        return self._exchange_s(grid, partials=self._most_partials(shares), link=link)
+
+    def _exchange_s(
+        self, grid: Grid, *, partials: int, link: Link | None = None
+    ) -> tuple[float, ...]:
+        """The exchange of each stage: an owner sends every peer its partials of that peer's part,
+        and the result of its own part. Each pair has a link of its own, and all links share the
+        node's send rate. `link`: the longest latency and the lowest rate between zones that
+        the owners of any stage have."""
+        peers, work = grid.pipelines - 1, self._workload
+        if not peers:
+            return (0.0,) * grid.stages
+        link = link or Link(latency_s=work.latency_s, bytes_per_s=work.bytes_per_s)
+        seconds = []
+        for gradient in self._gradient_bytes(grid.stages):
+            each = gradient * (partials + 1) / grid.pipelines
+            link_s = each / link.bytes_per_s if link.bytes_per_s else 0.0
+            node_s = peers * each / work.node_bytes_per_s if work.node_bytes_per_s else 0.0
+            seconds.append(2 * link.latency_s + max(link_s, node_s))
+        return tuple(seconds)
+
+
+def _sent_bytes(
+    boundary_bytes: Sequence[float],
+    gradient_bytes: Sequence[float],
+    *,
+    microbatches: int,
+    copies: float,
+) -> tuple[float, ...]:
+    """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs of
+    `microbatches`, and its gradient `copies` times. `boundary_bytes` and `gradient_bytes` are those
+    of each stage."""
+    crossing = [0.0, *boundary_bytes[:-1], 0.0]
+    return tuple(
+        microbatches * (before + after) + size * copies
+        for (before, after), size in zip(pairwise(crossing), gradient_bytes, strict=True)
+    )
