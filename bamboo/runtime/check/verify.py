@@ -148,8 +148,8 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
         facts = facts_of(local_numerics(job))
     except InputError as error:
         raise InputError(
-            f"{run}: its nodes computed on a GPU, and torch sees none on this machine; verify it on "
-            "a machine with a GPU of that kind, with the run's release of torch"
+            f"{run}: its nodes computed on a GPU, and torch sees none on this machine; verify it "
+            "on a machine with a GPU of that kind, with the run's release of torch"
         ) from error
     refuse_other_numerics(run, of_run, facts)
     return here
