@@ -18,7 +18,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.runs.run_folder import RunFolder, write_json
 from bamboo.topology.strategy import Strategy
-from tests.runtime.kept_run import STEPS, flip, shard_of, write_run
+from tests.runtime.check.kept_run import STEPS, flip, shard_of, write_run
 
 pytestmark = pytest.mark.timeout(60)
 LAYERS = (0, 1, 2, 3)

@@ -11,7 +11,7 @@ from bamboo.telemetry.samples import SamplesRecord
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.jobs import job
-from tests.runtime.test_verify_samples import write_facts
+from tests.runtime.check.test_verify_samples import write_facts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ from bamboo.models import ModelSpec, TiedParameter, build_layer, build_model
 from bamboo.models.contract import MOST_USES, flaw_of
 from bamboo.models.gpt import token_loss
 from tests.jobs import tiny_job
-from tests.runtime import tied_layers
+from tests.runtime.step import tied_layers
 
 FACTORIES = tuple([lambda: nn.Linear(3, 3)] * 4)
 

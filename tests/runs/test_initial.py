@@ -31,7 +31,7 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
 from tests.attested import write_attested
 from tests.jobs import tiny_job
-from tests.runtime.kept_run import STEPS, flip, write_run
+from tests.runtime.check.kept_run import STEPS, flip, write_run
 from tests.study.on_paper import body_of, nothing_is_looked_at, refused
 
 pytestmark = pytest.mark.timeout(60)

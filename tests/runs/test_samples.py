@@ -13,7 +13,7 @@ from bamboo.telemetry.samples import SamplesRecord, read_samples
 from cli import main
 from cli.views.verify import samples_text
 from tests.controller.world import World, finished, job, joined, left, step
-from tests.runtime.test_verify_samples import write_run
+from tests.runtime.check.test_verify_samples import write_run
 
 
 @pytest.fixture

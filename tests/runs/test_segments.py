@@ -10,7 +10,7 @@ from bamboo.ids import run_id
 from bamboo.runs import run_folder
 from cli import main
 from cli.views.verify import segment_text
-from tests.runtime.kept_run import flip, nudge_loss, shard_of, write_run
+from tests.runtime.check.kept_run import flip, nudge_loss, shard_of, write_run
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.runtime.check.alone import Alone
-from tests.runtime.odd_models import LIST, assert_refused, in_forward, in_init, job_of, odd
+from tests.runtime.check.odd_models import LIST, assert_refused, in_forward, in_init, job_of, odd
 
 TIMES = {
     "second": "datetime.datetime.now().second",

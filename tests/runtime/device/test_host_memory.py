@@ -68,7 +68,7 @@ def said_by(script: str, *words: str) -> int:
         text=True,
         check=True,
         timeout=100,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     return int(done.stdout)
 
@@ -140,7 +140,7 @@ def test_a_node_needs_what_the_largest_stage_does(
             checkpoint=CheckpointConfig(every_steps=0),
             model=ModelConfig(layers=2, width=8, heads=2, context=4),
             data=DataConfig(
-                source="path", path=str(Path(__file__).parents[2] / "LICENSE"), max_bytes=2000
+                source="path", path=str(Path(__file__).parents[3] / "LICENSE"), max_bytes=2000
             ),
             train=TrainConfig(steps=3, batch=4, microbatch=1, virtual_nodes=virtual_nodes),
             cluster=ClusterConfig(stages=2, redundancy=redundancy),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.runtime.check.alone import Alone
-from tests.runtime.odd_models import assert_refused, job_of
+from tests.runtime.check.odd_models import assert_refused, job_of
 
 LOSS = {
     "a mean": (

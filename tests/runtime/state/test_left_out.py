@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from bamboo.runtime.step.slot_run import SlotRun
-from tests.runtime.test_checkpoints import Bench, Stands
+from tests.runtime.state.test_checkpoints import Bench, Stands
 
 
 def test_what_must_not_be_lost_waits_for_no_other_write(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bamboo.runtime.check.alone import Alone
-from tests.runtime.odd_models import assert_refused, in_forward, in_init, job_of, odd
+from tests.runtime.check.odd_models import assert_refused, in_forward, in_init, job_of, odd
 
 LAYER = {
     "a sparse gradient": (

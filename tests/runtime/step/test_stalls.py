@@ -3,7 +3,7 @@
 import time
 
 from bamboo.runtime.step.executor import POLL_S, Interrupted
-from tests.runtime.test_executor import Bench
+from tests.runtime.step.test_executor import Bench
 
 
 def test_decisions_that_move_nothing_do_not_hide_that_nothing_moves() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bamboo.runtime.step.executor import CALM_POLL_S, POLL_S
-from tests.runtime.test_executor import S0, Bench
+from tests.runtime.step.test_executor import S0, Bench
 
 
 @pytest.mark.parametrize(

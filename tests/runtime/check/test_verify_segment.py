@@ -23,7 +23,7 @@ from bamboo.errors import InputError
 from bamboo.runs.segment import checkpoints
 from bamboo.runtime.check.verify import verify
 from bamboo.runtime.check.verify_segment import main, verify_segment
-from tests.runtime.kept_run import (
+from tests.runtime.check.kept_run import (
     KEPT,
     STEPS,
     corrupted,

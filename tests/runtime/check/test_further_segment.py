@@ -15,7 +15,7 @@ from bamboo.errors import InputError
 from bamboo.runtime.check.verify import verify
 from bamboo.runtime.check.verify_segment import verify_segment
 from bamboo.topology.strategy import Strategy
-from tests.runtime.kept_run import STEPS, lengthen, nudge_loss, write_run
+from tests.runtime.check.kept_run import STEPS, lengthen, nudge_loss, write_run
 
 pytestmark = pytest.mark.timeout(120)
 MORE = STEPS + 6

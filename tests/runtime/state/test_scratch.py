@@ -5,7 +5,7 @@ from pathlib import Path
 from bamboo.config.tree import CheckpointConfig
 from bamboo.ids import RunId
 from bamboo.runtime.state.checkpoints import Checkpoints
-from tests.runtime.test_checkpoints import HASH, ME, Bench
+from tests.runtime.state.test_checkpoints import HASH, ME, Bench
 
 
 def test_two_runs_may_share_a_scratch(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bamboo.config.load import job_to_json
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.device.time_limit import lift, limit
-from tests.runtime.odd_models import assert_refused, in_forward, job_of
+from tests.runtime.check.odd_models import assert_refused, in_forward, job_of
 
 WAITS = {
     "a loop": (

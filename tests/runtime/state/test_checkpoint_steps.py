@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.test_checkpoints import STAGES, Bench, keep
+from tests.runtime.state.test_checkpoints import STAGES, Bench, keep
 
 pytestmark = pytest.mark.timeout(60)
 
