@@ -143,8 +143,8 @@ echo "$digest  $installed" | sha256sum --check --status
 fetch boot/constraints.txt "$home/constraints.txt"
 fetch boot/bamboo-agent.service "$units/bamboo-agent.service"
 
-# And its build of torch, as another one may compute other bits. The index of PyPI has one build of
-# a release, whose version has no suffix there; each other has an index of its own.
+# And the build of torch for its device, as another one may compute other bits. The index of PyPI
+# has one build of a release, whose version has no suffix there; each other has an index of its own.
 torch=${settings[BAMBOO_TORCH]:-}
 if [[ ! $torch =~ ^[0-9]+(\.[0-9]+)+(\+[a-z0-9]+)?$ ]]; then
     echo "bamboo boot: BAMBOO_TORCH is '$torch' in agent.env, which is no version" >&2

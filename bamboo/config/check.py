@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32", "bf16"),
     "cluster.spread": (AUTO, *SPREADS),
-    "cluster.device": ("cpu", "virtual", "cuda", "lagging"),
+    "cluster.device": (AUTO, "cpu", "virtual", "cuda", "lagging"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
     "cloud.prefer": ("price", "value"),

@@ -6,13 +6,15 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.planner.layers.facts import LayerFacts, gpt_facts
-from bamboo.topology.strategy import Semantics
+from bamboo.topology.strategy import AUTO, Semantics
 from bamboo.topology.virtual_nodes import BatchShape
 
 
 def resolve(job: JobConfig) -> JobConfig:
-    """Fill in the most pipelines (at least those of the start) and virtual nodes (0: the smallest
-    power of two >= the most pipelines). Resolving twice changes nothing.
+    """Fill in the most pipelines (at least those of the start), virtual nodes (0: the smallest
+    power of two >= the most pipelines), and the device of a run on this machine, which is the CPU
+    unless the job names one. In an account the device follows from the instance types, so a plan
+    settles it. Resolving twice changes nothing.
 
     A single figure for all stages stays single: a resumed run may have another number of stages.
     """
@@ -21,6 +23,8 @@ def resolve(job: JobConfig) -> JobConfig:
         cluster = replace(cluster, max_pipelines=cluster.pipelines)
     if train.virtual_nodes == 0 and cluster.max_pipelines >= 1:
         train = replace(train, virtual_nodes=1 << (cluster.max_pipelines - 1).bit_length())
+    if cluster.device == AUTO and job.cloud.provider == "local":
+        cluster = replace(cluster, device="cpu")
     return replace(job, train=train, cluster=cluster)
 
 

@@ -119,10 +119,13 @@ class ClusterConfig:
     """How the nodes are spread over `cloud.zones`: `one` (all in the cheapest), `pipelines` (each
     pipeline within one), `neighbours` (those of a ring in different ones), or `auto`: the cheapest
     by the planner, bytes between zones and fatal losses counted."""
-    device: str = "cpu"
-    """`cpu`; `cuda`: the first NVIDIA GPU of the machine; or `virtual`: computes on the CPU, then
-    sleeps to the figures below. For tests, `lagging`: computes on the CPU, and is done with each
-    operation and copy only later, as a GPU is."""
+    device: str = AUTO
+    """`cpu`; `cuda`: the first NVIDIA GPU of the machine; `virtual`: computes on the CPU, then
+    sleeps to the figures below; or `auto`: in an account `cuda` where the instance types have a
+    GPU, otherwise `cpu`, settled before anything is started. For tests, `lagging`: computes on the
+    CPU, and is done with each operation and copy only later, as a GPU is."""
+    allow_idle_gpu: bool = False
+    """Let nodes compute on the CPU of instances whose GPU is paid all the same."""
     threads: int = 1
     """Torch threads per worker; part of the numerics."""
     transport: str = "ipc"

@@ -38,11 +38,11 @@ from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
 from bamboo.sites.account.account_ready import check_account, check_free
-from bamboo.study.modelled import look_at
+from bamboo.study.devices import with_device
+from bamboo.study.modelled import look_at, seen_for_launch
 from bamboo.study.planning import Planned, cheapest_pool, plan_job
 from bamboo.study.played_trace import Replayed, TraceAsked, settle
 from bamboo.study.prices import refresh_for_launch
-from bamboo.study.profiling import seen_of
 from bamboo.study.settling import grid_of
 from bamboo.study.strategies import Given, placed, strategy_for
 from bamboo.user_code.bundle import write_bundle
@@ -100,12 +100,14 @@ def prepare(
             refresh_for_launch(
                 job.cloud.region, note=note, source=wiring.price_source, now=datetime.now(UTC)
             )
-    # Refuse a job without a price before any work is done.
-    cheapest_pool(job, load_catalogue(job.cloud.region))
+    # Refuse a job without a price, or on the wrong device, before any work is done.
+    catalogue = load_catalogue(job.cloud.region)
+    cheapest_pool(job, catalogue)
+    job = with_device(job, catalogue)
     there = job if given is None else placed(job, given.placement)
     refuse_too_few_instances(there, grid_of(there), standbys=there.cluster.standbys)
     played = None if trace is None else _settled(trace, there)
-    look: Look = partial(look_at, gpu=gpu) if dry_run else partial(seen_of, begun=begun)
+    look: Look = partial(look_at, gpu=gpu) if dry_run else partial(seen_for_launch, begun=begun)
     if weights is not None:
         look = partial(_look_beside, look, weights)
     prepared = plan_again(run, job, played, given, look=look, begun=None if dry_run else begun)
@@ -137,7 +139,7 @@ def plan_again(
     wiring.check_checkpoints(job)
     if begun is not None:
         begun.begin(job, preload=wiring.PRELOADED)
-    seen = (look or partial(seen_of, begun=begun))(job)
+    seen = (look or partial(seen_for_launch, begun=begun))(job)
     planned = plan_job(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
     )

@@ -54,7 +54,7 @@ def start_site(
         intents.all_gone("this local cloud is new")
         return cloud
     from bamboo.sites.account.account_ready import check_free
-    from bamboo.sites.account.boot_files import put_boot_files
+    from bamboo.sites.account.boot_files import put_boot_files, torch_for
     from bamboo.sites.account.run_roles import make_role, remove_role
 
     note(
@@ -76,6 +76,7 @@ def start_site(
                 secrets=wiring.run_secrets(job.cloud.region, job.cloud.stack),
                 reference=reference,
                 data_digest=data_digest,
+                torch=torch_for(job, before=_torch_before(folder)),
                 note=note,
             )
         except BaseException:
@@ -86,6 +87,16 @@ def start_site(
             raise
 
     return _account_site(folder, job, reference, led=True, put=put)
+
+
+def _torch_before(folder: RunFolder) -> str:
+    """The build of torch that an earlier part of the run computed with; "": there is none."""
+    from bamboo.coord.attested import attested_in
+    from bamboo.runs.run_status import strategy_of
+
+    attested = attested_in(folder.path, strategy_of(folder).semantics)
+    facts = () if attested is None else attested.numerics
+    return next((fact.value for fact in facts if fact.name == "torch"), "")
 
 
 def site_of(folder: RunFolder) -> Site:

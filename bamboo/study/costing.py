@@ -36,8 +36,8 @@ from bamboo.planner.risks.zones import RESTART_S
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from bamboo.study.advised import advised, hopeless_of
+from bamboo.study.devices import gpu_of
 from bamboo.study.intervals import given_every, put_usd
-from bamboo.study.modelled import gpu_of
 from bamboo.study.outcomes import MarketTerms, Row, market_terms, outcomes, row_of
 from bamboo.study.pricing import Offers, TimesAsked, offers_of
 from bamboo.study.told import Bar, Told

@@ -2,8 +2,8 @@
 
 Rule: one function makes the workload of a job on a type, so a plan and a price list use the same
 times. The work of the built-in model follows from its shape, and nothing is built. The work of a
-user's own layers comes from a kept profile. Modelled times are labelled as modelled, and a real
-launch never uses them.
+user's own layers comes from a kept profile. Modelled times are labelled as modelled. A launch uses
+them where its nodes compute on GPUs that this machine does not have.
 """
 
 import os
@@ -17,13 +17,15 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
-from bamboo.planner.profiles.gpus import OWN, Gpu
+from bamboo.planner.profiles.gpus import OWN
 from bamboo.planner.profiles.profiled import Profile, profiled_workload
 from bamboo.planner.profiles.workload import Workload
+from bamboo.study.devices import gpu_of, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
 from bamboo.study.told import Told
 from bamboo.study.workload import MODELLED, Modelled
+from bamboo.wiring.begun import Begun
 
 FLOW_GBPS = 5.0
 """The most that one connection between two instances carries outside a placement group (AWS)."""
@@ -34,6 +36,7 @@ PASSES = 2
 """Forwards and backwards of every layer that a look at a model does at least."""
 FLOPS_PER_THREAD = 50e9
 """FLOP/s of fp32 products, assumed of any CPU thread, only to estimate minutes."""
+_ON_CARDS = "Nodes compute on the GPU of their instance, so times are modelled for it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +56,13 @@ def look_at(
 ) -> dict[str, Any]:
     """What a plan is made from: what the preflight says of a job, or with `gpu` (a name, or OWN)
     its data, and its layers modelled for that GPU. Without `gpu` layers are modelled too where this
-    machine cannot look at the built-in model, or its times would say nothing of the GPUs that the
-    job is for.
+    machine cannot look at the built-in model, or nodes compute on GPUs that it does not have.
 
     Raises InputError where no instance type of the job has that GPU, or nothing is known of the
-    layers, and as `seen_of` does.
+    layers, and as `with_device` and `seen_of` do.
     """
+    catalogue = catalogue or load_catalogue(job.cloud.region)
+    job = with_device(job, catalogue)
     why = "" if gpu is not None else _why_modelled(job)
     if gpu is None and not why:
         return seen_of(job, told=told)
@@ -70,7 +74,6 @@ def look_at(
             problem="has times of its own, and --gpu models others",
             remedy="leave --gpu out, or give --set cluster.device=cpu",
         )
-    catalogue = catalogue or load_catalogue(job.cloud.region)
     kind = catalogue.find(cheapest_pool(job, catalogue)[0].instance_type)
     _check_gpu(job, kind, gpu, catalogue)
     counted = counted_work(job)
@@ -80,12 +83,31 @@ def look_at(
         {"index": index, "name": layer.name, "parameters": layer.parameters}
         for index, layer in enumerate(work.layers)
     ]
-    modelled = Modelled(
-        workload=work,
-        gpu=gpu_of(kind).name,
-        why=why,
-    )
-    return {**seen, "layers": layers, MODELLED: modelled}
+    return {**seen, "layers": layers, MODELLED: _as_modelled(work, kind, why)}
+
+
+def seen_for_launch(job: JobConfig, *, begun: Begun | None = None) -> dict[str, Any]:
+    """What a launch is planned from: what the preflight says of every layer, on this machine. Where
+    nodes compute on GPUs that it does not have, times are modelled for them, if the work of the
+    layers is known. Raises InputError as `with_device` and `seen_of` do."""
+    catalogue = load_catalogue(job.cloud.region)
+    job = with_device(job, catalogue)
+    seen = seen_of(job, begun=begun)
+    if not _has_modelled_times(job):
+        return seen
+    kind = catalogue.find(cheapest_pool(job, catalogue)[0].instance_type)
+    work = on_type(kind, counted_work(job), job=job)
+    return {**seen, MODELLED: _as_modelled(work, kind, _ON_CARDS)}
+
+
+def _as_modelled(work: Workload, kind: InstanceType, why: str) -> Modelled:
+    return Modelled(workload=work, gpu=gpu_of(kind).name, why=why)
+
+
+def _has_modelled_times(job: JobConfig) -> bool:
+    """Whether nodes compute on GPUs that this machine does not have, and the work of the job's
+    layers is known."""
+    return on_cards(job) and (not job.model.is_own or kept_profile(job) is not None)
 
 
 def counted_work(job: JobConfig) -> Profile:
@@ -103,11 +125,6 @@ def counted_work(job: JobConfig) -> Profile:
             remedy=f"count it first: bamboo profile {job.file}",
         )
     return profile
-
-
-def gpu_of(kind: InstanceType) -> Gpu:
-    """The GPU, from the table. Raises InputError for one that is not in it."""
-    return load_gpus().of(kind.gpu, kind.gpu_memory_gib)
 
 
 def counted_words(profile: Profile) -> str:
@@ -157,6 +174,8 @@ def _check_gpu(job: JobConfig, kind: InstanceType, gpu: str | None, catalogue: C
 def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
     """Why the times of a job are modelled although no option asks for it, as a sentence; "" where
     they are measured on this machine."""
+    if _has_modelled_times(job):
+        return _ON_CARDS
     if job.model.is_own or job.cluster.device == "virtual":
         return ""
     machine = machine or _this_machine()
@@ -172,12 +191,6 @@ def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
         return (
             f"Looking at the layers would take this machine about {takes_s / 60:.2g} min, more "
             f"than {machine.deadline_s:g} s, so their times are modelled."
-        )
-    if job.cloud.provider == "ec2" and kept_profile(job) is None:
-        return (
-            "The job is for instances of EC2, so times are modelled for their GPU; in this release "
-            "nodes compute on the CPU of their instance, which takes longer: a launch plans with "
-            "this machine's, and so does this where `bamboo profile` has kept them."
         )
     return ""
 

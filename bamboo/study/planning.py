@@ -27,6 +27,7 @@ from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sites.account.instances import chooses_among_pools, run_settings, shown_requests
 from bamboo.sites.bought import markets_of, speeds_of
+from bamboo.study.devices import with_device
 from bamboo.study.hazards import rate_of
 from bamboo.study.intervals import Kept, given_every, kept_by, put_usd, with_interval
 from bamboo.study.scaler_terms import rule_of
@@ -152,6 +153,12 @@ class Planned:
             return ""
         return load_gpus().find(self.modelled.gpu).times(self.job.train.precision)
 
+    def gpu_doubt(self) -> str:
+        """The GPU that times were modelled for, where nothing was measured on such a card; "":
+        elsewhere."""
+        gpu = None if self.modelled is None else load_gpus().find(self.modelled.gpu)
+        return f"of a {gpu.name}: {gpu.doubt}" if gpu is not None and gpu.doubt else ""
+
     def kept(self) -> Kept | None:
         """Its checkpoints; None where the time of a step is unknown."""
         return kept_by(self.job, self.plan, self.catalogue)
@@ -190,6 +197,7 @@ def plan_job(
     does not know or has no price for, and as `settle`.
     """
     catalogue = catalogue or load_catalogue(job.cloud.region)
+    job = with_device(job, catalogue)
     pool, price = cheapest_pool(job, catalogue)
     kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
     hazard = Hazard(stakes=stakes, rate=rate or rate_of(kind.name, job.cloud.region))

@@ -180,12 +180,13 @@ def seen_of(
 
 
 def kept_profile(job: JobConfig) -> Profile | None:
-    """The profile of this job on this machine's CPU, if one is kept. Raises InputError when the
-    user's model file cannot be read."""
+    """The profile of this job on this machine's CPU, or on its GPU where the job computes on that,
+    if one is kept. Raises InputError when the user's model file cannot be read."""
+    here = job.cloud.provider == "local" and job.cluster.device == "cuda"
     key = content_key(
         job,
-        device="cpu",
-        machine=this_machine(with_gpus=False),
+        device="cuda" if here else "cpu",
+        machine=this_machine(with_gpus=here),
         torch_version=metadata.version("torch"),
     )
     return _kept(home() / FOLDER / f"{key}.json", limit_s=0.0, notes=[])

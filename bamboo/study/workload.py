@@ -154,7 +154,7 @@ def workload_of(
         backward_s = by_layer(cluster.virtual_backward_ms, cuts[-1])
         optimizer_s: tuple[float, ...] = ()
     else:
-        source = f"measured on this machine's CPU{seen.get(PROFILED, '')}{OWN_CORES}"
+        source = f"{_measured_here(job)}{seen.get(PROFILED, '')}{OWN_CORES}"
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
         optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
@@ -172,6 +172,18 @@ def workload_of(
         state_bytes_per_s=bytes_per_s or network_bytes_per_s,
         store_bytes_per_s=network_bytes_per_s,
         cuts=by_stages,
+    )
+
+
+def _measured_here(job: JobConfig) -> str:
+    """Where the times are from that the preflight, or a profile, has measured."""
+    if job.cluster.device != "cuda":
+        return "measured on this machine's CPU"
+    if job.cloud.provider == "local":
+        return "measured on this machine's GPU"
+    return (
+        "measured on this machine's CPU and not on the GPU that nodes compute on, which "
+        "`bamboo profile JOB` would model"
     )
 
 

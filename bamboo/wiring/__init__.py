@@ -21,6 +21,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
+from bamboo.topology.strategy import AUTO
 from bamboo.wiring import torch_process
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import SECRET_REFERENCE, store_url_of
@@ -186,7 +187,7 @@ def run_preflight(
         return torch_process.ask(
             forked
             or torch_process.Started(("bamboo.runtime.check.preflight", room if model else "data")),
-            job_to_json(job),
+            job_to_json(_on_this_machine(job)),
             what="the preflight",
             told=told,
             deadline_s=PREFLIGHT_DEADLINE_S,
@@ -194,6 +195,13 @@ def run_preflight(
             "`bamboo plan JOB --gpu` models the layers without running them; or take less "
             "data.max_bytes or a smaller model",
         )
+
+
+def _on_this_machine(job: JobConfig) -> JobConfig:
+    """The job as this machine can look at it: the cards of an account's instances are not here."""
+    if job.cloud.provider == "local" or job.cluster.device not in (AUTO, "cuda"):
+        return job
+    return replace(job, cluster=replace(job.cluster, device="cpu", allow_idle_gpu=True))
 
 
 def _room() -> "TemporaryDirectory[str]":

@@ -48,6 +48,7 @@ def plan_lines(
         ("instances", _instances(planned)),
         ("price", _price(planned, modelled=local)),
         *_times(planned),
+        *_doubt(planned),
         ("survives", _survives(planned)),
     ]
     if played is not None:
@@ -118,6 +119,12 @@ def _times(planned: Planned) -> list[tuple[str, str]]:
         ("a step", f"{duration(full.step_s)}: {rate(full.samples_per_s)} samples/s{worth}"),
         ("the run", f"{time_and_price}, if nothing is lost"),
     ]
+
+
+def _doubt(planned: Planned) -> list[tuple[str, str]]:
+    """Whether the times are of a card on which nothing was measured."""
+    doubt = planned.gpu_doubt()
+    return [("times", doubt)] if doubt else []
 
 
 def _survives(planned: Planned) -> str:

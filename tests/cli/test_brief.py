@@ -20,6 +20,7 @@ from bamboo.runs.progress import Preemption
 from bamboo.runs.reconfigured import Reconfigured
 from bamboo.sim.trace import Trace
 from bamboo.study.played_trace import Replayed, TraceTerms
+from bamboo.study.workload import Modelled
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from tests.cli.test_views import START_S, bill, in_the_middle
@@ -43,7 +44,7 @@ def test_a_plan_has_few_lines(redundancy: str, provider: str, every: int) -> Non
     job = replace(
         JOB,
         cluster=replace(JOB.cluster, redundancy=redundancy),
-        cloud=replace(JOB.cloud, provider=provider),
+        cloud=replace(JOB.cloud, provider=provider, instance_types=("g4dn.xlarge",)),
         checkpoint=replace(JOB.checkpoint, every_steps=every),
     )
     lines = plan_lines("a-run-1126-0931-qx", plan(job))
@@ -254,3 +255,13 @@ def test_short_names_tell_all_nodes_apart() -> None:
     again = [NodeId("i-51cfe.0"), NodeId("i-51cfe.1")]
     assert short_names(again) == {node: node for node in again}
     assert short_names([]) == {}
+
+
+def test_a_launch_on_cards_that_nobody_measured_says_so() -> None:
+    job = replace(JOB, cloud=replace(JOB.cloud, provider="ec2", instance_types=("g5.xlarge",)))
+    here = plan(job)
+    assert here.modelled is None
+    assert not [line for line in plan_lines("r", here) if "not yet measured" in line]
+    modelled = Modelled(workload=here.workload, gpu="A10G", why="")
+    (line,) = [row for row in plan_lines("r", replace(here, modelled=modelled)) if "times" in row]
+    assert line == "  times       of a A10G: modelled, not yet measured on this card"

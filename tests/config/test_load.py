@@ -52,7 +52,7 @@ REFUSED = [
     ("cluster.redundancy=stash,off,stash,stash", "no blank, or auto"),
     ("cluster.redundancy=stash, full, gap, gap", "no blank, or auto"),
     ("cluster.redundancy=stash,gap,full", "names 3 modes for 2 stages; give one for all, or 2"),
-    ("cluster.device=tpu", "take one of cpu, virtual, cuda, lagging"),
+    ("cluster.device=tpu", "take one of auto, cpu, virtual, cuda, lagging"),
     ("cluster.transport=udp", "take one of ipc, tcp"),
     ("train.precision=fp16", "take one of fp32"),
     *(

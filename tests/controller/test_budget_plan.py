@@ -65,7 +65,7 @@ def test_too_few_instances_are_refused_before_the_model_is_looked_at(
     def look(job: JobConfig) -> None:
         raise AssertionError("looked at")
 
-    monkeypatch.setattr(launching, "seen_of", look)
+    monkeypatch.setattr(launching, "seen_for_launch", look)
     file, few = tiny_job(tmp_path, []).file, "budget.max_instances=1"
     with pytest.raises(InputError, match="the plan needs 2 instances, for a grid of 1 x 2"):
         launching.prepare(Path(file), overrides=[few], name="", dry_run=False)

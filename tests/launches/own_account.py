@@ -35,6 +35,7 @@ stages = 2
 redundancy = "eager"
 transport = "tcp"
 device = "virtual"
+allow_idle_gpu = true
 virtual_forward_ms = [5.0]
 virtual_backward_ms = [10.0]
 forming_timeout_s = 600.0

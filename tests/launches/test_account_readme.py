@@ -32,6 +32,8 @@ def test_each_command_of_the_page_on_accounts(account: Account) -> None:
     account.stack()
     small = ("--set", "model.layers=2", "--set", "model.width=16", "--set", "model.heads=2")
     small += ("--set", "train.steps=20", "--set", "data.max_bytes=20000")
+    # The instances of the mock are processes of this machine, without a card.
+    small += ("--set", "cluster.device=cpu", "--set", "cluster.allow_idle_gpu=true")
     ran = []
     for verb, *words in commands_of_the_page():
         code = 0

@@ -4,7 +4,7 @@ taken away again."""
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from importlib import metadata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,14 @@ from bamboo.coord.acl import user_name
 from bamboo.coord.open import check_store
 from bamboo.errors import BambooError, InputError, StorageUnavailable, StoreRefused
 from bamboo.ids import RunId
-from bamboo.sites.account.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
+from bamboo.sites.account.boot_files import (
+    AGENT_ENV,
+    AUTHORITY,
+    TORCH,
+    put_boot_files,
+    remove_boot_files,
+    torch_for,
+)
 from bamboo.sites.account.wheel import own_wheel
 from cloud.provider import CloudUnavailable
 from tests.exposed import files_with
@@ -114,9 +121,22 @@ def put(
         secrets=secrets,
         reference=store_reference,
         data_digest=digest,
+        torch="2.13.0",
         note=notes.append,
     )
     return notes
+
+
+def test_the_build_of_torch_follows_from_the_device_and_from_earlier_parts(tmp_path: Path) -> None:
+    cards = job(tmp_path)
+    cards = replace(cards, cluster=replace(cards.cluster, device="cuda"))
+    idle = replace(cards, cluster=replace(cards.cluster, device="cpu", allow_idle_gpu=True))
+    assert torch_for(cards) == TORCH
+    assert torch_for(idle) == f"{TORCH}+cpu"
+    assert torch_for(cards, before=f"{TORCH}+cu130") == TORCH, "as PyPI's build calls itself"
+    assert torch_for(cards, before="2.12.1+cu126") == "2.12.1+cu126", "bits of a run stay"
+    constraints = (Path(__file__).parents[2] / "constraints.txt").read_text()
+    assert f"torch=={TORCH}" in constraints.splitlines()
 
 
 def settings(objects: Objects) -> dict[str, str]:
@@ -142,7 +162,7 @@ def test_an_agent_is_told_all_that_it_needs(
         "BAMBOO_START_URL": "s3://bucket/starts/r1",
         "AWS_REGION": "eu-west-1",
         "AWS_DEFAULT_REGION": "eu-west-1",
-        "BAMBOO_TORCH": metadata.version("torch"),
+        "BAMBOO_TORCH": "2.13.0",
     }
     assert url.startswith("redis://bamboo-r1:")
     assert url.endswith(f"@127.0.0.1:{store.port}/0")

@@ -2,14 +2,18 @@
 them; when they are modelled though nobody asks; and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bamboo import wiring
 from bamboo.config.load import load_job
+from bamboo.config.tree import JobConfig
 from bamboo.planner.profiles.profiled import Profile
 from bamboo.study import modelled
+from bamboo.study.workload import MODELLED
 from cli.main import run
 from tests.planner.profiles import layer, profile
 from tests.study.facts import seen
@@ -138,7 +142,7 @@ def test_what_this_machine_cannot_look_at_is_modelled_and_says_why(
     assert not [note for note in body["notes"] if "modelled" in note]
 
 
-def test_for_ec2_they_are_modelled_unless_a_profile_is_kept(
+def test_for_ec2_they_are_modelled_whatever_this_machine_has_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = sets("cloud.provider=ec2")
@@ -146,9 +150,48 @@ def test_for_ec2_they_are_modelled_unless_a_profile_is_kept(
     launched = body_of(capsys, "launch", "job.toml", "--dry-run", "--json", *own)
     assert planned["modelled_gpu"] == launched["modelled_gpu"] == "T4"
     assert planned["step_s"] == launched["step_s"]
-    assert [note for note in planned["notes"] if "where `bamboo profile` has kept" in note]
+    assert [note for note in planned["notes"] if "on the GPU of their instance" in note]
+    assert [n for n in planned["notes"] if n.endswith(": modelled, not yet measured on this card.")]
     monkeypatch.setattr(modelled, "kept_profile", _kept)
-    assert body_of(capsys, "plan", "job.toml", "--json", *own)["modelled_gpu"] is None
+    assert body_of(capsys, "plan", "job.toml", "--json", *own)["modelled_gpu"] == "T4"
+    idle = sets("cluster.device=cpu", "cluster.allow_idle_gpu=true")
+    body = body_of(capsys, "plan", "job.toml", "--json", *own, *idle)
+    assert body["modelled_gpu"] is None
+    assert body["samples_per_s_source"].startswith("measured on this machine's CPU")
+
+
+def test_a_launch_looks_at_every_layer_and_takes_the_times_of_the_cards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = load_job("job.toml", ["cloud.provider=ec2"])
+    looked = {"layers": [{"name": "looked at"}], "data_digest": "d"}
+    devices = []
+
+    def seen_of(job: JobConfig, *, begun: object = None) -> dict[str, Any]:
+        assert begun is None
+        devices.append(job.cluster.device)
+        return looked
+
+    monkeypatch.setattr(modelled, "seen_of", seen_of)
+    seen = modelled.seen_for_launch(job)
+    assert devices == ["cuda"]
+    assert seen["layers"] == looked["layers"]
+    assert seen[MODELLED].gpu == "T4"
+    assert modelled.seen_for_launch(load_job("job.toml")) == looked, "on this machine"
+    own = replace(job, model=replace(job.model, model="layers.py:build"))
+    monkeypatch.setattr(modelled, "kept_profile", lambda job: None)
+    assert modelled.seen_for_launch(own) == looked, "the work of its layers is unknown"
+    monkeypatch.setattr(modelled, "kept_profile", _kept)
+    assert modelled.seen_for_launch(own)[MODELLED].workload.source.endswith("counted on a CPU")
+
+
+def test_cost_leaves_out_what_lacks_the_precision(capsys: pytest.CaptureFixture[str]) -> None:
+    types = ("--type", "g4dn.xlarge", "--type", "g5.xlarge")
+    own = ["job.toml", *sets("train.precision=bf16"), *types]
+    body = body_of(capsys, "cost", *own, "--seeds", "1", "--json")
+    why = body["do_not_fit"]["types"]["g4dn.xlarge"]
+    assert why.startswith("train.precision = 'bf16' begins at sm_80 and a T4 is sm_75")
+    assert {row["instance_type"] for row in body["options"]} == {"g5.xlarge"}
 
 
 def _kept(job: object) -> Profile:

@@ -161,7 +161,8 @@ def test_every_figure_of_a_plan_counts_the_cores_that_its_nodes_share() -> None:
     assert here.grids == calm.grids, "a run decides as if each node had its own"
     two_threads = replace(JOB, cluster=replace(JOB.cluster, threads=2))
     assert plan(two_threads, cores=4).plan.full == here.plan.full
-    alone = replace(JOB, cloud=replace(JOB.cloud, provider="ec2"))
+    idle = replace(JOB.cluster, device="cpu", allow_idle_gpu=True)
+    alone = replace(JOB, cluster=idle, cloud=replace(JOB.cloud, provider="ec2"))
     assert plan(alone, cores=2).plan.full == plan(alone).plan.full, "instances share nothing"
 
 

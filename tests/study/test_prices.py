@@ -297,7 +297,7 @@ def test_a_run_keeps_the_prices_that_it_was_planned_with(
     assert kept.spot_prices(["g5.xlarge"], ["us-east-1a"]) == {"g5.xlarge": {"us-east-1a": 0.4}}
     assert kept.types == planned.catalogue.types
     # A resume plans with the prices that it is billed by.
-    monkeypatch.setattr("bamboo.controller.launching.seen_of", looked_at)
+    monkeypatch.setattr("bamboo.controller.launching.seen_for_launch", looked_at)
     assert prepare(folder, ()).prepared.planned.usd_per_hour == planned.usd_per_hour
 
 

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from bamboo.config.tree import ClusterConfig
+from bamboo.errors import CoreMisuse
 from bamboo.runtime.device.cuda import Cuda
 from bamboo.runtime.device.lagging import Lagging
 from bamboo.runtime.device.staging import OnHost, Staged, place_of
+from bamboo.topology.strategy import AUTO
 
 T = TypeVar("T")
 COMPUTING = frozenset({"F", "B", "FR", "BR"})
@@ -171,6 +173,8 @@ def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) ->
         return Cuda(place_of(cluster))
     if cluster.device == "lagging":
         return Lagging()
+    if cluster.device == AUTO:
+        raise CoreMisuse("cluster.device is 'auto': settle it before anything computes")
     forward = _per_layer(per_stage(cluster.virtual_forward_ms, cluster.stages), cut)
     backward = _per_layer(per_stage(cluster.virtual_backward_ms, cluster.stages), cut)
     layers_s = {"F": forward, "FR": forward, "B": backward, "BR": backward}

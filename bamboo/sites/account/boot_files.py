@@ -11,7 +11,6 @@ over. The login's password is in the secret and nowhere else, and opens this one
 
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
@@ -30,8 +29,20 @@ from bamboo.wiring.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, stor
 from cloud.ec2.user_data import agent_environment
 
 AGENT_ENV, AUTHORITY = "agent.env", "store-ca.pem"
+TORCH = "2.13.0"
+"""The release of torch of this release of Bamboo, as in constraints.txt. Without a suffix it is the
+build of PyPI, which for Linux is the one for CUDA."""
 AUTHORITY_ON_INSTANCE = f"/etc/bamboo/{AUTHORITY}"
 """Where `infra/boot.sh` writes the store's certificate."""
+
+
+def torch_for(job: JobConfig, *, before: str = "") -> str:
+    """The build of torch that the instances of a job install. It follows from what they compute on,
+    and never from the machine that launches, which may have another one. `before`: what an earlier
+    part of the run computed with, whose release is kept."""
+    if before and before.partition("+")[0] != TORCH:
+        return before
+    return TORCH if job.cluster.device == "cuda" else f"{TORCH}+cpu"
 
 
 class Secrets(Protocol):
@@ -56,11 +67,13 @@ def put_boot_files(
     secrets: Secrets,
     reference: str,
     data_digest: str,
+    torch: str,
     note: Callable[[str], None],
 ) -> None:
     """Make the run's login and write everything that its instances begin with: into `objects` what
     the run starts from, into `wheels` (the whole bucket) this process's wheel unless it is there,
-    and into the run's secret the URL of the store with the login. Raises StoreRefused where the
+    and into the run's secret the URL of the store with the login. `torch` is the build that
+    instances install (`torch_for`). Raises StoreRefused where the
     login behind `reference` may not make users, InputError, StorageUnavailable and the errors of a
     Provider. After an error nothing of the run is left."""
     url = store_url_of(reference)
@@ -79,7 +92,7 @@ def put_boot_files(
             "BAMBOO_RUN_URL": wiring.run_url(job, run),
             "BAMBOO_START_URL": wiring.start_url(job, run),
             "BAMBOO_WHEEL": wheel.name,
-            "BAMBOO_TORCH": metadata.version("torch"),
+            "BAMBOO_TORCH": torch,
             REDIS_VARIABLE: f"{SECRET_REFERENCE}{secrets.name(run)}",
             "AWS_REGION": job.cloud.region,
             "AWS_DEFAULT_REGION": job.cloud.region,
