@@ -190,6 +190,11 @@ def test_the_installed_table_says_where_each_figure_is_from_and_what_was_measure
     for one in gpus.values():
         assert (one.doubt == "") == bool(one.measured)
         assert not one.measured or (results / f"{one.measured}.json").is_file(), one.name
+        of_it = [file.stem for file in results.glob(f"*-nvidia-{one.name.lower()}.json")]
+        assert bool(of_it) == bool(one.measured), f"results of a {one.name} are {of_it}"
+    assert TABLE.gpus["X1"].times("bf16").endswith(": modelled, not yet measured on this card.")
+    known = replace(TABLE.gpus["X1"], measured="2026-12-01-x1").times("bf16")
+    assert known.endswith(": modelled; what was measured on such a card is in docs/gpu.md.")
     assert TABLE.gpus["X1"].doubt == "modelled, not yet measured on this card"
     assert replace(TABLE.gpus["X1"], measured="2026-12-01-x1").doubt == ""
 

@@ -74,8 +74,8 @@ class Gpu:
 
     def times(self, precision: str) -> str:
         """A sentence: what its times are, and whether anything was measured on such a card."""
-        doubt = f": {self.doubt}" if self.doubt else ""
-        return f"Times of {self.name} are those of {self.arithmetic(precision)}{doubt}."
+        seen = self.doubt or "modelled; what was measured on such a card is in docs/gpu.md"
+        return f"Times of {self.name} are those of {self.arithmetic(precision)}: {seen}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
