@@ -16,8 +16,8 @@ from bamboo.agent.outcome import Fenced, Orphaned, Outcome, RunEnded
 from bamboo.coord.driver import Driver
 from bamboo.coord.follow import Follower
 from bamboo.coord.writes import Writes
-from bamboo.core.detector import LeaseView, judge
 from bamboo.core.effects import End, Fence
+from bamboo.core.liveness.detector import LeaseView, judge
 from bamboo.core.policy import Policy
 from bamboo.core.state import Phase, State
 from bamboo.errors import StoreUnavailable

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from bamboo.config.tree import ClusterConfig
 from bamboo.controller.stopping import not_formed
 from bamboo.core.events import Event, RunFailed
-from bamboo.core.outage import WaitClock
-from bamboo.core.patience import Patience, parked, stands_for_s
+from bamboo.core.liveness.outage import WaitClock
+from bamboo.core.liveness.patience import Patience, parked, stands_for_s
 from bamboo.core.state import Outcome, Phase, State
 
 PATIENCE_S = 60.0

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bamboo.billing.money import Rented
-from bamboo.core.patience import parked
+from bamboo.core.liveness.patience import parked
 from bamboo.core.state import Phase, State
 from bamboo.runs.books import Seated
 from bamboo.runs.progress import TraceNow

@@ -6,7 +6,7 @@ Rule: this file only records; `core.outage` draws the conclusions.
 import time
 from collections.abc import Callable
 
-from bamboo.core.outage import Writing
+from bamboo.core.liveness.outage import Writing
 
 
 class Writes:

@@ -20,9 +20,9 @@ from bamboo.core.effects import (
 )
 from bamboo.core.ending import end, settle_stop
 from bamboo.core.events import CaughtUp, HandedOver
-from bamboo.core.keep import cut_of, fits_notice, unfit_words
 from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import begin_reconfiguration, can_recover, lose_while_reconfiguring
+from bamboo.core.saving.keep import cut_of, fits_notice, unfit_words
 from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,

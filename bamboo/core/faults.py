@@ -16,7 +16,7 @@ from bamboo.core.effects import FLEET, TerminateInstance
 from bamboo.core.ending import end
 from bamboo.core.events import FaultScope, NodeFailed, RunFailed
 from bamboo.core.failover import lose
-from bamboo.core.patience import parked
+from bamboo.core.liveness.patience import parked
 from bamboo.core.policy import Policy
 from bamboo.core.state import Faults, Node, NodeStatus, Outcome, Phase, State
 from bamboo.core.transition import Transition, away, changed, stale

@@ -20,10 +20,7 @@ moves (`protect`), another layout (`improve`), an emergency, the completion of a
 import math
 from dataclasses import replace
 
-from bamboo.core.assignment import assign
-from bamboo.core.checkpointing import complete, give_up, order_completion, reject, save_shard
 from bamboo.core.effects import Drain, Effect, End, Start
-from bamboo.core.emergency import note_emergency, save_due
 from bamboo.core.ending import (
     answer_stop,
     finish_node,
@@ -66,6 +63,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose, take_back_drains
 from bamboo.core.faults import fail_node, fail_run
+from bamboo.core.layout.assignment import assign
 from bamboo.core.numerics import attest
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
@@ -82,6 +80,8 @@ from bamboo.core.reconfiguration import (
 )
 from bamboo.core.refill import refill
 from bamboo.core.release import release
+from bamboo.core.saving.checkpointing import complete, give_up, order_completion, reject, save_shard
+from bamboo.core.saving.emergency import note_emergency, save_due
 from bamboo.core.settle import settle
 from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.core.straggler import judge_speeds

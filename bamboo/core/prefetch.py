@@ -17,10 +17,10 @@ from functools import lru_cache
 
 from bamboo.core.answers import answers
 from bamboo.core.events import Prepared
-from bamboo.core.layout_choice import place
+from bamboo.core.layout.layout_choice import place
 from bamboo.core.phrases import sent_words, size
 from bamboo.core.policy import Policy
-from bamboo.core.state import Feed, Feeds, Node, Preparing, State
+from bamboo.core.state import Node, Prefetch, Prefetches, Preparing, State
 from bamboo.core.transition import Transition, changed, stale
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
@@ -86,7 +86,7 @@ def whole_of(preparing: Preparing) -> Preparing | None:
     return replace(preparing, feeds=feeds) if feeds else None
 
 
-def feeds_under_way(state: State) -> Feeds:
+def feeds_under_way(state: State) -> Prefetches:
     """The feeds that are under way: while a layout is prepared, and until all have stopped for
     it."""
     reconfiguration = state.reconfiguration
@@ -98,7 +98,7 @@ def feeds_under_way(state: State) -> Feeds:
         or not reconfiguration.planned
         or reconfiguration.base is not None
     ):
-        return Feeds()
+        return Prefetches()
     return reconfiguration.ahead.sent
 
 
@@ -125,11 +125,11 @@ def _layers_at(stages: frozenset[int], cut: tuple[int, ...]) -> frozenset[int]:
     return frozenset(layer for stage in stages for layer in range(cut[stage], cut[stage + 1]))
 
 
-def _layers_of(feeds: Iterable[Feed]) -> frozenset[int]:
+def _layers_of(feeds: Iterable[Prefetch]) -> frozenset[int]:
     return frozenset(layer for feed in feeds for layer in feed.layers)
 
 
-def _of(preparing: Preparing | None, node: NodeId) -> tuple[Feed, ...]:
+def _of(preparing: Preparing | None, node: NodeId) -> tuple[Prefetch, ...]:
     return () if preparing is None else preparing.sent.of.get(node, ())
 
 
@@ -138,8 +138,8 @@ def _feeds(
     nodes: Sequence[Node],
     layout: ModelLayout,
     policy: Policy,
-    known: Feeds,
-) -> Feeds:
+    known: Prefetches,
+) -> Prefetches:
     """Decide all feeds, in order of receivers and layers."""
     assignment = state.assignment
     assert assignment is not None, "a layout is prepared by a run that trains"
@@ -171,7 +171,7 @@ def _feeds(
         for first, stop in _runs(layers - has, cut):
             if (feed := goes_on.get((node, first, stop))) is None:
                 slot = _slot_of(first, state.grid, cut, order)
-                feed = Feed(
+                feed = Prefetch(
                     slot=slot,
                     source=assignment.owner(slot),
                     receiver=node,
@@ -180,7 +180,7 @@ def _feeds(
                     since=state.version + 1,
                 )
             feeds.append(feed)
-    return Feeds(feeds)
+    return Prefetches(feeds)
 
 
 def _both(held: _Layers, wanted: _Layers) -> _Layers:

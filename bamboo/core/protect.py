@@ -13,10 +13,10 @@ from operator import attrgetter, is_
 from bamboo.core.effects import OTHERS, Drain, Effect, Promote, Resend
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
+from bamboo.core.layout.target_assignment import Lacks, lacking
 from bamboo.core.phrases import sent_words
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
 from bamboo.core.straggler import dismiss
-from bamboo.core.target_assignment import Lacks, lacking
 from bamboo.core.transition import (
     Transition,
     acting_member,

@@ -36,19 +36,19 @@ from bamboo.core.effects import (
 )
 from bamboo.core.ending import end
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced, Reconsider, Stalled
-from bamboo.core.keep import left_words, without
-from bamboo.core.layout_choice import grid_for, layout_for
+from bamboo.core.layout.layout_choice import grid_for, layout_for
 from bamboo.core.phrases import ENOUGH, grid_words, sent_words, size, why_words
 from bamboo.core.policy import Policy
 from bamboo.core.prefetch import fed_layers, prepare, whole_of
+from bamboo.core.saving.keep import left_words, without
 from bamboo.core.settle import usable_nodes, usable_number
 from bamboo.core.state import (
+    Built,
     Node,
     NodeStatus,
     Outcome,
     Phase,
     Preparing,
-    Rebuilt,
     Reconfiguration,
     Report,
     State,
@@ -256,7 +256,7 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
         return stale(state, f"{event.node} is away: its report does not count")
     if answers(reconfiguration.rebuilt).has(event.node):
         return stale(state, f"{event.node} has said so already")
-    rebuilt = answers(reconfiguration.rebuilt).having(Rebuilt(node=event.node, bytes=event.bytes))
+    rebuilt = answers(reconfiguration.rebuilt).having(Built(node=event.node, bytes=event.bytes))
     noted = state.having(reconfiguration=replace(reconfiguration, rebuilt=rebuilt))
     missing = rebuilt.silent(assignment.members())
     reason = f"node {event.node} has what it is to hold, {sent_words(event.bytes)} to it"

@@ -15,7 +15,7 @@ from bamboo.topology.slots import Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class Prefetch:
     """One prefetch: layers [first, stop) go to a node that will hold them in the next layout. The
     source sends them as they are at a step boundary, and then their part of each reduced
     gradient."""
@@ -32,17 +32,17 @@ class Feed:
 
     @property
     def layers(self) -> range:
-        """The layers of the feed."""
+        """The layers that are sent."""
         return range(self.first, self.stop)
 
 
-class Feeds(tuple[Feed, ...]):
-    """Feeds in order of receivers and layers; equal to any tuple of the same feeds."""
+class Prefetches(tuple[Prefetch, ...]):
+    """Prefetches in order of receivers and layers; equal to any tuple of the same ones."""
 
     @cached_property
-    def of(self) -> Mapping[NodeId, tuple[Feed, ...]]:
-        """The feeds of each receiver."""
-        found: dict[NodeId, list[Feed]] = {}
+    def of(self) -> Mapping[NodeId, tuple[Prefetch, ...]]:
+        """The prefetches of each receiver."""
+        found: dict[NodeId, list[Prefetch]] = {}
         for feed in self:
             found.setdefault(feed.receiver, []).append(feed)
         return {node: tuple(feeds) for node, feeds in found.items()}
@@ -52,8 +52,8 @@ class Feeds(tuple[Feed, ...]):
         """The nodes that are sent anything."""
         return frozenset(self.of)
 
-    def has(self, feed: Feed) -> bool:
-        """Whether this feed is one of them."""
+    def has(self, feed: Prefetch) -> bool:
+        """Whether this one is among them."""
         return feed in self.of.get(feed.receiver, ())
 
 
@@ -67,19 +67,19 @@ class Preparing:
     why: str
     forced: bool = False
     """`forced` of the reconfiguration to come."""
-    feeds: tuple[Feed, ...] = ()
+    feeds: tuple[Prefetch, ...] = ()
     prepared: tuple[tuple[NodeId, int], ...] = ()
     """The receivers that have all of their feeds, each with the bytes that it was sent."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prepared", answers(self.prepared))
-        if not isinstance(self.feeds, Feeds):
-            object.__setattr__(self, "feeds", Feeds(self.feeds))
+        if not isinstance(self.feeds, Prefetches):
+            object.__setattr__(self, "feeds", Prefetches(self.feeds))
 
     @property
-    def sent(self) -> Feeds:
+    def sent(self) -> Prefetches:
         """The same as `feeds`, with the type that answers questions about all of them."""
-        assert isinstance(self.feeds, Feeds), "any other tuple is made one at once"
+        assert isinstance(self.feeds, Prefetches), "any other tuple is made one at once"
         return self.feeds
 
     @property
@@ -122,7 +122,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
+class Built:
     """A node that has everything that it should hold in the new layout; it was sent `bytes`."""
 
     node: NodeId
@@ -217,7 +217,7 @@ class Reconfiguration:
     """Whether layers that no live node holds are read from the checkpoint of step `base`."""
     total_square: float | None = None
     """The squared norm of the step before `base`, for nodes that have yet to take that step."""
-    rebuilt: tuple[Rebuilt, ...] = ()
+    rebuilt: tuple[Built, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("ready", "reports", "rebuilt"):

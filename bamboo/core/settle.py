@@ -14,10 +14,10 @@ from bamboo.core.answers import answers
 from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import FLEET, Quiesce, TerminateAll
 from bamboo.core.ending import end
-from bamboo.core.keep import begin_keep, is_kept
-from bamboo.core.layout_choice import layout_for, place
+from bamboo.core.layout.layout_choice import layout_for, place
 from bamboo.core.phrases import grid_words
 from bamboo.core.policy import Policy
+from bamboo.core.saving.keep import begin_keep, is_kept
 from bamboo.core.state import (
     Checkpoint,
     Keep,

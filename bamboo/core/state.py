@@ -5,15 +5,15 @@ from enum import StrEnum
 
 from bamboo.core.nodes import Node, Nodes, NodeStatus
 from bamboo.core.rounds import (
+    Built,
     Emergency,
-    Feed,
-    Feeds,
     Holding,
     Keep,
     Norm,
     Part,
+    Prefetch,
+    Prefetches,
     Preparing,
-    Rebuilt,
     Reconfiguration,
     Report,
 )
@@ -24,13 +24,12 @@ from bamboo.topology.slots import Slot
 
 __all__ = [
     "Attestation",
+    "Built",
     "Checkpoint",
     "Emergency",
     "Fact",
     "Failover",
     "Faults",
-    "Feed",
-    "Feeds",
     "Holding",
     "Keep",
     "Move",
@@ -40,8 +39,9 @@ __all__ = [
     "Outcome",
     "Part",
     "Phase",
+    "Prefetch",
+    "Prefetches",
     "Preparing",
-    "Rebuilt",
     "Reconfiguration",
     "Report",
     "Saving",

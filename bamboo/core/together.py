@@ -16,7 +16,7 @@ from bamboo.core.events import BoundaryReady, Event, LayoutBuilt, Quiesced
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import report_of
-from bamboo.core.state import Rebuilt, Reconfiguration, State
+from bamboo.core.state import Built, Reconfiguration, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 
@@ -90,7 +90,7 @@ def _question(
             field="rebuilt",
             given=rebuilt,
             silent=rebuilt.silent(state.assignment.members()),
-            answer=lambda event: Rebuilt(node=event.node, bytes=event.bytes),
+            answer=lambda event: Built(node=event.node, bytes=event.bytes),
         )
     reports = answers(reconfiguration.reports)
     to_report = reports.silent(reconfiguration.asked, state.roll.live)

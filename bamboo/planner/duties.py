@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bamboo.core import events
-from bamboo.core.patience import parked
+from bamboo.core.liveness.patience import parked
 from bamboo.core.state import Node, NodeStatus, Outcome, Phase, State
 from bamboo.ids import InstanceId
 from bamboo.topology.assignment import Assignment

@@ -6,7 +6,7 @@ former once all nodes continue.
 
 from collections.abc import Iterable, Mapping
 
-from bamboo.core.state import Feed, Holding
+from bamboo.core.state import Holding, Prefetch
 from bamboo.ids import NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.model_layout import ModelLayout
@@ -18,7 +18,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._trained: tuple[ModelLayout, Roles] | None = None
-        self._ahead: dict[NodeId, tuple[Feed, ...]] = {}
+        self._ahead: dict[NodeId, tuple[Prefetch, ...]] = {}
         self._held: dict[NodeId, tuple[Holding, ...]] = {}
         self._by_stages: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
         """Holdings of a node that trained these stages, before a step."""
@@ -26,7 +26,7 @@ class Holdings:
         """Holdings of these layers before a step, one for each layer."""
 
     def begin(
-        self, layout: ModelLayout, assignment: Assignment | None, ahead: Iterable[Feed] = ()
+        self, layout: ModelLayout, assignment: Assignment | None, ahead: Iterable[Prefetch] = ()
     ) -> None:
         """All nodes stop in this layout and have what was prefetched (`ahead`). Without an
         assignment no node holds anything."""

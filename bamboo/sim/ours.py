@@ -25,9 +25,9 @@ from bamboo.core.events import (
     NoticeReceived,
     PeerLost,
 )
-from bamboo.core.layout_choice import nodes_wanted
+from bamboo.core.layout.layout_choice import nodes_wanted
+from bamboo.core.liveness.patience import Patience, parked
 from bamboo.core.machine import transition
-from bamboo.core.patience import Patience, parked
 from bamboo.core.policy import Policy
 from bamboo.core.state import Failover, NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond

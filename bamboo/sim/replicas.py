@@ -10,7 +10,7 @@ from functools import partial
 from bamboo.core.answers import answers
 from bamboo.core.events import Prepared, ReplicaJoined, Yielded
 from bamboo.core.prefetch import feeds_under_way
-from bamboo.core.state import Feed, Feeds, Move, Preparing, Transfer
+from bamboo.core.state import Move, Prefetch, Prefetches, Preparing, Transfer
 from bamboo.ids import NodeId
 from bamboo.sim.members import Run, layout_of, step_in_hand
 
@@ -22,7 +22,7 @@ class Replicas:
         self._run = run
         self._link_free_s: dict[NodeId, float] = {}
         self._bytes: dict[range, int] = {}
-        self._whole: set[Feed] = set()
+        self._whole: set[Prefetch] = set()
         """Feeds that have arrived."""
 
     def begin(self, transfers: Iterable[Transfer], moves: Iterable[Move]) -> None:
@@ -41,7 +41,7 @@ class Replicas:
         joins = partial(self._join, transfer, self._bytes_of(layers))
         self._send(transfer, layers, joins)
 
-    def _send(self, item: Transfer | Feed, layers: range, then: Callable[[], None]) -> None:
+    def _send(self, item: Transfer | Prefetch, layers: range, then: Callable[[], None]) -> None:
         """Send these layers once both ends are free; call `then` at the boundary after that."""
         run, ends = self._run, (item.source, item.receiver)
         zones = [run.state.roll.zones[node] for node in ends]
@@ -73,8 +73,8 @@ class Replicas:
 
     def feed(self, known: Preparing | None, preparing: Preparing | None) -> None:
         """The prefetch for a new layout has changed."""
-        feeds = Feeds() if preparing is None else preparing.sent
-        before = Feeds() if known is None else known.sent
+        feeds = Prefetches() if preparing is None else preparing.sent
+        before = Prefetches() if known is None else known.sent
         if feeds is before:
             return
         self._whole = {feed for feed in self._whole if feeds.has(feed)}
@@ -88,12 +88,12 @@ class Replicas:
         for node in nodes:
             self._prepared(node)
 
-    def _feed(self, new: Iterable[Feed]) -> None:
+    def _feed(self, new: Iterable[Prefetch]) -> None:
         under_way = feeds_under_way(self._run.state)
         for feed in filter(under_way.has, new):
             self._send(feed, feed.layers, partial(self._fed, feed))
 
-    def _fed(self, feed: Feed) -> None:
+    def _fed(self, feed: Prefetch) -> None:
         if feeds_under_way(self._run.state).has(feed):
             self._whole.add(feed)
             self._prepared(feed.receiver)

@@ -14,8 +14,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bamboo.core.assignment import assign
-from bamboo.core.layout_choice import layout_for, nodes_wanted
+from bamboo.core.layout.assignment import assign
+from bamboo.core.layout.layout_choice import layout_for, nodes_wanted
 from bamboo.core.policy import Policy
 from bamboo.core.state import Node, NodeStatus
 from bamboo.errors import CoreMisuse

@@ -14,7 +14,7 @@ from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import open_store
 from bamboo.coord.writes import Writes
 from bamboo.core.events import NodeJoined, NoticeReceived, PeerLost, RebalanceAdvised, RunFailed
-from bamboo.core.outage import Writing
+from bamboo.core.liveness.outage import Writing
 from bamboo.core.state import NodeStatus, Outcome, initial_state
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId, node_id

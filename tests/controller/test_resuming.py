@@ -20,11 +20,11 @@ from bamboo.controller.resuming import (
 )
 from bamboo.controller.terms import Terms
 from bamboo.coord.attested import FILE, attested_in, body_of
-from bamboo.core.checkpointing import KEPT
 from bamboo.core.events import CheckpointDamaged, Quiesced
 from bamboo.core.machine import transition
 from bamboo.core.numerics import facts_of
 from bamboo.core.policy import Policy
+from bamboo.core.saving.checkpointing import KEPT
 from bamboo.core.state import Attestation, initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId

@@ -28,12 +28,12 @@ from bamboo.core.events import Event, FaultScope, NodeJoined, NoticeReceived, Pa
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Attestation,
+    Built,
     Checkpoint,
     Emergency,
     Fact,
     Failover,
     Faults,
-    Feed,
     Holding,
     Keep,
     Move,
@@ -42,8 +42,8 @@ from bamboo.core.state import (
     Outcome,
     Part,
     Phase,
+    Prefetch,
     Preparing,
-    Rebuilt,
     Reconfiguration,
     Report,
     Saving,
@@ -202,7 +202,7 @@ PREPARING = Preparing(
     since=3,
     why="why",
     feeds=(
-        Feed(
+        Prefetch(
             slot=MOVE.slot,
             source=NodeId("n01.1"),
             receiver=NodeId("n00.1"),
@@ -246,7 +246,7 @@ REFORM = Reconfiguration(
     base=6,
     checkpoint=True,
     total_square=0.1,
-    rebuilt=(Rebuilt(node=NodeId("n00.1"), bytes=12),),
+    rebuilt=(Built(node=NodeId("n00.1"), bytes=12),),
 )
 
 
@@ -331,7 +331,7 @@ STATE = encode_state(apply(running(), lost("n02.1")).state)
         ('"phase":"failing_over"', '"phase":"asleep"', r"state.phase is 'asleep', not one of"),
         ('"slot":"0.2"', '"slot":"0-2"', r"state.failovers\[0\].slot is '0-2'"),
         ('"slot":"0.2"', '"slot":7', r"state.failovers\[0\].slot is 7"),
-        ('"stages":4', '"stages":1', "no Grid: a grid needs"),
+        ('"stages":4', '"stages":0', "no Grid: a grid needs"),
         ('"finished":[]', '"finished":{}', "state.finished is {}, not a list"),
         ('"stop_ready":[]', '"stop_ready":[["a"]]', r"stop_ready\[0\] has 1 values, not 2"),
         ('"decided_at_s":0.0', '"decided_at_s":"now"', "decided_at_s is 'now', not a finite"),

@@ -15,7 +15,7 @@ from bamboo.coord.codec import (
 )
 from bamboo.coord.ledger import decode_record
 from bamboo.coord.refill import decode_known
-from bamboo.core.detector import _progress
+from bamboo.core.liveness.detector import _progress
 from bamboo.errors import UnreadableRecord
 from tests.core.build import POLICY, running
 

@@ -1,13 +1,13 @@
 """The assignment to come to, found the plain way: every node and every slot is looked at.
 
-It is what `bamboo.core.target_assignment` must find by looking only at what may differ, and `place`
-without comparing each node with each slot.
+It is what `bamboo.core.layout.target_assignment` must find by looking only at what may differ, and
+`place` without comparing each node with each slot.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
+from bamboo.core.layout.target_assignment import aim
 from bamboo.core.state import Node, State
-from bamboo.core.target_assignment import aim
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.model_layout import ModelLayout

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.core.answers import Answers, answers
-from bamboo.core.state import Rebuilt
+from bamboo.core.state import Built
 from bamboo.ids import NodeId
 
 names = st.integers(0, 9).map(lambda number: NodeId(f"n{number}"))
@@ -18,12 +18,12 @@ def test_the_silent_are_those_who_have_not_answered(
     speakers: list[NodeId],
     count_from_the_start: bool,
 ) -> None:
-    said: Answers[Rebuilt] = answers(())
+    said: Answers[Built] = answers(())
     if count_from_the_start:
         said.silent(asked, among)
     for number, speaker in enumerate(speakers):
         assert not said.has(speaker)
-        said = said.having(Rebuilt(node=speaker, bytes=number))
+        said = said.having(Built(node=speaker, bytes=number))
         assert said.has(speaker)
     heard = set(speakers)
     expected = {n for n in asked if n not in heard and (among is None or n in among)}

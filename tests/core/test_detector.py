@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from bamboo.coord.writes import Writes
-from bamboo.core.detector import LeaseView, judge
-from bamboo.core.outage import PIECES, Writing
+from bamboo.core.liveness.detector import LeaseView, judge
+from bamboo.core.liveness.outage import PIECES, Writing
 from bamboo.core.policy import Policy
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId

@@ -20,8 +20,8 @@ from bamboo.core.events import (
     StopReady,
     StopRequested,
 )
+from bamboo.core.liveness.patience import parked, stands_for_s
 from bamboo.core.machine import Transition
-from bamboo.core.patience import parked, stands_for_s
 from bamboo.core.policy import Policy
 from bamboo.core.state import Holding, Norm, Outcome, Phase, State
 from bamboo.ids import NodeId

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bamboo.core.effects import Quiesce
-from bamboo.core.emergency import hold_by_s, is_awaited
 from bamboo.core.events import SaveDue
+from bamboo.core.saving.emergency import hold_by_s, is_awaited
 from tests.core.test_emergency import A, B, C, D, notice, running, say
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bamboo.core.outage import AWAY_S, PIECES, WaitClock, Writing
+from bamboo.core.liveness.outage import AWAY_S, PIECES, WaitClock, Writing
 
 LEASE_S = 3.0
 

@@ -1,6 +1,6 @@
 """Who reaches fewer peers speaks later."""
 
-from bamboo.core.partition import CUT_OFF_S, patience_s
+from bamboo.core.liveness.partition import CUT_OFF_S, patience_s
 from bamboo.ids import NodeId
 from tests.core.build import apply, joined, lost, running
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bamboo.core.events import CaughtUp, Reconsider, RunFailed
-from bamboo.core.patience import READING, Patience, stands_for_s
+from bamboo.core.liveness.patience import READING, Patience, stands_for_s
 from bamboo.core.state import Checkpoint, Outcome, Reconfiguration, State
 from tests.core.build import apply, lost, running
 

@@ -13,8 +13,8 @@ from bamboo.core.events import (
     Reconsider,
     StopRequested,
 )
+from bamboo.core.liveness.patience import AHEAD, Patience
 from bamboo.core.machine import transition
-from bamboo.core.patience import AHEAD, Patience
 from bamboo.core.policy import Policy
 from bamboo.core.prefetch import layers_by_node
 from bamboo.core.state import Holding, Outcome, State

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from bamboo.core.events import CaughtUp, Event, ReplicaJoined, StopRequested, Yielded
 from bamboo.core.invariants import check, check_step
+from bamboo.core.layout.target_assignment import aim, soon_taken
 from bamboo.core.state import Outcome, Phase, State
-from bamboo.core.target_assignment import aim, soon_taken
 from bamboo.ids import NodeId
 from tests.core.build import apply, joined, lost, running
 

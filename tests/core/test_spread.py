@@ -7,14 +7,14 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bamboo.core.assignment import assign
 from bamboo.core.events import Event
 from bamboo.core.invariants import check, check_step
-from bamboo.core.layout_choice import place
+from bamboo.core.layout.assignment import assign
+from bamboo.core.layout.layout_choice import place
+from bamboo.core.layout.target_assignment import aim, shadow_of
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Node, NodeStatus, Phase, State
-from bamboo.core.target_assignment import aim, shadow_of
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

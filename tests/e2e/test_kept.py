@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bamboo.core.events import CheckpointDone, NoticeReceived
-from bamboo.core.patience import parked
+from bamboo.core.liveness.patience import parked
 from bamboo.ids import NodeId
 from tests.e2e.calm import assert_calm, difference
 from tests.e2e.cluster import Cluster, cluster

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bamboo.config.tree import CheckpointConfig, JobConfig, Kill
-from bamboo.core.patience import parked
+from bamboo.core.liveness.patience import parked
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot

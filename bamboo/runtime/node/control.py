@@ -20,7 +20,7 @@ from bamboo.coord.driver import Driver
 from bamboo.coord.follow import Follower
 from bamboo.core.effects import Fence
 from bamboo.core.events import Event, PeerLost, StoreRefilled
-from bamboo.core.partition import patience_s
+from bamboo.core.liveness.partition import patience_s
 from bamboo.core.state import State
 from bamboo.errors import BambooError, BooksUnwritable, CoreMisuse, StoreUnavailable
 from bamboo.ids import NodeId

@@ -8,7 +8,7 @@ a stall for ever: the times in which it was available add up.
 import math
 import time
 
-from bamboo.core.outage import AWAY_S, PIECES
+from bamboo.core.liveness.outage import AWAY_S, PIECES
 
 
 class LogWatch:

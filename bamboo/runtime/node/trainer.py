@@ -27,7 +27,7 @@ from bamboo.core.effects import (
     StopAt,
 )
 from bamboo.core.events import StopReady
-from bamboo.core.keep import shards_of
+from bamboo.core.saving.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport

@@ -23,7 +23,7 @@ from torch import Tensor
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.core.events import Prepared
 from bamboo.core.prefetch import feeds_under_way
-from bamboo.core.state import Feed, State
+from bamboo.core.state import Prefetch, State
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.step.executor import Executor
@@ -44,7 +44,7 @@ between them."""
 class Following:
     """A feed as its receiver sees it."""
 
-    feed: Feed
+    feed: Prefetch
     room: Mapping[str, Tensor]
     gathering: Gathering
     step: int = -1
@@ -85,13 +85,13 @@ class Ahead:
         self._builder, self._outbox = builder, outbox
         self.version = 0
         """The version of the newest state that it follows."""
-        self._out: dict[Feed, Copying] = {}
-        self._shared: dict[Feed, int] = {}
+        self._out: dict[Prefetch, Copying] = {}
+        self._shared: dict[Prefetch, int] = {}
         """The last step whose gradient was sent for a feed."""
-        self._in: dict[Feed, Following] = {}
-        self._wanted: frozenset[Feed] = frozenset()
+        self._in: dict[Prefetch, Following] = {}
+        self._wanted: frozenset[Prefetch] = frozenset()
         """The feeds of `_in` that go on."""
-        self._said: frozenset[Feed] = frozenset()
+        self._said: frozenset[Prefetch] = frozenset()
 
     # ------------------------------------------------------------------ decisions
 
@@ -159,13 +159,13 @@ class Ahead:
             about = {"total_square": run.history[run.step].total_square}
             self._tell(feed.receiver, "taken", feed, run.step, about=about)
 
-    def _begun(self, run: SlotRun) -> list[Feed]:
+    def _begun(self, run: SlotRun) -> list[Prefetch]:
         """The feeds of this slot that have a state to copy."""
         return [
             feed for feed, copying in self._out.items() if feed.slot == run.slot and copying.begun
         ]
 
-    def _send_chunk(self, feed: Feed, copying: Copying, chunk: int) -> None:
+    def _send_chunk(self, feed: Prefetch, copying: Copying, chunk: int) -> None:
         part = copying.chunk(chunk)
         if part is not None:
             about = {"at_step": copying.step, "elements": copying.elements}
@@ -283,14 +283,14 @@ class Ahead:
         else:
             found.gradients[key.index] = message
 
-    def _ask(self, feed: Feed, chunk: int) -> None:
+    def _ask(self, feed: Prefetch, chunk: int) -> None:
         self._tell(feed.source, "ask", feed, chunk)
 
     def _tell(
         self,
         to: NodeId,
         kind: MessageKind,
-        feed: Feed,
+        feed: Prefetch,
         index: int,
         *,
         about: Mapping[str, float] | None = None,
@@ -301,7 +301,7 @@ class Ahead:
         self._mailbox.post_to(to, key, tensors, {**name, **(about or {})})
 
 
-def _named(feed: Feed) -> tuple[object, ...]:
+def _named(feed: Prefetch) -> tuple[object, ...]:
     return (feed.slot, str(feed.receiver), feed.first, feed.since)
 
 

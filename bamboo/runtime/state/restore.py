@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
-from bamboo.core.patience import READING
+from bamboo.core.liveness.patience import READING
 from bamboo.errors import NotAsWritten, StorageUnavailable
 
 FIRST_PAUSE_S = 0.2

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
-from bamboo.core.emergency import hold_by_s, is_awaited
 from bamboo.core.events import SaveDue
-from bamboo.core.keep import MARGIN_S
+from bamboo.core.saving.emergency import hold_by_s, is_awaited
+from bamboo.core.saving.keep import MARGIN_S
 from bamboo.core.state import Emergency, State
 from bamboo.ids import NodeId
 from bamboo.runtime.state.decision import Decided

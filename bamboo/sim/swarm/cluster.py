@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bamboo.core.events import FaultScope, NodeFailed, NodeJoined, PeerLost, Stalled
-from bamboo.core.partition import patience_s
+from bamboo.core.liveness.partition import patience_s
 from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import Checkpoint, Fact, Phase, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.core.events import Prepared
 from bamboo.core.prefetch import feeds_under_way
-from bamboo.core.state import Feed, State
+from bamboo.core.state import Prefetch, State
 from bamboo.sim.swarm.copies import Copy
 
 if TYPE_CHECKING:
@@ -18,17 +18,17 @@ AGAIN_S = 0.2
 """Time after which a feed is sent again to a receiver that is absent or has not yet read of it."""
 
 
-class Feeds:
+class NodePrefetch:
     """The feeds of one node."""
 
     def __init__(self, member: "Member") -> None:
         self._me = member
-        self.copies: dict[Feed, Copy] = {}
+        self.copies: dict[Prefetch, Copy] = {}
         """Feeds that have arrived whole."""
-        self.wanted: frozenset[Feed] = frozenset()
+        self.wanted: frozenset[Prefetch] = frozenset()
         """Feeds that this node receives and that are still wanted."""
-        self._sending: frozenset[Feed] = frozenset()
-        self._said: frozenset[Feed] = frozenset()
+        self._sending: frozenset[Prefetch] = frozenset()
+        self._said: frozenset[Prefetch] = frozenset()
 
     def sync(self, state: State) -> None:
         """Start and end feeds as the newest state says."""
@@ -44,7 +44,7 @@ class Feeds:
         if state.preparing is None:
             self._said = self.wanted
 
-    def _sent(self, feed: Feed) -> None:
+    def _sent(self, feed: Prefetch) -> None:
         """The feed arrives at its receiver, in its state at a boundary, if both still want it."""
         me, world = self._me, self._me.world
         if not me.running or feed not in self._sending:

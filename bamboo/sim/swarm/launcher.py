@@ -17,8 +17,8 @@ from bamboo.core.events import (
     StopRequested,
 )
 from bamboo.core.faults import may_rent
-from bamboo.core.outage import WaitClock
-from bamboo.core.patience import Patience
+from bamboo.core.liveness.outage import WaitClock
+from bamboo.core.liveness.patience import Patience
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.sim.swarm.store import Entry

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bamboo.coord.writes import Writes
-from bamboo.core.detector import LeaseView, judge
 from bamboo.core.events import PeerLost
+from bamboo.core.liveness.detector import LeaseView, judge
 from bamboo.core.state import Phase
 from bamboo.ids import NodeId
 from bamboo.ports import Lease

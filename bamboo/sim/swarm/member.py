@@ -37,7 +37,7 @@ from bamboo.core.events import (
 from bamboo.core.state import Fact, Move, NodeStatus, Phase, State, Transfer
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.sim.swarm.copies import Copy
-from bamboo.sim.swarm.feeds import Feeds
+from bamboo.sim.swarm.feeds import NodePrefetch
 from bamboo.sim.swarm.keeping import Keeping
 from bamboo.sim.swarm.rebuilding import Rebuilding
 from bamboo.sim.swarm.saving import Saver
@@ -76,7 +76,7 @@ class Member(Voice):
         self.draining = self.stopping = False
         self.last_step = world.scenario.steps - 1
         self.yielding: dict[Slot, Move] = {}
-        self.rebuilding, self.feeds = Rebuilding(self), Feeds(self)
+        self.rebuilding, self.feeds = Rebuilding(self), NodePrefetch(self)
         self.saver, self.keeping = Saver(self), Keeping(self)
         self.speed = 1.0
         self.able_since_s = world.now_s

@@ -12,7 +12,7 @@ import torch
 from bamboo.config.tree import JobConfig
 from bamboo.core.events import Event, LayoutBuilt, Reconsider
 from bamboo.core.prefetch import feeds_under_way
-from bamboo.core.state import Feed
+from bamboo.core.state import Prefetch
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKind
 from bamboo.runtime.device.devices import COMPUTING, Cpu
@@ -127,7 +127,7 @@ def messages(world: World, kind: MessageKind, senders: Collection[NodeId]) -> li
 
 
 def test_a_step_is_followed_with_its_gradient_and_its_norm() -> None:
-    feed = Feed(
+    feed = Prefetch(
         slot=Slot(pipeline=0, stage=0),
         source=NodeId("a.1"),
         receiver=NodeId("b.1"),

@@ -13,16 +13,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bamboo.core import (
-    ending,
-    failover,
-    faults,
-    machine,
-    protect,
-    reconfiguration,
-    settle,
-    target_assignment,
-)
+from bamboo.core import ending, failover, faults, machine, protect, reconfiguration, settle
 from bamboo.core.base import Base, find_base
 from bamboo.core.effects import GoOn, Promote, QuiesceAfter, StopAt
 from bamboo.core.events import (
@@ -33,6 +24,7 @@ from bamboo.core.events import (
     NodesReleased,
     StopRequested,
 )
+from bamboo.core.layout import target_assignment
 from bamboo.core.policy import Policy
 from bamboo.core.state import Report, State
 from bamboo.core.transition import Transition, changed, stale

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from bamboo.core import machine
 from bamboo.core.events import StoreRefilled
-from bamboo.core.outage import WaitClock, Writing
+from bamboo.core.liveness.outage import WaitClock, Writing
 from bamboo.core.state import State
 from bamboo.core.transition import Transition, changed
 from bamboo.sim.swarm.voice import Voice

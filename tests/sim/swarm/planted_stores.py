@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bamboo.core import checkpointing, emergency, machine, reconfiguration, settle
+from bamboo.core import machine, reconfiguration, settle
 from bamboo.core.effects import CompleteCheckpoint
 from bamboo.core.events import CheckpointFailed
 from bamboo.core.policy import Policy
+from bamboo.core.saving import checkpointing, emergency
 from bamboo.core.state import State
 from bamboo.core.transition import Transition, live_members
 

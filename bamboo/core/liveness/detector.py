@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from bamboo.core.events import PeerLost
-from bamboo.core.outage import PIECES, Writing
+from bamboo.core.liveness.outage import PIECES, Writing
 from bamboo.core.policy import Policy
 from bamboo.ids import NodeId
 from bamboo.ports import Lease

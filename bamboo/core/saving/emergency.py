@@ -17,7 +17,9 @@ from dataclasses import replace
 
 from bamboo.core.answers import answers
 from bamboo.core.events import SaveDue
-from bamboo.core.keep import (
+from bamboo.core.policy import Policy
+from bamboo.core.reconfiguration import begin_reconfiguration, void_member
+from bamboo.core.saving.keep import (
     MARGIN_S,
     cut_of,
     deadline_s,
@@ -28,8 +30,6 @@ from bamboo.core.keep import (
     needed_s,
     unfit_words,
 )
-from bamboo.core.policy import Policy
-from bamboo.core.reconfiguration import begin_reconfiguration, void_member
 from bamboo.core.state import Emergency, Phase, Reconfiguration, State
 from bamboo.core.transition import Transition, changed, listed, stale
 from bamboo.ids import NodeId

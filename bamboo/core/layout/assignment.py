@@ -4,8 +4,8 @@ where possible, or neighbours in different zones where the job asks for that."""
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from bamboo.core.layout.target_assignment import shadowed
 from bamboo.core.state import Node
-from bamboo.core.target_assignment import shadowed
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment

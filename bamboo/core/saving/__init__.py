@@ -1,0 +1,1 @@
+"""When state is stored: periodic checkpoints, and emergencies that notices bring about."""
