@@ -15,7 +15,7 @@ from bamboo.planner.profiles.profiled import Profile
 from bamboo.study import modelled
 from bamboo.study.workload import MODELLED
 from cli.main import run
-from tests.planner.profiles import layer, profile
+from tests.planner.profiles.made_up import layer, profile
 from tests.study.facts import seen
 from tests.study.on_paper import body_of, in_folder, refused, sets
 

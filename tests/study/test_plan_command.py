@@ -18,7 +18,7 @@ from bamboo.study.paper import Asked, plan_on_paper
 from bamboo.study.told import Told
 from bamboo.topology.strategy import Strategy
 from cli.main import run
-from tests.planner.profiles import layer, profile
+from tests.planner.profiles.made_up import layer, profile
 from tests.study.facts import seen
 from tests.study.on_paper import body_of, in_folder, refused, sets
 

@@ -17,7 +17,7 @@ from bamboo.study.profiling import Found, Wanted, content_key, profile_job
 from cli import main
 from cli.views.profile import profile_body, profile_text
 from tests.jobs import tiny_job
-from tests.planner.profiles import layer, profile
+from tests.planner.profiles.made_up import layer, profile
 
 PLACE = {"device": "cpu", "machine": "m", "torch_version": "2"}
 

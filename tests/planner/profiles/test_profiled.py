@@ -14,7 +14,7 @@ from bamboo.planner.profiles.profiled import LayerProfile, Profile, alike, profi
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
-from tests.planner.profiles import LAYERS, PROFILES, layer, profile
+from tests.planner.profiles.made_up import LAYERS, PROFILES, layer, profile
 
 SHAPE = BatchShape(virtual_nodes=2, microbatches=3)
 

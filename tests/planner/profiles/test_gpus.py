@@ -12,7 +12,7 @@ from bamboo.errors import InputError
 from bamboo.planner.origin import Origin
 from bamboo.planner.profiles.gpus import GIB, Gpu, GpuTable, parse_gpus
 from bamboo.planner.profiles.profiled import Profile, Work
-from tests.planner.profiles import PROFILES, WORKS, layer, profile
+from tests.planner.profiles.made_up import PROFILES, WORKS, layer, profile
 
 
 def gpu(name: str, memory_gib: float) -> Gpu:
@@ -186,7 +186,7 @@ def test_the_installed_table_says_where_each_figure_is_from_and_what_was_measure
     assert rates["A100"] == ("sm_80", 19.5, 312, 312)
     assert rates["H100"] == ("sm_90", 67, 989, 989)
     assert all(gpu.origin.source for gpu in gpus.values())
-    results = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
+    results = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu"
     for one in gpus.values():
         assert (one.doubt == "") == bool(one.measured)
         assert not one.measured or (results / f"{one.measured}.json").is_file(), one.name

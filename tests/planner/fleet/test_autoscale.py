@@ -19,7 +19,7 @@ from bamboo.planner.fleet.autoscale import (
 )
 from bamboo.planner.fleet.fleet_size import Rule, Situation, Utility, best_size, marginal_value
 from bamboo.planner.fleet.scaling_curve import LEAST, MOST
-from tests.planner.scaling import curve, play, sizes
+from tests.planner.fleet.scaling import curve, play, sizes
 
 CURVES = 200
 RULE = Rule(sizes=(2, 4, 6, 8), batch=10)
