@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloud.ec2.user_data import agent_names
-from tests.cloud.test_ec2_requests import HOSTILE_NAMES
+from tests.cloud.ec2.test_ec2_requests import HOSTILE_NAMES
 from tests.infra.fakes import Machine
 
 RECORDED = ("install", "systemctl", "useradd", "shutdown", "sleep", "chmod")

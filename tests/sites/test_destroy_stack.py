@@ -7,7 +7,7 @@ import pytest
 from bamboo.config.account import account_defaults
 from bamboo.sites.account import terraform
 from cli.main import run
-from tests.cloud.local_world import alive
+from tests.cloud.local.local_world import alive
 from tests.sites.stack import Stack, changes, stack_on_the_path
 from tests.sites.test_init_stack import nothing_held
 from tests.support import wait_until

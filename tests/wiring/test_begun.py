@@ -16,7 +16,7 @@ from bamboo import wiring
 from bamboo.errors import BambooError, InputError
 from bamboo.wiring import torch_process
 from bamboo.wiring.begun import Begun, Forked
-from tests.cloud.local_world import alive
+from tests.cloud.local.local_world import alive
 from tests.jobs import tiny_job
 from tests.support import wait_until
 

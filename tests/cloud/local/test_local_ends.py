@@ -21,7 +21,7 @@ from cloud.local.directory import choose_directory
 from cloud.local.host import Host
 from cloud.local.session import members
 from cloud.local.start import LocalCloud
-from tests.cloud.local_world import (
+from tests.cloud.local.local_world import (
     ACTORS,
     GONE_S,
     alive,
@@ -36,7 +36,7 @@ from tests.cloud.local_world import (
 from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def test_a_killed_reaper_store_or_fork_server_is_started_again(cloud, tmp_path) 
 LAUNCHER = """
 import sys
 from pathlib import Path
-from tests.cloud.local_world import start, provider_of, fleet_of, running
+from tests.cloud.local.local_world import start, provider_of, fleet_of, running
 cloud = start(Path(sys.argv[1]))
 if sys.argv[2] == "detached":
     cloud.hold(alone_s=float(sys.argv[3]))
@@ -127,7 +127,7 @@ sys.stdin.read()
 
 def launched_elsewhere(run_dir: Path, *how: str) -> tuple[LocalCloud, "subprocess.Popen[bytes]"]:
     """A local cloud whose launcher is another process."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": f"{ACTORS}{os.pathsep}{root}"}
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, str(run_dir), *how],
@@ -324,7 +324,7 @@ def test_an_interrupt_during_the_start_leaves_nothing(tmp_path, temporary_root) 
 
 def test_a_launcher_that_dies_during_the_start_leaves_nothing(tmp_path, temporary_root) -> None:
     program = (
-        "import sys; from pathlib import Path; from tests.cloud.local_world import start;"
+        "import sys; from pathlib import Path; from tests.cloud.local.local_world import start;"
         "start(Path(sys.argv[1]), preload='slow_module')"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -16,7 +16,7 @@ from cloud.local.faults import Market as MockMarket
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.provider import HeldKind, LaunchSpec, Market, Pool, RefusalKind
-from tests.cloud.aws_answers import answer, instead
+from tests.cloud.ec2.aws_answers import answer, instead
 
 RUN = RunId("of-two-stacks")
 POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)

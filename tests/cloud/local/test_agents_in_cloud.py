@@ -20,7 +20,7 @@ from bamboo.topology.grid import Grid
 from cloud.local.session import members
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.agent.world import JOB, POLICY
-from tests.cloud.local_world import (
+from tests.cloud.local.local_world import (
     ACTORS,
     PRICES,
     RUN,

@@ -12,11 +12,11 @@ import pytest
 from bamboo.errors import BambooError
 from cloud.local.begun import begin_local_cloud
 from cloud.local.session import members
-from tests.cloud.local_world import ACTORS, GONE_S, alive, command_line, member, start
+from tests.cloud.local.local_world import ACTORS, GONE_S, alive, command_line, member, start
 from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from bamboo.errors import InputError
 from cloud.fleet import Fleet
 from cloud.local.session import is_member, members
 from cloud.local.start import LocalCloud
-from tests.cloud.local_world import (
+from tests.cloud.local.local_world import (
     ACTORS,
     alive,
     expect_nothing_left,

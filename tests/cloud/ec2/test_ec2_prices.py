@@ -11,7 +11,7 @@ from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
-from tests.cloud.aws_answers import answer, ec2_error, instead, json_error, quota
+from tests.cloud.ec2.aws_answers import answer, ec2_error, instead, json_error, quota
 from tests.mock_account import ACCOUNT_CALLS, variables_of
 
 SPOT = {"g4dn.xlarge": {"us-east-1a": 0.2, "us-east-1b": 0.3}, "g5.xlarge": {"us-east-1b": 0.4}}

@@ -18,7 +18,7 @@ from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.provider import CloudRefused
-from tests.cloud.aws_answers import answer, instead
+from tests.cloud.ec2.aws_answers import answer, instead
 from tests.mock_account import ACCOUNT_CALLS, client_at
 
 REGION, STACK, BUCKET, TEMPLATE = "us-east-1", "bamboo", "bamboo-1", "bamboo-worker"

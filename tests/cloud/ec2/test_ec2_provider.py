@@ -26,7 +26,7 @@ from cloud.provider import (
     RefusalKind,
     WishHeard,
 )
-from tests.cloud.aws_answers import answer, ec2_error, instead
+from tests.cloud.ec2.aws_answers import answer, ec2_error, instead
 
 POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
 
