@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
-from bamboo.sim.published_market import PUBLISHED_SEEDS
+from bamboo.sim.market.trace import read_trace
+from bamboo.sim.other_ways.nsdi23 import MODELS, PublishedRun, play, play_random
+from bamboo.sim.other_ways.published_market import PUBLISHED_SEEDS
 from bamboo.sim.report import spread
-from bamboo.sim.trace import read_trace
 from benchmarks.options import at_least, parsed, trace_file
 from benchmarks.report import command_of, write_result
 

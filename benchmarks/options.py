@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import read_trace
+from bamboo.sim.market.trace import read_trace
 
 
 def parsed(parser: ArgumentParser, given: Sequence[str] | None = None) -> Namespace:

@@ -31,14 +31,14 @@ from bamboo.planner.risks.hazards import said
 from bamboo.planner.risks.zones import REPLACE_S, Stakes
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
-from bamboo.sim.market_presets import P3_BULK
+from bamboo.sim.market.presets import P3_BULK
+from bamboo.sim.market.prices import constant
+from bamboo.sim.market.synth import Market, ZoneNodes, synthesise
+from bamboo.sim.market.trace import Trace
 from bamboo.sim.members import Pauses
-from bamboo.sim.nsdi23 import ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
+from bamboo.sim.other_ways.nsdi23 import ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from bamboo.sim.presets import bert_large
-from bamboo.sim.prices import constant
 from bamboo.sim.run import Figures, TimesBook, simulate
-from bamboo.sim.synth import Market, ZoneNodes, synthesise
-from bamboo.sim.trace import Trace
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid

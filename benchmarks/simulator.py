@@ -25,11 +25,11 @@ from typing import Any
 from bamboo.core.policy import Policy
 from bamboo.planner.profiles.workload import Workload
 from bamboo.sim.asked import Asked
+from bamboo.sim.market.synth import Market, hazard_market, synthesise
+from bamboo.sim.market.trace import Trace, read_trace
+from bamboo.sim.market.trace_shape import multiplied, tiled
 from bamboo.sim.presets import STAGES, bert_large
 from bamboo.sim.run import TimesBook, simulate, simulate_seeds
-from bamboo.sim.synth import Market, hazard_market, synthesise
-from bamboo.sim.trace import Trace, read_trace
-from bamboo.sim.trace_shape import multiplied, tiled
 from bamboo.sim.ways import OURS
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape

@@ -25,10 +25,10 @@ from typing import Any
 
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
+from bamboo.sim.market.trace import Trace
 from bamboo.sim.members import Pauses
-from bamboo.sim.rivals import CheckpointRestart, RestartTerms
+from bamboo.sim.other_ways.rivals import CheckpointRestart, RestartTerms
 from bamboo.sim.run import TimesBook, simulate
-from bamboo.sim.trace import Trace
 from bamboo.sim.ways import ORACLE
 from bamboo.sim.world import Terms, World
 from bamboo.study.markets import MarketAsked, MarketOptions

@@ -17,7 +17,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, layout_of
-from bamboo.sim.replay import SeatEvent
+from bamboo.sim.market.replay import SeatEvent
 from bamboo.topology.grid import Grid
 from benchmarks.peers.torchft_group import Group, Settings, Work, group
 

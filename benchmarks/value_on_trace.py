@@ -28,11 +28,11 @@ from typing import Any
 
 from bamboo.planner.renting.chosen import on_spot
 from bamboo.planner.renting.option import ON_DEMAND, Option
-from bamboo.sim.nsdi23 import SPOT_USD_PER_HOUR
-from bamboo.sim.prices import constant
+from bamboo.sim.market.prices import constant
+from bamboo.sim.market.synth import fit
+from bamboo.sim.market.trace import Trace, TraceEvent, read_trace
+from bamboo.sim.other_ways.nsdi23 import SPOT_USD_PER_HOUR
 from bamboo.sim.run import Figures, simulate
-from bamboo.sim.synth import fit
-from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.ways import CHECKPOINT_RESTART, OURS
 from bamboo.sim.world import Terms
 from bamboo.study.costing import CostAsked, JobCost, cost_of_job

@@ -18,13 +18,13 @@ from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
+from bamboo.sim.market.prices import constant
+from bamboo.sim.market.trace import Trace, read_trace
 from bamboo.sim.members import Pauses
-from bamboo.sim.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
+from bamboo.sim.other_ways.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
+from bamboo.sim.other_ways.published import PaperRules, PaperTerms
 from bamboo.sim.presets import STAGES, bert_large
-from bamboo.sim.prices import constant
-from bamboo.sim.published import PaperRules, PaperTerms
 from bamboo.sim.run import Figures, figures_of, simulate
-from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.ways import CHECKPOINT_RESTART, ORACLE, OURS, REROUTING
 from bamboo.sim.world import Terms, World
 from bamboo.topology.grid import Grid

@@ -1,7 +1,7 @@
 """The preset `nsdi23`: the simulator that was published with the paper, on a trace or at random.
 
-Rule: it has its own constants, rules and averages (`bamboo.sim.nsdi23`) and takes no job, so that
-its figures can be compared with the published ones.
+Rule: it has its own constants, rules and averages (`bamboo.sim.other_ways.nsdi23`) and takes no
+job, so that its figures can be compared with the published ones.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,16 @@ from rich.console import Console
 from rich.progress import track
 
 from bamboo.errors import InputError
-from bamboo.sim.nsdi23 import HOUR_S, MODELS, TRACE_HOURS, PublishedRun, play, play_random
+from bamboo.sim.market.trace import read_trace
+from bamboo.sim.other_ways.nsdi23 import (
+    HOUR_S,
+    MODELS,
+    TRACE_HOURS,
+    PublishedRun,
+    play,
+    play_random,
+)
 from bamboo.sim.report import spread
-from bamboo.sim.trace import read_trace
 from bamboo.study.markets import MarketAsked, check_seed
 from cli.echo import progress_is_hidden
 

@@ -16,8 +16,8 @@ from bamboo.errors import InputError
 from bamboo.named_files import open_named, read_bounded, what_is_wrong
 from bamboo.runs.documents import read_document, read_text
 from bamboo.runtime.check import verify, verify_samples
-from bamboo.sim.prices import read_prices
-from bamboo.sim.trace import read_trace
+from bamboo.sim.market.prices import read_prices
+from bamboo.sim.market.trace import read_trace
 from bamboo.sites.account.stack import read_outputs
 from bamboo.study import profiling
 from bamboo.study.strategies import read_strategy

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from bamboo.core.policy import Policy
 from bamboo.planner.prices.auxiliary import AuxiliaryPrice
 from bamboo.planner.profiles.workload import Workload
+from bamboo.sim.market.prices import Prices
 from bamboo.sim.members import Pauses
-from bamboo.sim.prices import Prices
 from bamboo.sim.sizing import Sizes
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid

@@ -40,7 +40,7 @@ from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.kernel import Entry
 from bamboo.sim.members import Pauses, Run, layout_of, step_in_hand
 from bamboo.sim.progress import NEARLY
-from bamboo.sim.rebuilding import Rebuilding
+from bamboo.sim.reconfiguration import Reconfigurations
 from bamboo.sim.replicas import Replicas
 from bamboo.sim.sizing import Sizing
 from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, World
@@ -81,7 +81,7 @@ class Ours:
         self._idle_since_s: dict[NodeId, float] = {}
         self._least = min(len(cut) - 1 for cut in policy.cuts)
         self.pauses = pauses or Pauses()
-        self._replicas, self._rebuilding = Replicas(self), Rebuilding(self)
+        self._replicas, self._reconfigurations = Replicas(self), Reconfigurations(self)
         self._sizing = None if sizing is None else sizing(self)
         self.transitions = 0
 
@@ -201,7 +201,7 @@ class Ours:
         if ended or (replaced and after.reconfiguration is None):
             self._set_pace()
         if after.reconfiguration is not None:
-            self._rebuilding.follow(before, ended=ended)
+            self._reconfigurations.follow(before, ended=ended)
         if ended:
             self.world.happened(RECONFIGURATION, _plain(decided.reason))
         self._perform(decided.effects)
@@ -218,7 +218,7 @@ class Ours:
                     self.world.release(NodeId(effect.instance))
                 case Drain():
                     self.world.boundaries.when_next(partial(self._hand_over, effect.to))
-        self._rebuilding.obey(effects)
+        self._reconfigurations.obey(effects)
 
     def _hand_over(self, node: NodeId) -> None:
         self.say(HandedOver(node=node, step=step_in_hand(self)))

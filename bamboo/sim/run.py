@@ -22,12 +22,12 @@ from bamboo.planner.value import (
     samples_per_usd,
 )
 from bamboo.sim.asked import Asked
+from bamboo.sim.market.prices import Prices, constant
+from bamboo.sim.market.trace import Trace
 from bamboo.sim.members import Run
 from bamboo.sim.ours import Ours
-from bamboo.sim.prices import Prices, constant
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.sizing import Sizes, Sizing
-from bamboo.sim.trace import Trace
 from bamboo.sim.ways import ON_DEMAND, OURS, always_there, every_of, renting, rival, store_usd
 from bamboo.sim.world import (
     FAILOVER,

@@ -18,11 +18,11 @@ from bamboo.planner.risks.zones import nodes_by_zone
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.free_nodes import Renting
-from bamboo.sim.published import PaperRules, PaperTerms
-from bamboo.sim.rerouting import RerouteTerms, Rerouting
-from bamboo.sim.rivals import CheckpointRestart, Oracle, RestartTerms
-from bamboo.sim.trace import Trace, TraceEvent
-from bamboo.sim.trace_stats import HOUR_S, stats
+from bamboo.sim.market.trace import Trace, TraceEvent
+from bamboo.sim.market.trace_stats import HOUR_S, stats
+from bamboo.sim.other_ways.published import PaperRules, PaperTerms
+from bamboo.sim.other_ways.rerouting import RerouteTerms, Rerouting
+from bamboo.sim.other_ways.rivals import CheckpointRestart, Oracle, RestartTerms
 from bamboo.sim.world import System, World
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

@@ -16,8 +16,8 @@ from bamboo.ids import NodeId, ZoneId
 from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.free_nodes import FreeNodes, Renting
 from bamboo.sim.kernel import Kernel
+from bamboo.sim.market.trace import Trace
 from bamboo.sim.progress import Progress
-from bamboo.sim.trace import Trace
 
 PREEMPTION, FAILOVER, HAND_OVER = "preemption", "failover", "hand-over"
 RECONFIGURATION, RESTORE, END = "reconfiguration", "restore", "end"

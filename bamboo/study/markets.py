@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bamboo.errors import InputError
-from bamboo.sim.market_presets import PRESETS, preset
-from bamboo.sim.synth import BACK_S, Market, fit, hazard_market, spread, synthesise
-from bamboo.sim.trace import LONGEST_S, MOST_EVENTS, MOST_NODES, Trace, read_trace
+from bamboo.sim.market.presets import PRESETS, preset
+from bamboo.sim.market.synth import BACK_S, Market, fit, hazard_market, spread, synthesise
+from bamboo.sim.market.trace import LONGEST_S, MOST_EVENTS, MOST_NODES, Trace, read_trace
 from bamboo.sim.world import Terms
 
 HOUR_S = 3600.0

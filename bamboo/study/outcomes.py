@@ -20,14 +20,14 @@ from bamboo.planner.renting.option import HOUR_S, MIXED, ON_DEMAND, Offer, Optio
 from bamboo.planner.risks.hazards import LossRate, said
 from bamboo.planner.risks.zones import REPLACE_S
 from bamboo.sim.asked import Asked
-from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
+from bamboo.sim.market.presets import EC2_SPANS, P3_BULK
+from bamboo.sim.market.prices import Prices, constant
+from bamboo.sim.market.synth import Bulk, Market, ZoneNodes, fit, synthesise
+from bamboo.sim.market.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.members import Pauses
-from bamboo.sim.prices import Prices, constant
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.report import quantile
 from bamboo.sim.run import Figures, TimesBook, simulate
-from bamboo.sim.synth import Bulk, Market, ZoneNodes, fit, synthesise
-from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.ways import OURS
 from bamboo.sim.world import Terms
 from bamboo.study.intervals import with_interval

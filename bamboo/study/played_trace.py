@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bamboo.errors import InputError
-from bamboo.sim.replay import SeatEvent, replay
-from bamboo.sim.trace import Trace, read_trace
+from bamboo.sim.market.replay import SeatEvent, replay
+from bamboo.sim.market.trace import Trace, read_trace
 from bamboo.study.markets import check_time_scale
 
 HOUR_S = 3600.0

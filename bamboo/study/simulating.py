@@ -20,13 +20,13 @@ from bamboo.ids import RunId, ZoneId
 from bamboo.quantities import count
 from bamboo.runs.initial import begin_with
 from bamboo.sim.asked import Asked
+from bamboo.sim.market.prices import Prices, constant, read_prices
+from bamboo.sim.market.synth import Market
+from bamboo.sim.market.trace import LONGEST_S, Trace, read_trace
+from bamboo.sim.market.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.members import Pauses
-from bamboo.sim.prices import Prices, constant, read_prices
 from bamboo.sim.run import Figures, simulate, simulate_seeds
 from bamboo.sim.sizing import Sizes
-from bamboo.sim.synth import Market
-from bamboo.sim.trace import LONGEST_S, Trace, read_trace
-from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.ways import OURS, SYSTEMS
 from bamboo.study.intervals import given_every
 from bamboo.study.markets import (

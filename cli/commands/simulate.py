@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from bamboo import api
 from bamboo.errors import InputError
-from bamboo.sim.nsdi23 import MODELS
+from bamboo.sim.other_ways.nsdi23 import MODELS
 from bamboo.sim.ways import SHORT
 from bamboo.study import simulating
 from bamboo.study.markets import MarketAsked

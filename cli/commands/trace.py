@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import click
 
-from bamboo.sim.trace import Trace, parse_trace, read_trace, seconds_in
-from bamboo.sim.trace_shape import multiplied, tiled, tiling
-from bamboo.sim.trace_stats import stats
-from bamboo.sim.trace_text import WRITERS
+from bamboo.sim.market.trace import Trace, parse_trace, read_trace, seconds_in
+from bamboo.sim.market.trace_shape import multiplied, tiled, tiling
+from bamboo.sim.market.trace_stats import stats
+from bamboo.sim.market.trace_text import WRITERS
 from bamboo.study.markets import NODES, MarketOptions, check_hours, made, market_of
 from cli.echo import echo, echo_result
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from bamboo.sim.trace import Trace
-from bamboo.sim.trace_stats import HOUR_S, Instant, Level, instants, series, stats
+from bamboo.sim.market.trace import Trace
+from bamboo.sim.market.trace_stats import HOUR_S, Instant, Level, instants, series, stats
 from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg
 
 if TYPE_CHECKING:

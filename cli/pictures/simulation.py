@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bamboo.quantities import number
+from bamboo.sim.market.trace import Trace
+from bamboo.sim.market.trace_stats import instants, series
 from bamboo.sim.run import HOUR_S, Figures
-from bamboo.sim.trace import Trace
-from bamboo.sim.trace_stats import instants, series
 from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, Moment
 from bamboo.study.simulating import Simulated
 from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg

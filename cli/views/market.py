@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.quantities import count, duration
-from bamboo.sim.synth import Market
-from bamboo.sim.trace import Trace
-from bamboo.sim.trace_shape import Tiling
-from bamboo.sim.trace_stats import HOUR_S, TraceStats
+from bamboo.sim.market.synth import Market
+from bamboo.sim.market.trace import Trace
+from bamboo.sim.market.trace_shape import Tiling
+from bamboo.sim.market.trace_stats import HOUR_S, TraceStats
 from cli.views.columns import columns, paragraph
 
 

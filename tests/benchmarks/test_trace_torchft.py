@@ -2,7 +2,7 @@
 
 import pytest
 
-from bamboo.sim.replay import SeatEvent
+from bamboo.sim.market.replay import SeatEvent
 from benchmarks.trace_torchft import changes, node_hours, scaled
 
 

@@ -18,7 +18,7 @@ from bamboo.runs.node_names import short_names, with_short_names
 from bamboo.runs.preemption_lines import short_preemption_line
 from bamboo.runs.progress import Preemption
 from bamboo.runs.reconfigured import Reconfigured
-from bamboo.sim.trace import Trace
+from bamboo.sim.market.trace import Trace
 from bamboo.study.played_trace import Replayed, TraceTerms
 from bamboo.study.workload import Modelled
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines

@@ -7,9 +7,9 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from bamboo.sim.market_presets import preset
-from bamboo.sim.synth import hazard_market, synthesise
-from bamboo.sim.trace import Trace
+from bamboo.sim.market.presets import preset
+from bamboo.sim.market.synth import hazard_market, synthesise
+from bamboo.sim.market.trace import Trace
 from cli.main import run
 from cli.pictures.market import market_svg
 from cli.pictures.simulation import DOTS, apart

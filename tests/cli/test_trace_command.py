@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.sim.trace import parse_trace, read_trace
-from bamboo.sim.trace_shape import tiled
-from bamboo.sim.trace_stats import stats
+from bamboo.sim.market.trace import parse_trace, read_trace
+from bamboo.sim.market.trace_shape import tiled
+from bamboo.sim.market.trace_stats import stats
 from cli.main import run
 from tests.full_disk import files_up_to
 

@@ -25,7 +25,7 @@ from bamboo.planner.prices.price_warnings import price_warnings
 from bamboo.planner.prices.refreshed import catalogue_json, no_prices, refreshed
 from bamboo.ports import PricesSeen
 from bamboo.price_check import MOST_USD, BadPrice, check_seen, checked_usd
-from bamboo.sim.prices import read_prices
+from bamboo.sim.market.prices import read_prices
 from cloud.ec2.pricing import on_demand_offers, spot_offers
 
 ROOT = Path(__file__).parents[2]
@@ -252,7 +252,7 @@ MODULES = {
     "bamboo/planner/prices/catalogue.py",
     "bamboo/planner/prices/price_warnings.py",
     "bamboo/planner/prices/refreshed.py",
-    "bamboo/sim/prices.py",
+    "bamboo/sim/market/prices.py",
     "bamboo/billing/money.py",
     "cloud/ec2/pricing.py",
 }

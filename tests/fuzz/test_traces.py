@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import Trace, parse_trace, read_trace
-from bamboo.sim.trace_text import write_events
+from bamboo.sim.market.trace import Trace, parse_trace, read_trace
+from bamboo.sim.market.trace_text import write_events
 from tests.fuzz.cases import Cases, fuzzed
 from tests.fuzz.odd import bent_bytes, bent_json
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.market.trace import Trace, TraceEvent
 from benchmarks.value_on_trace import held, main
 
 

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.market.trace import Trace, TraceEvent
 
 ZONES = ("east", "west")
 

@@ -8,10 +8,10 @@ from statistics import fmean
 
 import pytest
 
-from bamboo.sim import nsdi23
-from bamboo.sim.nsdi23 import MODELS, Published, play, play_random
-from bamboo.sim.published_market import PUBLISHED_SEEDS, SLOTS, random_market
-from bamboo.sim.trace import read_trace
+from bamboo.sim.market.trace import read_trace
+from bamboo.sim.other_ways import nsdi23
+from bamboo.sim.other_ways.nsdi23 import MODELS, Published, play, play_random
+from bamboo.sim.other_ways.published_market import PUBLISHED_SEEDS, SLOTS, random_market
 from tests.sim.worlds import trace
 
 pytestmark = pytest.mark.timeout(60)

@@ -17,9 +17,9 @@ from bamboo.planner.profiles.workload import Workload, uniform_workload
 from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.cost import costs_for, layout_for
 from bamboo.schedule.figures import plan_run, step_time_s
-from bamboo.sim.prices import constant
+from bamboo.sim.market.prices import constant
+from bamboo.sim.market.trace import Trace, TraceEvent
 from bamboo.sim.run import Figures, simulate
-from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.study.workload import grids_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES

@@ -7,7 +7,7 @@ import pytest
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
-from bamboo.sim.prices import Prices, constant, read_prices
+from bamboo.sim.market.prices import Prices, constant, read_prices
 from bamboo.sim.run import simulate
 from tests.sim.worlds import asked, trace
 

@@ -8,8 +8,8 @@ import pytest
 from bamboo.ids import NodeId, ZoneId
 from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.kernel import Kernel
+from bamboo.sim.other_ways.published import PaperRules, PaperTerms, Phase
 from bamboo.sim.progress import Progress
-from bamboo.sim.published import PaperRules, PaperTerms, Phase
 from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, Terms, World
 from tests.sim.worlds import trace
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.sim.replay import SeatEvent, replay
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.market.replay import SeatEvent, replay
+from bamboo.sim.market.trace import Trace, TraceEvent
 
 
 def trace(*events: tuple[float, str]) -> Trace:

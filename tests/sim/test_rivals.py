@@ -9,8 +9,8 @@ from bamboo.planner.origin import Origin
 from bamboo.planner.prices.auxiliary import NEEDED, AuxiliaryPrice
 from bamboo.planner.risks.checkpoint_cost import checkpoint_puts
 from bamboo.planner.risks.zones import USD_PER_GB
+from bamboo.sim.market.trace import Trace
 from bamboo.sim.run import simulate, simulate_seeds
-from bamboo.sim.trace import Trace
 from bamboo.sim.ways import (
     CHECKPOINT_RESTART,
     ON_DEMAND,

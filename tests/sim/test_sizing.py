@@ -11,10 +11,10 @@ from bamboo.planner.fleet.scaler import SETTLING, ScalerTerms
 from bamboo.planner.fleet.scaling_curve import LEAST
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
+from bamboo.sim.market.synth import Market, ZoneNodes
+from bamboo.sim.market.trace import Trace
 from bamboo.sim.run import simulate, simulate_seeds
 from bamboo.sim.sizing import Sizes
-from bamboo.sim.synth import Market, ZoneNodes
-from bamboo.sim.trace import Trace
 from bamboo.study.markets import made
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares

@@ -12,10 +12,10 @@ from bamboo.ids import InstanceId, ZoneId, run_id
 from bamboo.planner.attribution import Spent, Tenure, Use, Work, attribute
 from bamboo.planner.duties import Duty, Roster
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.sim.market.prices import Prices
+from bamboo.sim.market.trace import Trace, TraceEvent
 from bamboo.sim.ours import Ours
-from bamboo.sim.prices import Prices
 from bamboo.sim.run import figures_of
-from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import World
 from tests.planner.test_attribution import T0, by_hand
 from tests.sim.worlds import asked

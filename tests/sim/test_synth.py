@@ -8,11 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.sim.market_presets import P3_BULK, PRESETS, preset
-from bamboo.sim.synth import Market, ZoneNodes, fit, geometric, hazard_market, spread, synthesise
-from bamboo.sim.trace import Trace, parse_trace
-from bamboo.sim.trace_stats import TraceStats, series, stats
-from bamboo.sim.trace_text import write_events
+from bamboo.sim.market.presets import P3_BULK, PRESETS, preset
+from bamboo.sim.market.synth import (
+    Market,
+    ZoneNodes,
+    fit,
+    geometric,
+    hazard_market,
+    spread,
+    synthesise,
+)
+from bamboo.sim.market.trace import Trace, parse_trace
+from bamboo.sim.market.trace_stats import TraceStats, series, stats
+from bamboo.sim.market.trace_text import write_events
 from tests.sim.markets import trace
 
 pytestmark = pytest.mark.timeout(60)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import Trace, read_trace
+from bamboo.sim.market.trace import Trace, read_trace
 
 pytestmark = pytest.mark.timeout(60)
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -133,7 +133,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, says: str) -
 def test_counts_that_come_to_too_many_events_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bamboo.sim.trace.MOST_EVENTS", 1000)
+    monkeypatch.setattr("bamboo.sim.market.trace.MOST_EVENTS", 1000)
     series = json.dumps({"metadata": {"gap_seconds": 1}, "data": [100, 0] * 1000})
     with pytest.raises(InputError, match=r"data\[10\] = 100: more than 1,000 nodes have come and"):
         read(tmp_path, series)

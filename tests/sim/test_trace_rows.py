@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import Trace, parse_trace
+from bamboo.sim.market.trace import Trace, parse_trace
 
 EVENTS, COUNTS = "write `ms,add|remove,node[,zone]`", "write `YYYY-MM-DD, HH:MM:SS, alive`"
 PLAIN = "0,add,a,east\n1500,remove,a\n9000,end\n"

@@ -10,12 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.sim.market_presets import preset
-from bamboo.sim.synth import synthesise
-from bamboo.sim.trace import Trace, parse_trace
-from bamboo.sim.trace_shape import Tiling, multiplied, tiled, tiling
-from bamboo.sim.trace_stats import series, stats
-from bamboo.sim.trace_text import write_events
+from bamboo.sim.market.presets import preset
+from bamboo.sim.market.synth import synthesise
+from bamboo.sim.market.trace import Trace, parse_trace
+from bamboo.sim.market.trace_shape import Tiling, multiplied, tiled, tiling
+from bamboo.sim.market.trace_stats import series, stats
+from bamboo.sim.market.trace_text import write_events
 from tests.sim.markets import told, trace, traces
 
 pytestmark = pytest.mark.timeout(60)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from bamboo.sim.trace import Trace, read_trace
-from bamboo.sim.trace_stats import Gaps, Instant, Level, ZoneStats, instants, series, stats
+from bamboo.sim.market.trace import Trace, read_trace
+from bamboo.sim.market.trace_stats import Gaps, Instant, Level, ZoneStats, instants, series, stats
 from tests.sim.markets import trace, traces
 
 pytestmark = pytest.mark.timeout(60)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import Trace, parse_trace
-from bamboo.sim.trace_stats import series
-from bamboo.sim.trace_text import WRITERS, write_counts, write_events, write_series
+from bamboo.sim.market.trace import Trace, parse_trace
+from bamboo.sim.market.trace_stats import series
+from bamboo.sim.market.trace_text import WRITERS, write_counts, write_events, write_series
 from tests.sim.markets import trace, traces
 
 pytestmark = pytest.mark.timeout(60)

@@ -6,9 +6,9 @@ from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.profiles.workload import Workload, uniform_workload
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
+from bamboo.sim.market.prices import constant
+from bamboo.sim.market.trace import Trace, TraceEvent
 from bamboo.sim.members import Pauses
-from bamboo.sim.prices import constant
-from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares

@@ -1,7 +1,7 @@
 """A played world: nodes, their launcher, the store between them, and time.
 
 Rule: everything happens through here, in the order of the agenda; randomness comes from one seed.
-`trouble` causes the faults, and `checkers` checks what must hold.
+`faults` causes the faults, and `checkers` checks what must hold.
 """
 
 import random
@@ -15,6 +15,7 @@ from bamboo.core.state import Checkpoint, Fact, Phase, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.sim.swarm.agenda import Agenda
 from bamboo.sim.swarm.checkers import Checkers
+from bamboo.sim.swarm.faults import WorldFaults
 from bamboo.sim.swarm.keeping import LAYER_BYTES
 from bamboo.sim.swarm.launcher import Launcher
 from bamboo.sim.swarm.leases import BEAT_S, Leases
@@ -24,7 +25,6 @@ from bamboo.sim.swarm.plane import Plane
 from bamboo.sim.swarm.saving import Vault
 from bamboo.sim.swarm.scenario import Scenario
 from bamboo.sim.swarm.store import Entry, Log
-from bamboo.sim.swarm.trouble import Trouble
 from bamboo.sim.swarm.voice import SLOW_READER, Voice
 from bamboo.topology.grid import Grid
 
@@ -101,7 +101,7 @@ class Cluster:
         size = scenario.pipelines * scenario.stages + scenario.standbys
         for _ in range(size):
             self.agenda.after(self.uniform(0.0, 0.3), self.boot)
-        self.trouble = Trouble(self)
+        self.faults = WorldFaults(self)
         self.agenda.after(0.3, self._tick)
         self.agenda.after(SWEEP_S, self._sweep)
         self.agenda.after(BEAT_S, self._beat)
@@ -321,7 +321,7 @@ class Cluster:
         self.checkers.committed(entry)
         if entry.state.assignment is not entry.before.assignment:
             self.plane.changed()
-        self.trouble.committed(entry.author, entry.event)
+        self.faults.committed(entry.author, entry.event)
         for member in self.members:
             if member.running and not member.stopped:
                 member.hear()

@@ -118,7 +118,7 @@ class Keeping:
 
     def _store(self, keep: Keep) -> None:
         me = self._me
-        kept = me.rebuilding.kept
+        kept = me.reconfigurations.kept
         for number, part in enumerate(keep.parts):
             if part.node != me.node or (keep.era, number) in self._kept:
                 continue

@@ -3,7 +3,7 @@
 Rule: it decides nothing about membership. Its account of what it holds is its own. What it owns and
 shadows follows only from the decisions that it has read. It models `trainer` and `boundary` of
 `bamboo/runtime`, except that no slot waits a moment for the node that takes it (operations take no
-time here; any order may occur anyway). `rebuild` is modelled in `rebuilding`.
+time here; any order may occur anyway). A reconfiguration is modelled in `reconfiguration`.
 """
 
 from typing import TYPE_CHECKING
@@ -37,9 +37,9 @@ from bamboo.core.events import (
 from bamboo.core.state import Fact, Move, NodeStatus, Phase, State, Transfer
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.sim.swarm.copies import Copy
-from bamboo.sim.swarm.feeds import NodePrefetch
 from bamboo.sim.swarm.keeping import Keeping
-from bamboo.sim.swarm.rebuilding import Rebuilding
+from bamboo.sim.swarm.prefetch import NodePrefetch
+from bamboo.sim.swarm.reconfiguration import NodeReconfigurations
 from bamboo.sim.swarm.saving import Saver
 from bamboo.sim.swarm.store import Entry
 from bamboo.sim.swarm.voice import Said, Voice
@@ -76,7 +76,7 @@ class Member(Voice):
         self.draining = self.stopping = False
         self.last_step = world.scenario.steps - 1
         self.yielding: dict[Slot, Move] = {}
-        self.rebuilding, self.feeds = Rebuilding(self), NodePrefetch(self)
+        self.reconfigurations, self.prefetch = NodeReconfigurations(self), NodePrefetch(self)
         self.saver, self.keeping = Saver(self), Keeping(self)
         self.speed = 1.0
         self.able_since_s = world.now_s
@@ -131,13 +131,13 @@ class Member(Voice):
         self.keeping.read(state)
         if state.reconfiguration is not None:
             self._stop_for(state)
-            self.feeds.sync(state)
+            self.prefetch.sync(state)
         elif state.assignment is not None:
-            self.rebuilding.sync(state)
+            self.reconfigurations.sync(state)
             if self._concerned(before, state):
                 self._reassign(state)
             if before.preparing is not state.preparing or before.reconfiguration is not None:
-                self.feeds.sync(state)
+                self.prefetch.sync(state)
         self._note_caught_up(state)
         for effect in entry.to.get(self.name, ()):
             self._perform(effect, state)
@@ -180,7 +180,7 @@ class Member(Voice):
                     copy.joining = False  # it joined in the same decision that stops all nodes
                 elif reconfiguration.planned:
                     del self.shadowed[slot]
-        self.rebuilding.sync(state)
+        self.reconfigurations.sync(state)
 
     def _reassign(self, state: State) -> None:
         assignment = state.assignment
@@ -253,13 +253,13 @@ class Member(Voice):
             case StopAt(step=step):
                 self.last_step, self.stopping = step, False
             case AgreeBoundary(since=since):
-                self.rebuilding.agree(since)
+                self.reconfigurations.agree(since)
             case QuiesceAfter(since=since, step=step):
-                self.rebuilding.stop_after(since, step)
+                self.reconfigurations.stop_after(since, step)
             case Quiesce(since=since):
-                self.rebuilding.stop(since)
+                self.reconfigurations.stop(since)
             case GoOn(step=step):
-                self.rebuilding.go_on(state, step)
+                self.reconfigurations.go_on(state, step)
                 for copy in self.owned.values():
                     self.saver.boundary(copy)
             case CompleteCheckpoint():
@@ -309,22 +309,22 @@ class Member(Voice):
 
     def may_begin(self, copy: Copy, safe_step: int) -> bool:
         """Whether an owned slot may begin its step."""
-        rebuilding = self.rebuilding
-        if rebuilding.frozen or copy.step - 1 > safe_step:
+        reconfigurations = self.reconfigurations
+        if reconfigurations.frozen or copy.step - 1 > safe_step:
             return False
         last = self.last_step
-        if rebuilding.boundary is not None:
-            last = min(last, rebuilding.boundary)
+        if reconfigurations.boundary is not None:
+            last = min(last, reconfigurations.boundary)
         if copy.step > last or copy.slot in self.yielding:
             return False
-        hold = self.draining or self.stopping or rebuilding.holding or self.keeping.holding
+        hold = self.draining or self.stopping or reconfigurations.holding or self.keeping.holding
         return not hold or copy.step <= self.begun_step()
 
     def serve(self, safe_step: int) -> None:
         """Send the reports that are due."""
         self.keeping.serve()
-        self.rebuilding.serve(safe_step)
-        self.feeds.serve()
+        self.reconfigurations.serve(safe_step)
+        self.prefetch.serve()
         owned = self.owned
         if not owned and not self.draining:
             return
@@ -406,7 +406,7 @@ class Member(Voice):
     def stepped(self, copy: Copy) -> None:
         """An owned slot has taken a step, or has a new owner: it stands at a boundary."""
         self.keeping.stepped()
-        if not self.rebuilding.frozen:
+        if not self.reconfigurations.frozen:
             self.saver.boundary(copy)
 
     def is_live_in(self, state: State) -> bool:

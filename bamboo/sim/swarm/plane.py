@@ -130,7 +130,7 @@ class Plane:
             row.follows += [
                 (m, copy)
                 for m in world.members
-                for feed, copy in m.feeds.copies.items()
+                for feed, copy in m.prefetch.copies.items()
                 if feed.slot == slot and feed.source == owner.node
             ]
             row.counts = self._counting(row)
@@ -183,7 +183,7 @@ class Plane:
             return
         if all(row.copy.begun or row.copy.step > low for row in rows):
             for row in self._some(rows, low):
-                if row.copy.begun and not row.owner.rebuilding.frozen:
+                if row.copy.begun and not row.owner.reconfigurations.frozen:
                     row.copy.exchanged = True
                     self.posted[row.slot] = max(self.posted[row.slot], low)
 

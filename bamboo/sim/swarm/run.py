@@ -11,9 +11,9 @@ from bamboo.core.state import Phase
 from bamboo.errors import CoreMisuse, InputError
 from bamboo.sim.swarm.cluster import Cluster
 from bamboo.sim.swarm.draw import draw
+from bamboo.sim.swarm.faults import KINDS
 from bamboo.sim.swarm.red import Red
 from bamboo.sim.swarm.scenario import Scenario, from_text
-from bamboo.sim.swarm.trouble import KINDS
 
 AFTER_S = 120.0
 """Time of a world beyond what its steps need, after it has healed."""

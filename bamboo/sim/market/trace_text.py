@@ -1,4 +1,4 @@
-"""A trace as text, in each of the formats that `bamboo.sim.trace` reads.
+"""A trace as text, in each of the formats that `bamboo.sim.market.trace` reads.
 
 Rule: event CSV keeps all that a trace says, to the millisecond. The other two formats count the
 live nodes at a time, so they lose a node that comes while another goes, and all zones.
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import LONGEST_S, Trace
-from bamboo.sim.trace_stats import Level, series
+from bamboo.sim.market.trace import LONGEST_S, Trace
+from bamboo.sim.market.trace_stats import Level, series
 
 DAY_ONE = datetime(2000, 1, 1, tzinfo=UTC)
 """Counts need a date, and a trace has none."""

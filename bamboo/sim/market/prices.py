@@ -17,7 +17,7 @@ from bamboo.errors import InputError
 from bamboo.ids import ZoneId
 from bamboo.named_files import read_bounded
 from bamboo.price_check import BadPrice, checked_usd
-from bamboo.sim.trace import LONGEST_FILE, LONGEST_S
+from bamboo.sim.market.trace import LONGEST_FILE, LONGEST_S
 
 ANY = ZoneId("")
 FORMAT = "ms,zone,usd_per_hour"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import MOST_EVENTS, Trace, TraceEvent, seconds_in
+from bamboo.sim.market.trace import MOST_EVENTS, Trace, TraceEvent, seconds_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ trace, with its source beside it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bamboo.sim.synth import ONE_BY_ONE, Bulk, Market, geometric, spread
+from bamboo.sim.market.synth import ONE_BY_ONE, Bulk, Market, geometric, spread
 
 EC2_SPANS = 7 / 128
 """Share of the preemption instants on EC2 that took nodes of more than one zone (Thorpe et al.,

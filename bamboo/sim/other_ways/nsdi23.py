@@ -1,8 +1,8 @@
 """The preset `nsdi23`: the published simulator's constants and its averages.
 
 Rule: nothing here is our own. The constants are those of the simulator that was published with the
-paper (Thorpe et al., Bamboo, NSDI 2023). The rules are in `bamboo.sim.published`, the random market
-in `bamboo.sim.published_market`.
+paper (Thorpe et al., Bamboo, NSDI 2023). The rules are in `bamboo.sim.other_ways.published`,
+the random market in `bamboo.sim.other_ways.published_market`.
 
 All nodes of the market are rented, and paid for from their creation, whether they train or wait. A
 node joins once it has been created; this includes the nodes at the beginning of a trace.
@@ -23,10 +23,10 @@ from functools import partial
 from bamboo.ids import NodeId, ZoneId
 from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.kernel import Entry, Kernel
+from bamboo.sim.market.trace import Trace, TraceEvent
+from bamboo.sim.other_ways.published import PaperRules, PaperTerms
+from bamboo.sim.other_ways.published_market import random_market
 from bamboo.sim.progress import NEARLY, Progress
-from bamboo.sim.published import PaperRules, PaperTerms
-from bamboo.sim.published_market import random_market
-from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import FAILOVER, FIRST, RECONFIGURATION, RESTORE
 
 HOUR_S = 3600.0

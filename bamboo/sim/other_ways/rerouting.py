@@ -1,7 +1,7 @@
 """A way to use spot instances without replicas: a lost node's microbatches go to the same stage of
 other pipelines (Gandhi et al., ReCycle, SOSP 2024; Jang et al., Oobleck, SOSP 2023).
 
-Rule: as in `bamboo.sim.rivals`.
+Rule: as in `bamboo.sim.other_ways.rivals`.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.kernel import Entry
-from bamboo.sim.rivals import Spot
+from bamboo.sim.other_ways.rivals import Spot
 from bamboo.sim.world import FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

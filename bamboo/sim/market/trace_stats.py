@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.market.trace import Trace, TraceEvent
 
 HOUR_S = 3600.0
 

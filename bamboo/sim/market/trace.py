@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
-from bamboo.sim.trace_rows import END, Format, Row, malformed, rows_of, shown
+from bamboo.sim.market.trace_rows import END, Format, Row, malformed, rows_of, shown
 
 FORMATS = (
     "`ms,add|remove,node[,zone]` lines, `YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON "

@@ -55,7 +55,7 @@ WATCHED: tuple[type, ...] = (
 """Events that can time a loss."""
 
 
-class Trouble:
+class WorldFaults:
     """The faults of one world."""
 
     def __init__(self, world: "Cluster") -> None:
@@ -300,34 +300,34 @@ class Trouble:
         self._world.launcher.say(Reconsider(reporter="cli", reason="it may pay"))
 
 
-KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
-    "lose": Trouble.lose,
-    "lose_after": Trouble.lose_after,
-    "lose_zone": Trouble.lose_zone,
-    "notice": Trouble.notice,
-    "advise": Trouble.advise,
-    "join": Trouble.join,
-    "cut": Trouble.cut,
-    "isolate": Trouble.isolate,
-    "freeze": Trouble.freeze,
-    "no_store": Trouble.no_store,
-    "slow": Trouble.slow,
-    "late": Trouble.late,
-    "repeat": Trouble.repeat,
-    "dies_speaking": Trouble.dies_speaking,
-    "launcher_dies": Trouble.launcher_dies,
-    "launcher_dies_speaking": Trouble.launcher_dies_speaking,
-    "store_away": Trouble.store_away,
-    "store_refuses": Trouble.store_refuses,
-    "refused": Trouble.refused,
-    "store_wiped": Trouble.store_wiped,
-    "part_fails": Trouble.part_fails,
-    "torn": Trouble.torn,
-    "stop": Trouble.stop,
-    "reconsider": Trouble.reconsider,
-    "release": Trouble.release,
-    "fails": Trouble.fails,
-    "refuses": Trouble.refuses,
-    "differs": Trouble.differs,
+KINDS: dict[str, Callable[[WorldFaults, Fault], None]] = {
+    "lose": WorldFaults.lose,
+    "lose_after": WorldFaults.lose_after,
+    "lose_zone": WorldFaults.lose_zone,
+    "notice": WorldFaults.notice,
+    "advise": WorldFaults.advise,
+    "join": WorldFaults.join,
+    "cut": WorldFaults.cut,
+    "isolate": WorldFaults.isolate,
+    "freeze": WorldFaults.freeze,
+    "no_store": WorldFaults.no_store,
+    "slow": WorldFaults.slow,
+    "late": WorldFaults.late,
+    "repeat": WorldFaults.repeat,
+    "dies_speaking": WorldFaults.dies_speaking,
+    "launcher_dies": WorldFaults.launcher_dies,
+    "launcher_dies_speaking": WorldFaults.launcher_dies_speaking,
+    "store_away": WorldFaults.store_away,
+    "store_refuses": WorldFaults.store_refuses,
+    "refused": WorldFaults.refused,
+    "store_wiped": WorldFaults.store_wiped,
+    "part_fails": WorldFaults.part_fails,
+    "torn": WorldFaults.torn,
+    "stop": WorldFaults.stop,
+    "reconsider": WorldFaults.reconsider,
+    "release": WorldFaults.release,
+    "fails": WorldFaults.fails,
+    "refuses": WorldFaults.refuses,
+    "differs": WorldFaults.differs,
 }
 """Every kind of fault by its name in a scenario."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import Trace, TraceEvent, seconds_in
-from bamboo.sim.trace_stats import HOUR_S, stats
+from bamboo.sim.market.trace import Trace, TraceEvent, seconds_in
+from bamboo.sim.market.trace_stats import HOUR_S, stats
 
 SOONEST_BACK_S = 60.0
 """The time grain of the published trace, in which no node is replaced sooner."""

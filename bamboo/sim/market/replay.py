@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 
-from bamboo.sim.trace import Trace
+from bamboo.sim.market.trace import Trace
 
 BOOT_S = 45.0
 """Instance creation in the published simulator (Thorpe et al., Bamboo, NSDI 2023)."""

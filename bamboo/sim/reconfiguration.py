@@ -18,7 +18,7 @@ from bamboo.sim.world import RESTORE
 _TO_ALL = (AgreeBoundary, Quiesce, QuiesceAfter)
 
 
-class Rebuilding:
+class Reconfigurations:
     """The reconfigurations of one run."""
 
     def __init__(self, run: Run) -> None:

@@ -9,7 +9,7 @@ import heapq
 import math
 import random
 
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.market.trace import Trace, TraceEvent
 
 HOURS_OF_DAY = 24
 SECONDS = 3600

@@ -19,7 +19,7 @@ AGAIN_S = 0.3
 """Time after which a source that does not answer is asked again."""
 
 
-class Rebuilding:
+class NodeReconfigurations:
     """The reconfigurations of one node."""
 
     def __init__(self, member: "Member") -> None:
@@ -58,8 +58,8 @@ class Rebuilding:
         for owner, copies in ((True, me.owned), (False, me.shadowed)):
             for copy in copies.values():
                 self.kept.take(copy, owner=owner, safe_step=me.world.plane.safe_step)
-        me.feeds.shipped()
-        for copy in me.feeds.take():
+        me.prefetch.shipped()
+        for copy in me.prefetch.take():
             self.kept.fetched |= {(copy.step, layer) for layer in range(copy.first, copy.stop)}
         me.owned.clear()
         me.shadowed.clear()
@@ -74,7 +74,7 @@ class Rebuilding:
         me.say(event)
 
     def _at_boundary(self, safe_step: int) -> bool:
-        if self.boundary is None or not self._me.feeds.stand_after(self.boundary):
+        if self.boundary is None or not self._me.prefetch.stand_after(self.boundary):
             return False
         copies = [*self._me.owned.values(), *self._me.shadowed.values()]
         there = all(copy.step > self.boundary and not copy.begun for copy in copies)
@@ -139,7 +139,7 @@ class Rebuilding:
         source = world.member(sources[(layer + self._me.read_salt) % len(sources)])
         if source is None or not source.awake or world.apart(self._me, source):
             return False
-        theirs = source.rebuilding
+        theirs = source.reconfigurations
         return theirs.building == since and layer in theirs.kept.layers_at(base)
 
     def go_on(self, state: State, base: int) -> None:

@@ -55,18 +55,18 @@ class NodePrefetch:
             world.agenda.after(AGAIN_S, self._sent, feed)
             return
         assert receiver is not None
-        if feed not in receiver.feeds.wanted:
+        if feed not in receiver.prefetch.wanted:
             world.agenda.after(AGAIN_S, self._sent, feed)
             return
         copy = Copy(feed.slot, feed.first, feed.stop, own.step, joining=True, born=own.step)
-        receiver.feeds.copies[feed] = copy
+        receiver.prefetch.copies[feed] = copy
         world.plane.changed()
 
     def shipped(self) -> None:
         """This node stops; what it sent of the steps that it has taken still arrives."""
         for feed in self._sending:
             receiver, own = self._me.world.member(feed.receiver), self._me.owned.get(feed.slot)
-            copy = None if receiver is None else receiver.feeds.copies.get(feed)
+            copy = None if receiver is None else receiver.prefetch.copies.get(feed)
             if copy is not None and own is not None:
                 copy.step = max(copy.step, own.step)
 

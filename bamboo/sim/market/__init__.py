@@ -1,0 +1,1 @@
+"""Spot markets as traces: recorded, generated, made longer or wider, and their prices."""
