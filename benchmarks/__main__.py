@@ -16,9 +16,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.claim import Claim
-from benchmarks.options import parsed, trace_file
-from benchmarks.report import RESULTS
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.options import parsed, trace_file
+from benchmarks.measuring.report import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT.parent / "shared" / "traces" / "bamboo-p3.csv"

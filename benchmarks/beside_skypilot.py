@@ -22,9 +22,9 @@ from typing import Any
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.load import load_job
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
-from benchmarks.options import at_least, job_file, parsed
+from benchmarks.measuring.options import at_least, job_file, parsed
+from benchmarks.measuring.report import command_of, write_result
 from benchmarks.peers.processes import missing
-from benchmarks.report import command_of, write_result
 
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "examples" / "gpt2-xl-300usd.toml"

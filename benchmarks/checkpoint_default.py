@@ -29,8 +29,13 @@ from bamboo.ids import RunId
 from bamboo.study.intervals import Kept
 from bamboo.study.modelled import look_at
 from bamboo.study.planning import plan_job
-from benchmarks.options import at_least, parsed
-from benchmarks.report import command_of, median_and_quartiles, paired_ratios, write_result
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import (
+    command_of,
+    median_and_quartiles,
+    paired_ratios,
+    write_result,
+)
 from tests.e2e.calm import difference
 from tests.e2e.cluster import cluster
 

@@ -42,8 +42,8 @@ from bamboo.core.machine import transition
 from bamboo.ids import RunId
 from bamboo.ports import Store
 from benchmarks.control_plane import Run, formed, joined, repair
-from benchmarks.options import at_least, parsed, selected
-from benchmarks.report import command_of, median_and_quartiles, write_result
+from benchmarks.measuring.options import at_least, parsed, selected
+from benchmarks.measuring.report import command_of, median_and_quartiles, write_result
 from tests.store_server import start_store
 
 RUN = RunId("bench")

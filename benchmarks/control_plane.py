@@ -46,8 +46,8 @@ from bamboo.core.together import transitions
 from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
-from benchmarks.options import at_least, parsed, selected
-from benchmarks.report import command_of, median_and_quartiles, write_result
+from benchmarks.measuring.options import at_least, parsed, selected
+from benchmarks.measuring.report import command_of, median_and_quartiles, write_result
 
 STAGES = 8
 LAYERS = 24

@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from benchmarks.options import at_least, parsed
-from benchmarks.report import command_of, median_and_quartiles, write_result
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import command_of, median_and_quartiles, write_result
 
 CHUNK_BYTES = 1 << 20
 """The chunk size at which plain sockets are fastest."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.catalogue import installed_catalogue
-from benchmarks.options import at_least, job_file, parsed
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import at_least, job_file, parsed
+from benchmarks.measuring.report import command_of, write_result
 
 JOB = Path(__file__).parents[1] / "examples" / "gpt2-xl-300usd.toml"
 LIMIT_S = 20.0

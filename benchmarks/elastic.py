@@ -3,9 +3,10 @@
     python -m benchmarks.elastic [--parts grow,cut,shares,checkpoints] [--rounds 5]
 
 All on the virtual device: the arithmetic is real, and each operation takes its given time. `grow`:
-D 1 -> 2 -> 3 -> 1, four virtual nodes. `cut`: stages 4 -> 2 -> 4. `benchmarks.commit_gaps` defines
-a stall. `shares`: two pipelines, one of half the speed, with equal and with uneven shares.
-`checkpoints`: one every five steps compared with none, interleaved.
+D 1 -> 2 -> 3 -> 1, four virtual nodes. `cut`: stages 4 -> 2 -> 4.
+`benchmarks.measuring.commit_gaps` defines a stall. `shares`: two pipelines, one of half the speed,
+with equal and with uneven shares. `checkpoints`: one every five steps compared with none,
+interleaved.
 """
 
 import argparse
@@ -32,10 +33,10 @@ from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from benchmarks.commit_gaps import layout_gaps
-from benchmarks.local_run import step_times_s
-from benchmarks.options import at_least, chosen, parsed
-from benchmarks.report import (
+from benchmarks.measuring.commit_gaps import layout_gaps
+from benchmarks.measuring.local_run import step_times_s
+from benchmarks.measuring.options import at_least, chosen, parsed
+from benchmarks.measuring.report import (
     command_of,
     median_and_quartiles,
     paired_ratios,

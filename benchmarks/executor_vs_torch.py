@@ -13,13 +13,13 @@ and in `stash` (the default) the gradient to the shadow and the replica's step. 
 torch's add their gradients in one bucket by Gloo, as DistributedDataParallel does.
 
 All contenders of a case live at once (except in the largest, where each is alone with torch's
-Schedule1F1B) and take turns (benchmarks/turns.py). Measured are wall time per step on the existing
-cores, and processor time per step of all processes, the store's included. Each round has new
-processes, because a process keeps an advantage or a disadvantage of some percent to its end. Only
-the layout of addresses stays, which all forks of one parent share. With fewer cores than processes
-there are no bubbles, so what counts is the ratio of costs in one round: 1f1b / contender; above 1
-the contender is faster than torch's Schedule1F1B. `us/op` is the processor time of our training
-threads for each operation, without the operation's own work.
+Schedule1F1B) and take turns (benchmarks/measuring/turns.py). Measured are wall time per step on the
+existing cores, and processor time per step of all processes, the store's included. Each round has
+new processes, because a process keeps an advantage or a disadvantage of some percent to its end.
+Only the layout of addresses stays, which all forks of one parent share. With fewer cores than
+processes there are no bubbles, so what counts is the ratio of costs in one round: 1f1b / contender;
+above 1 the contender is faster than torch's Schedule1F1B. `us/op` is the processor time of our
+training threads for each operation, without the operation's own work.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
-from benchmarks.claim import Claim
-from benchmarks.options import at_least, parsed, selected
-from benchmarks.report import (
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.options import at_least, parsed, selected
+from benchmarks.measuring.report import (
     command_of,
     in_turn,
     interval_name,
@@ -51,9 +51,9 @@ from benchmarks.report import (
     paired_ratios,
     write_result,
 )
-from benchmarks.stamped import ours
-from benchmarks.torch_pipeline import SINGLE, torchs
-from benchmarks.turns import Contender, Cost, beside_us, mean_of, read_stamps, take_turns
+from benchmarks.measuring.stamped import ours
+from benchmarks.measuring.torch_pipeline import SINGLE, torchs
+from benchmarks.measuring.turns import Contender, Cost, beside_us, mean_of, read_stamps, take_turns
 
 REFERENCE = "1f1b"
 LIMITS = {"off": 1.0, "stash": 0.97}

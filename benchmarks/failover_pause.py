@@ -23,9 +23,9 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from bamboo.core.state import Outcome
-from benchmarks.claim import Claim
-from benchmarks.options import at_least, parsed
-from benchmarks.report import command_of, median_and_quartiles, write_result
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import command_of, median_and_quartiles, write_result
 from tests.e2e.calm import difference
 from tests.e2e.cluster import cluster
 

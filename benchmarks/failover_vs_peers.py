@@ -14,10 +14,10 @@ needs a pipeline of P nodes, one loss takes all P.
 
 Stall: from the kill to the next new step, minus a calm step of the same system. Goodput: new
 samples per time, as a share of the same system's own calm rate, and of the oracle's
-(`benchmarks.failover_oracle`). Bits: the weights after every step compared with those of a run of
-the same system without kills; where two such runs differ, it says so. Each round has its own kills
-and its own calm runs. torchft with the smaller batch is another training: four replicas and no
-spare, and it goes on with those that are left. The peers need an environment of their own:
+(`benchmarks.failover.failover_oracle`). Bits: the weights after every step compared with those of a
+run of the same system without kills; where two such runs differ, it says so. Each round has its own
+kills and its own calm runs. torchft with the smaller batch is another training: four replicas and
+no spare, and it goes on with those that are left. The peers need an environment of their own:
 `benchmarks/peers/setup.sh`.
 """
 
@@ -31,15 +31,15 @@ from typing import Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
-from benchmarks import failover_ours as ours
-from benchmarks.failover_claims import A_MINUTE, HEAD, SMALLER, Row, claims, pooled, row
-from benchmarks.failover_figures import Kill, Play, kills_every, never_ended, step_s
-from benchmarks.failover_oracle import Device, Oracle, oracle
-from benchmarks.options import at_least, chosen, more_than_zero, parsed, selected
+from benchmarks.failover import failover_ours as ours
+from benchmarks.failover.failover_claims import A_MINUTE, HEAD, SMALLER, Row, claims, pooled, row
+from benchmarks.failover.failover_figures import Kill, Play, kills_every, never_ended, step_s
+from benchmarks.failover.failover_oracle import Device, Oracle, oracle
+from benchmarks.measuring.options import at_least, chosen, more_than_zero, parsed, selected
+from benchmarks.measuring.report import command_of, write_result
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
 from benchmarks.peers.torchft_group import Settings, Theirs, Work
-from benchmarks.report import command_of, write_result
 from tests.e2e.forker import close_shared_forker
 
 TORCHFT = {

@@ -6,7 +6,7 @@ Four later-heavier stages on the virtual device (14, 18, 22, 26 ms forward and t
 eight microbatches, a warm standby. The modes take turns; in a round both lose the same stages at
 the same shares of a step. The extra time is the time between the commits before and after the hit
 step, minus the median of the run's calm steps. It is compared with the planner's own dry run
-(`benchmarks.failover_oracle`).
+(`benchmarks.failover.failover_oracle`).
 """
 
 import argparse
@@ -19,11 +19,11 @@ from itertools import pairwise
 
 from bamboo.core.state import State
 from bamboo.topology.slots import Slot
-from benchmarks import failover_ours as ours
-from benchmarks.claim import Claim
-from benchmarks.failover_oracle import Device, oracle
-from benchmarks.options import at_least, parsed
-from benchmarks.report import (
+from benchmarks.failover import failover_ours as ours
+from benchmarks.failover.failover_oracle import Device, oracle
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import (
     command_of,
     in_turn,
     median_with_interval,

@@ -22,11 +22,11 @@ from itertools import pairwise
 from bamboo.core.events import NoticeReceived
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
-from benchmarks import failover_ours as ours
-from benchmarks.claim import Claim
+from benchmarks.failover import failover_ours as ours
 from benchmarks.hit_step import FORWARD_S, Loss, losses, whole
-from benchmarks.options import at_least, parsed
-from benchmarks.report import command_of, in_turn, ratio_of_means, write_result
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import command_of, in_turn, ratio_of_means, write_result
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.forker import close_shared_forker

@@ -28,8 +28,8 @@ from bamboo.planner.risks.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.options import at_least, parsed
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import command_of, write_result
 
 RATES = {"the p3 trace's": 1.0, "three times the trace's": 3.0, "ten times the trace's": 10.0}
 STAKES = Stakes(zone_usd_per_hour={"a": 1.0}, preemptible=True, steps=20_000, checkpoint_every=20)

@@ -17,8 +17,8 @@ from bamboo.sim.market.trace import read_trace
 from bamboo.sim.other_ways.nsdi23 import MODELS, PublishedRun, play, play_random
 from bamboo.sim.other_ways.published_market import PUBLISHED_SEEDS
 from bamboo.sim.report import spread
-from benchmarks.options import at_least, parsed, trace_file
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import at_least, parsed, trace_file
+from benchmarks.measuring.report import command_of, write_result
 
 Figure = Callable[[PublishedRun], float]
 COUNTED = ("preemptions", "fatal")

@@ -27,8 +27,8 @@ from bamboo.planner.layers.partition import partition
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.options import at_least, parsed
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import command_of, write_result
 
 MARGIN = 1.005
 LIMIT_S = 0.2

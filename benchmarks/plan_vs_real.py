@@ -19,9 +19,9 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
 from bamboo.study.planning import plan_job
-from benchmarks.local_run import step_times_s
-from benchmarks.options import at_least, chosen, parsed, selected
-from benchmarks.report import command_of, median_and_quartiles, write_result
+from benchmarks.measuring.local_run import step_times_s
+from benchmarks.measuring.options import at_least, chosen, parsed, selected
+from benchmarks.measuring.report import command_of, median_and_quartiles, write_result
 
 JOB = Path(__file__).parents[1] / "examples" / "gpt-local.toml"
 

@@ -15,9 +15,9 @@ of an operation is left to its host whatever the size; overruns are printed. For
 The pace is that of everything that a new layout prefetches: the state, and the gradient of each
 step that ended meanwhile. Frames go over TCP on loopback, without encryption, as the copies do.
 
-`benchmarks.commit_gaps` defines a stall. `copy` measures what the bytes are compared with,
-`benchmarks.copy_bandwidth`: once by itself, and before and after each play that is judged by it,
-some 15 s apart from the play, because a shared machine copies twice as fast at one time as at
+`benchmarks.measuring.commit_gaps` defines a stall. `copy` measures what the bytes are compared
+with, `benchmarks.copy_bandwidth`: once by itself, and before and after each play that is judged by
+it, some 15 s apart from the play, because a shared machine copies twice as fast at one time as at
 another. `nodes` does both with little state on 4 to 32 processes. Every run's losses and final bits
 are compared with the calm run's.
 """
@@ -50,11 +50,9 @@ from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.step.numerics import prepare
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from benchmarks.commit_gaps import layout_gaps, longest_gap_s, median_gap_s
 from benchmarks.copy_bandwidth import shown, yardstick
-from benchmarks.failover_ours import commits_of, stop
-from benchmarks.options import at_least, chosen, parsed
-from benchmarks.recovery_tables import (
+from benchmarks.failover.failover_ours import commits_of, stop
+from benchmarks.failover.recovery_tables import (
     GROWN,
     JUDGED_MB,
     MB,
@@ -64,7 +62,9 @@ from benchmarks.recovery_tables import (
     grown_row,
     replaced_row,
 )
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.commit_gaps import layout_gaps, longest_gap_s, median_gap_s
+from benchmarks.measuring.options import at_least, chosen, parsed
+from benchmarks.measuring.report import command_of, write_result
 from tests.e2e.calm import samples_difference
 from tests.e2e.cluster import Cluster, cluster
 

@@ -7,8 +7,8 @@ the 95 % interval of their median (below six rounds: their range; all but `fast`
 `fast`: four stages, a link without a limit; equal stages take 20 ms forward and 40 ms backward,
 memory-balanced (later-heavier) ones 14, 18, 22, 26 and twice that. `xl`: equal stages on links as
 slow, in relation to the computation, as 2.5 and 10 Gbps are for GPT-2 XL on V100s (modelled;
-`benchmarks.wire_formula` derives it). `wide`: four pipelines of four stages, 16 processes, so that
-operations take four times as long for two cores to keep up.
+`benchmarks.measuring.wire_formula` derives it). `wide`: four pipelines of four stages, 16
+processes, so that operations take four times as long for two cores to keep up.
 
 Operations really compute, in less than their given time; overruns are counted and printed. Bytes
 are those of whole frames, counted where they are handed to ZeroMQ, and are compared with the
@@ -36,10 +36,10 @@ from bamboo.schedule.figures import bound_s
 from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
-from benchmarks.claim import Claim
-from benchmarks.local_run import LEAST_STEPS, step_times_s
-from benchmarks.options import at_least, chosen, parsed
-from benchmarks.report import (
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.local_run import LEAST_STEPS, step_times_s
+from benchmarks.measuring.options import at_least, chosen, parsed
+from benchmarks.measuring.report import (
     command_of,
     in_turn,
     interval_name,
@@ -48,7 +48,7 @@ from benchmarks.report import (
     paired_ratios,
     write_result,
 )
-from benchmarks.wire_formula import (
+from benchmarks.measuring.wire_formula import (
     TENSOR_KINDS,
     as_slow_gbps,
     slowness,

@@ -43,8 +43,8 @@ from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.options import at_least, more_than_zero, parsed
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import at_least, more_than_zero, parsed
+from benchmarks.measuring.report import command_of, write_result
 from cli.pictures.canvas import AMBER, GREEN, check_name, to_svg
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.options import at_least, chosen, parsed, trace_file
+from benchmarks.measuring.options import at_least, chosen, parsed, trace_file
+from benchmarks.measuring.report import command_of, write_result
 from benchmarks.peers.processes import end_in_order
-from benchmarks.report import command_of, write_result
 
 JOB = Path(__file__).parents[1] / "examples" / "trace-local.toml"
 MAX_NODES = 8

@@ -33,8 +33,8 @@ from bamboo.sim.run import TimesBook, simulate, simulate_seeds
 from bamboo.sim.ways import OURS
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.options import at_least, parsed, trace_file
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import at_least, parsed, trace_file
+from benchmarks.measuring.report import command_of, write_result
 from benchmarks.waterfall import asked
 
 HOURS, HAZARD, SLOTS = 24.0, 0.10, 48

@@ -34,8 +34,8 @@ from bamboo.sim.world import Terms, World
 from bamboo.study.markets import MarketAsked, MarketOptions
 from bamboo.study.simulating import prepare
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.options import more_than_zero, parsed, trace_file
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import more_than_zero, parsed, trace_file
+from benchmarks.measuring.report import command_of, write_result
 from benchmarks.trace_replay import CONSTANTS_S, INTERVALS, JOB, MAIN
 
 BASE_MS = 40.0

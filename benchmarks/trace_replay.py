@@ -15,7 +15,7 @@ continue counts once. In addition each restart is charged a constant, in seconds
 (`CONSTANTS_S`).
 
 torchft (where `benchmarks/peers/setup.sh` was run), with its settings of best goodput: a replica is
-a pipeline that lives while all of its nodes do (`benchmarks.trace_torchft`).
+a pipeline that lives while all of its nodes do (`benchmarks.measuring.trace_torchft`).
 
 Dollars are modelled, and the same for all systems of a setting: the node hours of the trace, at the
 price of an hour in our receipt.
@@ -41,10 +41,10 @@ from typing import Any
 from bamboo.config.load import load_job
 from bamboo.study.played_trace import Replayed, settle
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
-from benchmarks.options import at_least, chosen, parsed, trace_file
+from benchmarks.measuring.options import at_least, chosen, parsed, trace_file
+from benchmarks.measuring.report import command_of, write_result
+from benchmarks.measuring.trace_torchft import node_hours, samples_on_trace, scaled, work_of
 from benchmarks.peers.processes import at_hand, end_in_order, missing
-from benchmarks.report import command_of, write_result
-from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
 
 JOB = Path(__file__).parents[1] / "examples" / "trace-local.toml"
 MAX_NODES = 8

@@ -38,8 +38,8 @@ from bamboo.sim.world import Terms
 from bamboo.study.costing import CostAsked, JobCost, cost_of_job
 from bamboo.study.outcomes import MarketTerms, row_of
 from bamboo.study.pricing import TimesAsked
-from benchmarks.options import at_least, chosen, parsed, selected, trace_file
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import at_least, chosen, parsed, selected, trace_file
+from benchmarks.measuring.report import command_of, write_result
 
 OF_THE_TRACE = "p3.2xlarge"
 WANTED = 2.0

@@ -31,18 +31,18 @@ from bamboo.schedule.figures import bound_s
 from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
-from benchmarks.claim import Claim
-from benchmarks.options import at_least, chosen, parsed, selected
-from benchmarks.report import (
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.options import at_least, chosen, parsed, selected
+from benchmarks.measuring.report import (
     command_of,
     in_turn,
     interval_name,
     median_with_interval,
     write_result,
 )
-from benchmarks.stamped import whole_run
-from benchmarks.thin_layers import BUILD
-from benchmarks.turns import Stamp, beside_us
+from benchmarks.measuring.stamped import whole_run
+from benchmarks.measuring.thin_layers import BUILD
+from benchmarks.measuring.turns import Stamp, beside_us
 
 SKIPPED_STEPS = 2
 MODES = ("off", "stash")

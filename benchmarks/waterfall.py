@@ -29,8 +29,8 @@ from bamboo.sim.ways import CHECKPOINT_RESTART, ORACLE, OURS, REROUTING
 from bamboo.sim.world import Terms, World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.options import parsed, trace_file
-from benchmarks.report import command_of, write_result
+from benchmarks.measuring.options import parsed, trace_file
+from benchmarks.measuring.report import command_of, write_result
 
 MODEL = "bert"
 PIPELINES = 4

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.failover_figures import Commit, Kill, Play
+from benchmarks.failover.failover_figures import Commit, Kill, Play
 from benchmarks.peers.processes import BIN, Forks, free_port, running, wait_for
 
 MODULE = "benchmarks.peers.torchft_replica"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.failover_figures import Commit, Kill, Play
+from benchmarks.failover.failover_figures import Commit, Kill, Play
 from benchmarks.peers.processes import BIN, end, free_port, running, surroundings, wait_for
 from benchmarks.peers.torchft_group import Theirs, Work
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from benchmarks import executor_vs_torch, redundancy_overhead, virtual_bound
-from benchmarks.claim import Claim
-from benchmarks.recovery_tables import claims as of_recovery
-from benchmarks.report import interval_name
+from benchmarks.failover.recovery_tables import claims as of_recovery
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.report import interval_name
 
 
 def test_an_interval_across_the_limit_is_said() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.commit_gaps import layout_gaps
+from benchmarks.measuring.commit_gaps import layout_gaps
 
 CALM_S = [0.0, 1.0, 2.0, 3.0]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import executor_vs_torch, virtual_bound
-from benchmarks.turns import (
+from benchmarks.measuring.turns import (
     Contender,
     Cost,
     Stamp,

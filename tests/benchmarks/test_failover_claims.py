@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.failover_claims import SMALLER, Row, claims, pooled, row
-from benchmarks.failover_figures import Commit, Play
+from benchmarks.failover.failover_claims import SMALLER, Row, claims, pooled, row
+from benchmarks.failover.failover_figures import Commit, Play
 
 
 def played(system: str, stall_s: float, *, bits: str = "equal", redone: int = 0) -> Row:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.failover_figures import (
+from benchmarks.failover.failover_figures import (
     Commit,
     Play,
     hit_steps_s,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from benchmarks.failover_oracle import Device, oracle
+from benchmarks.failover.failover_oracle import Device, oracle
 
 EQUAL = Device(forward_s=(0.02,) * 4, backward_s=(0.04,) * 4, microbatches=8)
 """A step takes 8 x 60 + 3 x 60 ms."""

@@ -6,7 +6,7 @@ from bamboo.coord.follow import Decision
 from bamboo.core.events import PeerLost
 from bamboo.core.reconfiguration import begin_reconfiguration
 from bamboo.core.state import State
-from benchmarks.failover_ours import unplanned
+from benchmarks.failover.failover_ours import unplanned
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
 from tests.core.build import running
 

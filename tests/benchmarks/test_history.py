@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import history, report
-from benchmarks.report import RESULTS, write_result
+from benchmarks import history
+from benchmarks.measuring import report
+from benchmarks.measuring.report import RESULTS, write_result
 
 
 def put(folder: Path, name: str, *, commit: str = "abc1234", **body: Any) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.options import at_least, chosen, job_file, more_than_zero, trace_file
+from benchmarks.measuring.options import at_least, chosen, job_file, more_than_zero, trace_file
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "nan", "", "two"])

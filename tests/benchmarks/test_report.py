@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
-from benchmarks.report import (
+from benchmarks.measuring import report
+from benchmarks.measuring.report import (
     command_of,
     median_with_interval,
     paired_ratios,

@@ -10,9 +10,9 @@ from bamboo.data.dataset import load_data
 from bamboo.models import build_model
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.step.numerics import prepare
+from benchmarks.measuring.torch_pipeline import SINGLE, torchs, weights_of
+from benchmarks.measuring.turns import read_stamps
 from benchmarks.peers.processes import wait_for
-from benchmarks.torch_pipeline import SINGLE, torchs, weights_of
-from benchmarks.turns import read_stamps
 
 CUT = (0, 3, 6)
 STEPS = 4

@@ -3,7 +3,7 @@
 import pytest
 
 from bamboo.sim.market.replay import SeatEvent
-from benchmarks.trace_torchft import changes, node_hours, scaled
+from benchmarks.measuring.trace_torchft import changes, node_hours, scaled
 
 
 def filled(at_s: float, *seats: int) -> list[SeatEvent]:

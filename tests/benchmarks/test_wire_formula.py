@@ -4,6 +4,7 @@ import pytest
 
 from bamboo.config.catalogue import load_gpus
 from bamboo.topology.grid import Grid
+from benchmarks.measuring.wire_formula import slowness, wire_bytes, xl_slowness
 from benchmarks.redundancy_overhead import (
     CUT,
     MODEL,
@@ -12,7 +13,6 @@ from benchmarks.redundancy_overhead import (
     like_xl_gbps,
     like_xl_ship,
 )
-from benchmarks.wire_formula import slowness, wire_bytes, xl_slowness
 
 
 def sent(pipelines: int, stages: int, mode: str, virtual_nodes: int = 4) -> dict[str, float]:

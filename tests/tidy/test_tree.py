@@ -17,7 +17,7 @@ from tests.tidy.tree import ROOT, paths, python_sources, text_sources
 IMPORT_NAME_OF = {"pyzmq": "zmq"}
 """Distributions whose import name is another one."""
 MOST_FILES = 30
-SMALL_FOLDERS = ("bamboo/", "cli/", "cloud/", "examples/")
+SMALL_FOLDERS = ("bamboo/", "benchmarks/", "cli/", "cloud/", "examples/")
 """Where a folder has at most `MOST_FILES` Python files at one level."""
 
 

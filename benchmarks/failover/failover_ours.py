@@ -21,7 +21,7 @@ from bamboo.coord.follow import Decision
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome
 from bamboo.topology.slots import Slot
-from benchmarks.failover_figures import Commit, Kill, Play, step_s, taken_back
+from benchmarks.failover.failover_figures import Commit, Kill, Play, step_s, taken_back
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster
 

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.claim import Claim
-from benchmarks.report import median_with_interval, paired_ratios
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.report import median_with_interval, paired_ratios
 
 MB = 10**6
 JUDGED_MB = 512

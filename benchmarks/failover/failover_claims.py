@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from benchmarks import failover_ours as ours
-from benchmarks.claim import Claim
-from benchmarks.failover_figures import (
+from benchmarks.failover import failover_ours as ours
+from benchmarks.failover.failover_figures import (
     Play,
     hit_steps_s,
     never_ended,
@@ -18,7 +17,8 @@ from benchmarks.failover_figures import (
     samples_per_s,
     until_next_commit_s,
 )
-from benchmarks.report import median_with_interval
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.report import median_with_interval
 
 A_MINUTE = ", a minute"
 """Appended to a system's name: its play with a kill a minute."""

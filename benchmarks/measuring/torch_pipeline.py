@@ -33,8 +33,8 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_layer, build_model
 from bamboo.runtime.device.host_memory import keep_freed_memory
+from benchmarks.measuring.turns import Contender, Stamps
 from benchmarks.peers.processes import DEADLINE_S, die_with_parent
-from benchmarks.turns import Contender, Stamps
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 SINGLE = "single"

@@ -16,12 +16,12 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.runtime.device.devices import Cpu, Device, VirtualDevice
 from bamboo.runtime.node.trainer import Trainer
+from benchmarks.measuring.turns import Contender, Stamp, Stamps, read_stamps
 from benchmarks.peers.processes import die_with_parent
-from benchmarks.turns import Contender, Stamp, Stamps, read_stamps
 from tests.e2e import entry
 from tests.e2e.cluster import Cluster, cluster
 
-ENTRY = "benchmarks.stamped:main"
+ENTRY = "benchmarks.measuring.stamped:main"
 DEADLINE_S = 600.0
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from benchmarks import history
 
 T = TypeVar("T")
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 LOAD_BEFORE = round(os.getloadavg()[0], 2)
 """When the benchmark began, before any load of its own."""
 ENOUGH = 6

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from benchmarks.report import in_turn
+from benchmarks.measuring.report import in_turn
 from tests.support import wait_until
 
 LOOK_S = 0.01

@@ -1,0 +1,1 @@
+"""What several benchmarks share: options, claims, reports, and the runs that they time."""
