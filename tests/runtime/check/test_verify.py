@@ -196,7 +196,7 @@ def test_a_run_on_a_gpu_is_verified_where_there_is_one(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         wrong = r"device is cuda here and cpu in the run"
     else:
-        wrong = r"its nodes computed on a GPU, and torch sees none on this machine; verify it on"
+        wrong = r"its nodes computed on a GPU, and torch sees none on this machine; verify it"
     with pytest.raises(InputError, match=wrong):
         _verify(run)
 
