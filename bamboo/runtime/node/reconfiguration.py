@@ -106,22 +106,20 @@ class Rebuild:
     def stop_after(self, since: int, step: int) -> None:
         """Finish `step`, then stop."""
         self.since, self.holding, self._stopping = since, False, True
-        self._executor.boundary = step
+        self._executor.stop_after(step)
 
     def stop(self, since: int) -> None:
         """Stop with what is here, but take the steps that need nothing more to be computed."""
         self.since, self.holding, self._stopping = since, False, True
-        self._executor.boundary, self._executor.frozen = None, True
+        self._executor.freeze()
 
     def serve(self) -> None:
         """Once nothing moves any more, report what is here. Called when no operation is ready."""
         if not self._stopping or not (self._executor.frozen or self._at_boundary()):
             return
         self._stopping = False
-        self._executor.frozen = True
-        runs = (*self._executor.owned.values(), *self._executor.shadowed.values())
-        self._stopped.take(runs)
-        self._executor.owned, self._executor.shadowed = {}, {}
+        self._executor.freeze()
+        self._stopped.take(self._executor.release_all())
         self._stopped.held |= self._ahead.take()
         self._outbox.event(
             Quiesced(
@@ -294,7 +292,9 @@ class Rebuild:
 
     def finish(self) -> None:
         """Hand the new runs over to the executor: all nodes go on."""
-        self._executor.owned, self._executor.shadowed = self.owned, self.shadowed
+        self._executor.release_all()
+        for run in (*self.owned.values(), *self.shadowed.values()):
+            self._executor.adopt(run)
         self._clear()
 
     def _forget(self, state: State) -> None:
@@ -305,7 +305,7 @@ class Rebuild:
     def _clear(self) -> None:
         self.since = self._building = -1
         self.holding = self._stopping = False
-        self._executor.frozen, self._executor.boundary = False, None
+        self._executor.go_on()
         self._executor.operations.shadows_first.wanted = False
         self._end_reading()
         self._stopped.clear()

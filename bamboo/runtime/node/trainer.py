@@ -184,7 +184,7 @@ class Trainer:
     def _set_hold(self) -> None:
         """Set whether slots may begin a step: none does while any of these holds."""
         ending = self._boundaries.holding or self._stopping or self._trouble.faulted
-        self.executor.hold = ending or self.rebuild.holding
+        self.executor.hold_steps(ending or self.rebuild.holding)
 
     def say_finished(self) -> None:
         """The last step is taken: write the final state of what is owned here, and report it."""
@@ -245,9 +245,9 @@ class Trainer:
         self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged and the state is the same.
-            run = self.executor.owned.pop(slot)
+            run = self.executor.owned[slot]
             run.owner, run.recovery = False, None
-            self.executor.shadowed[slot] = run
+            self.executor.adopt(run)
             self.finish.take_back()
         self.transfers.sync(state)
         self._boundaries.move(state.moves, self.transfers.awaited())
@@ -284,7 +284,7 @@ class Trainer:
                 self._stopping = True
                 self._outbox.event(StopReady(node=self._me, step=self.executor.begun_step))
             case StopAt(step=step):
-                self.executor.last_step = step
+                self.executor.end_after(step)
                 self._stopping = False
             case Fence():
                 self._goodbye = Goodbye.FENCED
@@ -295,13 +295,13 @@ class Trainer:
     def _start(self) -> None:
         assignment = self.mailbox.assignment
         for slot in assignment.owned_by(self._me):
-            self.executor.owned[slot] = self.rebuild.builder.build(slot, owner=True)
+            self.executor.adopt(self.rebuild.builder.build(slot, owner=True))
         for slot in assignment.shadowed_by(self._me):
-            self.executor.shadowed[slot] = self.rebuild.builder.build(slot, owner=False)
+            self.executor.adopt(self.rebuild.builder.build(slot, owner=False))
         self.executor.gap_budget = gap_budget_of(self._job, assignment, self._me)
 
     def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
-        run = self.executor.shadowed.pop(slot)
+        run = self.executor.shadowed[slot]
         while self.mailbox.has(slot, "ship", run.step):
             # A reduced gradient that has come already is used and never computed again.
             self.executor.operations.step_replica(run, run.replica_step)
@@ -318,7 +318,7 @@ class Trainer:
             hit_step=max([run.step, *(r.step for r in self.executor.owned.values())]),
             already_computed=len(run.pending),
         )
-        self.executor.owned[slot] = run
+        self.executor.adopt(run)
         # A victim was at most one step ahead of its shadow; an owner that hands over has begun no
         # step.
         self._preemptions.spent(slot, run.step - 1 if run.recovery.planned else run.step + 1)

@@ -89,7 +89,7 @@ class Boundaries:
             self._stand_still()
 
     def _stand_still(self) -> None:
-        self._executor.yielding = {move.slot for move in self._moves}.union(self._waiting_s)
+        self._executor.stand_still({move.slot for move in self._moves}.union(self._waiting_s))
 
     def serve(self) -> None:
         """Report once what can be given away now; end the waits that were in vain."""

@@ -167,14 +167,14 @@ class Transfers:
             if state.assignment.shadow(slot) == self._me:
                 run.joining = False
             elif slot not in self._in and state.assignment.owner(slot) != self._me:
-                del self._executor.shadowed[slot]
+                self._executor.release(slot)
         for slot, transfer in coming.items():
             if slot not in self._in:
                 layers = self.builder.strategy.placement.layers_of(slot.stage)
                 room = self.builder.room_for(layers)
                 gathering = Gathering(WINDOW, tuple(room.values()), SMALL_CHUNK)
                 self._in[slot] = Incoming(transfer=transfer, room=room, gathering=gathering)
-                self._executor.shadowed.pop(slot, None)
+                self._executor.release(slot)
                 for chunk in range(WINDOW):
                     self._tell_source("pull", transfer, chunk)
 
@@ -255,7 +255,7 @@ class Transfers:
         slot = found.transfer.slot
         found.run = self.builder.build(slot, owner=False, held=found.room, step=step)
         found.run.joining = True
-        self._executor.shadowed[slot] = found.run
+        self._executor.adopt(found.run)
 
     def followed(self, run: SlotRun) -> None:
         """Acknowledge a step that a replica of this node has taken."""

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from bamboo.ports import MessageKind
 from bamboo.runtime.step.operations import Listener, Operations, act_key
+from bamboo.runtime.step.roster import Roster
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.picker import ReadyOp, next_op
-from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import stage_modes
 
 POLL_S = 0.05
@@ -43,8 +43,8 @@ class Interrupted:
 Result: TypeAlias = Completed | Interrupted
 
 
-class Executor:
-    """Runs the slots in `owned` and `shadowed` until the last step is taken."""
+class Executor(Roster):
+    """Runs the slots that it owns and shadows until the last step is taken."""
 
     def __init__(
         self,
@@ -56,18 +56,9 @@ class Executor:
         last_step: int,
         stall_s: float,
     ) -> None:
-        self.mailbox, self.operations, self._listener = mailbox, operations, listener
+        super().__init__(mailbox=mailbox, last_step=last_step)
+        self.operations, self._listener = operations, listener
         self._redundancy, self._stall_s = redundancy, stall_s
-        self.last_step = last_step
-        self.owned: dict[Slot, SlotRun] = {}
-        self.shadowed: dict[Slot, SlotRun] = {}
-        self.hold = False
-        self.frozen = False
-        """Only exchanges and steps run, of what is computed already; no forward or backward."""
-        self.boundary: int | None = None
-        """The last step that may be begun; None: any."""
-        self.yielding: set[Slot] = set()
-        """Owned slots that begin no step because they change hands, or may do so."""
         self.gap_budget: dict[int, int] = {}
         """For the shadowed stage in mode `gap`: how many redundant forwards fit the wait at each
         cursor of the owned slot."""
@@ -103,30 +94,20 @@ class Executor:
                 continue
             if op is None and self.finished and not linger:
                 return Completed()
-            stopping = self.hold or self.frozen or self.boundary is not None
-            calm = not (stopping or self.yielding or linger) and bool(self.owned)
+            calm = not (self.stopping or linger) and bool(self.owned)
             if not calm:
                 self._moved_s = time.monotonic()
             elif time.monotonic() - self._moved_s > self._stall_s:
                 self._stood = ""
                 return Interrupted(cursor=self.cursor, cause="stalled")
-            self._listener.idle()
+            if op is None:  # what waits for the device goes on by itself
+                self._listener.idle()
             wait_s = CALM_POLL_S if calm and not more else POLL_S
 
     @property
     def finished(self) -> bool:
         taken = all(run.step > self.last_step for run in self.owned.values())
         return bool(self.owned) and taken and self.settled()
-
-    @property
-    def begun_step(self) -> int:
-        """The last step that any owned slot has begun; -1 before the first."""
-        return max((x.step if x.cursor else x.step - 1 for x in self.owned.values()), default=-1)
-
-    @property
-    def cursor(self) -> str:
-        """Where each owned slot stands, for a person: `0.2 step 31 at 2B5`."""
-        return ", ".join(f"{s} step {r.step} at {r.head}" for s, r in self.owned.items())
 
     # ------------------------------------------------------------------ what is ready
 
@@ -156,14 +137,6 @@ class Executor:
                 return False
             return run.stage.is_first or local in run.pending or self._has(run, "act", local)
         return run.stage.is_last or local in run.backed or self._has(run, "grad", local)
-
-    def may_begin(self, run: SlotRun) -> bool:
-        """Whether the run may begin its step, at most one step beyond the step that is safe."""
-        # Once one slot here has begun a step, all do: a slot that was taken over catches up with
-        # the others, and a later stage may wait for what an earlier one has yet to send.
-        held = (self.hold and run.step > self.begun_step) or run.slot in self.yielding
-        last = self.last_step if self.boundary is None else min(self.last_step, self.boundary)
-        return not held and run.step <= last and run.step - 1 <= self.mailbox.safe_step
 
     def _ready_ahead(self, run: SlotRun) -> Instruction | None:
         if self.mailbox.has(run.slot, "ship", run.step):

@@ -9,6 +9,7 @@ from bamboo.core.events import Yielded
 from bamboo.core.state import Move
 from bamboo.ids import NodeId
 from bamboo.runtime.state.boundary import WAITING_SHARE, Boundaries
+from bamboo.runtime.step.roster import Roster
 from bamboo.topology.slots import Slot
 
 ME, TAKER = NodeId("n0"), NodeId("n9")
@@ -23,8 +24,9 @@ class Bench:
         self.now_s, self.said = 100.0, list[Any]()
         runs = {slot: SimpleNamespace(slot=slot, owner=True, step=7, cursor=0) for slot in SLOTS}
         self.runs = cast("dict[Slot, Any]", runs)
-        self.executor: Any = SimpleNamespace(owned=self.runs, yielding=set(), last_step=99)
         mailbox: Any = SimpleNamespace(safe_step=7)
+        self.executor: Any = Roster(mailbox=mailbox, last_step=99)
+        self.executor.owned = self.runs
         outbox: Any = SimpleNamespace(event=self.said.append)
         self.boundaries = Boundaries(me=ME, executor=self.executor, mailbox=mailbox, outbox=outbox)
         self.boundaries.clock = lambda: self.now_s
