@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import PurePath
 from typing import Any
 
 from bamboo.billing.money import Rented, bill
 from bamboo.billing.receipt import receipt_body
 from bamboo.billing.run_cost import NOT_TOLD, cost_of_run
 from bamboo.billing.spent import rented_of
+from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
 from bamboo.runs.live import live_store
 from bamboo.runs.reconfigured import reconfigured_line
@@ -51,6 +53,8 @@ class Report:
     now_s: float
     """When the report was made, in Unix time."""
     started_s: float = 0.0
+    job: str = ""
+    """What is trained, on what and how, in one line; empty where it is unknown."""
     status: Mapping[str, Any] = field(default_factory=dict)
     """The value of `bamboo status --json`; empty where it is unknown."""
     cost: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +74,11 @@ class Report:
     def until_s(self) -> float:
         """Where the curves end."""
         spent = self.cost.get("spent")
-        return float(spent["at_s"]) if spent else self.now_s
+        if spent:
+            return float(spent["at_s"])
+        ended = self.status.get("phase") == "finished" and self.receipts
+        ended_s = self.receipts[-1].get("ended_s") if ended else None
+        return float(ended_s) if isinstance(ended_s, int | float) else self.now_s
 
 
 def report_of(folder: RunFolder, *, now_s: float) -> Report:
@@ -79,7 +87,9 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
     report = Report(run=folder.id, now_s=now_s)
     with _noted(report, "the launch"):
         report.started_s = started_at_s(folder)
-        report.tokens_per_sample = job_of(folder).model.context
+        job = job_of(folder)
+        report.job = job_words(job)
+        report.tokens_per_sample = job.model.context
     with _noted(report, "where it stands"):
         report.status = _with_all(status_of(folder), STATUS)
     with _noted(report, "what it cost"):
@@ -97,6 +107,15 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
         report.dollars = list(_dollars(report.rented, report.until_s))
     report.missing += _lacking(report)
     return report
+
+
+def job_words(job: JobConfig) -> str:
+    """`GPT of 4 blocks, width 256; batch 16 of python-stdlib; 1 x 4, eager redundancy`"""
+    model, data, cluster = job.model, job.data, job.cluster
+    what = model.model if model.is_own else f"GPT of {model.layers} blocks, width {model.width}"
+    source = PurePath(data.path).name if data.source == "path" else data.source
+    how = f"{cluster.pipelines} x {cluster.stages}, {cluster.redundancy} redundancy"
+    return f"{what}; batch {job.train.batch} of {source}; {how}"
 
 
 @contextmanager

@@ -1,31 +1,38 @@
 """The pictures of a run's report: SVG elements inside a page, in the page's own colours.
 
 Rule: everything is drawn in the colours of `INKS`, and each becomes a variable of the page's style,
-so one drawing works in the light and in the dark theme. Each picture's ids are made unique, since
-all pictures share one page. Data with more points than a picture has dots is thinned to the least
-and the most of each dot, which looks the same.
+so one drawing works in the light and in the dark theme. Each picture is drawn twice, for a narrow
+and for a wide place, and the page's style shows one of them, so that its text is never tiny nor
+huge. No text is inside the axes, where a curve could cross it: what a line means is above them.
+Each drawing's ids are made unique, since all share one page. Data with more points than a drawing
+has dots is thinned to the least and the most of each dot, which looks the same.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bamboo.billing.money import Rented
-from bamboo.planner.value import MICRO, samples_per_s
+from bamboo.planner.value import samples_per_s
 from bamboo.study.report import Report
 from bamboo.telemetry.schema import MetricRecord
 from cli.pictures.canvas import title_of, to_svg
-from cli.views.spent import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH_IN, HEIGHT_IN = 4.7, 2.8
-"""A picture this wide has text that is readable on a phone."""
+FONT = 12.0
+"""Of all text, in points of a drawing; on the page, one is about a pixel."""
+LETTER, KEY = 0.64 * FONT, 3.2 * FONT
+"""How wide a letter of a zone's name is, and a line of the key with its gaps, in points."""
+TAKEN = "taken by the cloud"
+LONGEST_NAME = 18
+"""Letters of a zone's name that are drawn."""
 DOTS = 600
 LONGEST_PAUSE = 20.0
 """In medians of the time between steps. Across a longer pause no line is drawn."""
@@ -35,7 +42,6 @@ INKS: Mapping[str, str] = {
     "muted": "#6a747c",
     "good": "#2f7d4f",
     "bad": "#c0392b",
-    "warn": "#c27c02",
     "zone-0": "#2f7d50",
     "zone-1": "#2b6cb0",
     "zone-2": "#c27c03",
@@ -56,43 +62,67 @@ _SETTINGS: Mapping[str, Any] = {
     "xtick.labelcolor": INKS["ink"],
     "ytick.labelcolor": INKS["ink"],
     "grid.color": INKS["rule"],
-    "font.size": 9.5,
+    "font.size": FONT,
+    "axes.labelsize": FONT,
+    "xtick.labelsize": FONT,
+    "ytick.labelsize": FONT,
+    "legend.fontsize": FONT,
 }
 _NAMED = re.compile(r'(\bid="|href="#|url\(#)')
 _NOT_FOR_A_PAGE = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a drawing is shown, and its size in points."""
+
+    name: str
+    width: int
+    height: int
+
+
+PLACES = (Place(name="narrow", width=348, height=224), Place(name="wide", width=640, height=250))
+"""A phone or a column of the page, and the whole width of a page."""
+
+
 def pictures_of(report: Report) -> dict[str, str]:
-    """Name -> SVG element: loss, throughput, nodes, spent, dollars, where there are data for it."""
-    spent = report.cost.get("spent")
+    """Name -> SVG elements, one for each of PLACES: loss, throughput, nodes, dollars, where there
+    are data for it."""
     found: dict[str, str] = {}
     if any(math.isfinite(one.loss) for one in report.steps):
-        found["loss"] = _element("loss", lambda axes: _loss(axes, report))
+        found["loss"] = _elements("loss", lambda axes, _: _loss(axes, report))
     if _rates(report.steps, report.tokens_per_sample):
-        found["throughput"] = _element("throughput", lambda axes: _throughput(axes, report))
+        found["throughput"] = _elements("throughput", lambda axes, _: _throughput(axes, report))
     if report.rented:
-        found["nodes"] = _element("nodes", lambda axes: _nodes(axes, report))
-    if spent and spent["uses"]:
-        rows = len(spent["uses"]) + 2
-        height_in = 0.5 + 0.23 * rows
-        found["spent"] = _element("spent", lambda axes: _spent(axes, spent), height_in=height_in)
+        found["nodes"] = _elements("nodes", lambda axes, place: _nodes(axes, report, place))
     if report.dollars:
-        found["dollars"] = _element("dollars", lambda axes: _dollars(axes, report))
+        found["dollars"] = _elements("dollars", lambda axes, _: _dollars(axes, report))
     return found
 
 
-def _element(name: str, draw: Callable[["Axes"], None], *, height_in: float = HEIGHT_IN) -> str:
-    """What `draw` draws on one pair of axes, as an SVG element for a page."""
+def _elements(name: str, draw: Callable[["Axes", Place], None]) -> str:
+    """What `draw` draws on one pair of axes, for each place, as SVG elements for a page."""
+    return "".join(_element(name, draw, place) for place in PLACES)
 
+
+def _element(name: str, draw: Callable[["Axes", Place], None], place: Place) -> str:
     def on(figure: "Figure") -> None:
-        draw(figure.subplots())
+        draw(figure.subplots(), place)
 
-    text = to_svg(on, width_in=WIDTH_IN, height_in=height_in, settings=_SETTINGS).decode()
+    text = to_svg(
+        on, width_in=place.width / 72, height_in=place.height / 72, settings=_SETTINGS
+    ).decode()
     text = _NOT_FOR_A_PAGE.sub("", text[text.index("<svg") :])
-    text = _NAMED.sub(lambda match: f"{match[1]}{name}-", text)
+    text = _NAMED.sub(lambda match: f"{match[1]}{name}-{place.name}-", text)
     for ink, colour in INKS.items():
         text = text.replace(colour, f"var(--{ink})")
-    return text.strip()
+    return text.strip().replace("<svg", f'<svg class="{place.name}"', 1)
+
+
+def _key(axes: "Axes", columns: int) -> None:
+    """What the lines mean, above the axes, where nothing crosses it."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, handlelength=1.4,
+                borderaxespad=0.2, columnspacing=1.2, handletextpad=0.5)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ steps
@@ -100,16 +130,14 @@ def _element(name: str, draw: Callable[["Axes"], None], *, height_in: float = HE
 
 def _loss(axes: "Axes", report: Report) -> None:
     points = [(float(one.step + 1), one.loss) for one in report.steps]
-    _line(axes, points, "good")
+    _line(axes, points, "good", label="the run")
     finite = [loss for _, loss in points if math.isfinite(loss)]
     entropy = report.entropy_nats
     if entropy is not None and min(finite) - 1 < entropy < max(finite) + 1:
-        axes.axhline(entropy, color=INKS["muted"], linewidth=1.0, linestyle=(0, (4, 3)))
-        axes.annotate("unigram entropy of the data", (0.0, entropy), xytext=(4, 3),
-                      xycoords=("axes fraction", "data"), textcoords="offset points",
-                      fontsize=8.5, color=INKS["muted"])  # fmt: skip
+        axes.axhline(entropy, color=INKS["muted"], linewidth=1.2, linestyle=(0, (4, 3)),
+                     label="unigram entropy of the data")  # fmt: skip
+        _key(axes, 2)
     axes.set_xlabel("steps")
-    axes.set_ylabel("nats per token")
 
 
 def _throughput(axes: "Axes", report: Report) -> None:
@@ -123,10 +151,9 @@ def _throughput(axes: "Axes", report: Report) -> None:
         points = [(float(step + 1), rate) for _, step, rate in rates]
         axes.set_xlabel("steps")
     _line(axes, _with_pauses(points), "good")
-    if timed:
-        _mark_losses(axes, report)
+    if timed and _mark_losses(axes, report):
+        _key(axes, 2)
     axes.set_ylim(0, max(rate for _, rate in points) * 1.15)
-    axes.set_ylabel("samples/s")
 
 
 def _rates(steps: Sequence[MetricRecord], tokens_per_sample: int) -> list[tuple[float, int, float]]:
@@ -152,11 +179,13 @@ def _with_pauses(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     return out
 
 
-def _line(axes: "Axes", points: Sequence[tuple[float, float]], ink: str) -> None:
+def _line(
+    axes: "Axes", points: Sequence[tuple[float, float]], ink: str, *, label: str = ""
+) -> None:
     shown = list(_thinned(points))
     marker = "o" if len(shown) < 3 else ""
-    axes.plot([x for x, _ in shown], [y for _, y in shown], color=INKS[ink], linewidth=1.4,
-              marker=marker, markersize=3.5)  # fmt: skip
+    axes.plot([x for x, _ in shown], [y for _, y in shown], color=INKS[ink], linewidth=1.6,
+              marker=marker, markersize=4, label=label)  # fmt: skip
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
@@ -177,7 +206,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, flo
 # ------------------------------------------------------------------------------ instances
 
 
-def _nodes(axes: "Axes", report: Report) -> None:
+def _nodes(axes: "Axes", report: Report, place: Place) -> None:
     """Instances of each zone, stacked, as steps; instances that the cloud took are marked."""
     unit_s, _ = _unit(report)
     zones = _zones(report.rented)
@@ -187,26 +216,44 @@ def _nodes(axes: "Axes", report: Report) -> None:
         | {item.started_at_s for item in report.rented}
         | {item.ended_at_s for item in report.rented if item.ended_at_s is not None}
     )
-    if len(times_s) > 2 * DOTS:  # more than can be distinguished
-        span_s = (times_s[-1] - first_s) / DOTS
-        times_s = [first_s + span_s * dot for dot in range(DOTS + 1)]
+    dots = place.width * 3 // 4
+    if len(times_s) > 2 * dots:  # more than can be distinguished
+        span_s = (times_s[-1] - first_s) / dots
+        times_s = [first_s + span_s * dot for dot in range(dots + 1)]
     xs = [(at_s - report.started_s) / unit_s for at_s in times_s]
     base = [0] * len(times_s)
-    for place, (label, names) in enumerate(zones):
+    labels = [_short(label) for label, _ in zones]
+    for number, (_, names) in enumerate(zones):
         some = [item for item in report.rented if item.zone in names]
         top = [low + count for low, count in zip(base, _counts(some, times_s), strict=True)]
-        colour = INKS[f"zone-{place}"]
+        colour = INKS[f"zone-{number}"]
         axes.fill_between(xs, base, top, step="post", color=colour, alpha=0.55, linewidth=0,
-                          label=title_of(label))  # fmt: skip
+                          label=labels[number])  # fmt: skip
         axes.step(xs, top, where="post", color=colour, linewidth=1.0)
         base = top
     axes.set_ylim(0, max(1, *base) * 1.2)
-    _mark_losses(axes, report)
+    marked = _mark_losses(axes, report)
     _over_the_run(axes, report)
     axes.locator_params(axis="y", integer=True)
-    axes.set_ylabel("instances")
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize=8.5,
-                handlelength=1.0, borderaxespad=0.2, columnspacing=1.2)  # fmt: skip
+    _key(axes, _columns([*labels, *([TAKEN] if marked else [])], place.width))
+
+
+def _columns(labels: Sequence[str], width: int) -> int:
+    """How many columns of the key fit, by widths that a letter and a line with its gaps have at
+    most in common names."""
+    for columns in range(min(4, len(labels)), 1, -1):
+        rows, longer = divmod(len(labels), columns)
+        sizes = [rows + (column < longer) for column in range(columns)]
+        parts = [labels[sum(sizes[:n]) : sum(sizes[: n + 1])] for n in range(columns)]
+        if sum(max(map(len, part)) * LETTER + KEY for part in parts) < width - 30:
+            return columns
+    return 1
+
+
+def _short(label: str) -> str:
+    """A zone's name as it is drawn."""
+    text = title_of(label)
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
 
 
 def _zones(rented: Sequence[Rented]) -> list[tuple[str, frozenset[str]]]:
@@ -234,50 +281,24 @@ def _counts(rented: Sequence[Rented], times_s: Sequence[float]) -> list[int]:
     return out
 
 
-def _mark_losses(axes: "Axes", report: Report) -> None:
-    """A triangle at the top for each instance that the cloud took; those at one dot share one."""
+def _mark_losses(axes: "Axes", report: Report) -> bool:
+    """A triangle at the top for each instance that the cloud took; those at one dot share one.
+    Whether there is one."""
     unit_s, _ = _unit(report)
     span_s = max(report.until_s - report.started_s, 1e-9) / DOTS
     taken_s = [item.ended_at_s for item in report.rented if item.interrupted and item.ended_at_s]
     apart_s = {int(at_s / span_s): at_s for at_s in sorted(taken_s, reverse=True)}
     if not apart_s:
-        return
+        return False
     xs = [(at_s - report.started_s) / unit_s for at_s in sorted(apart_s.values())]
     for x in xs if len(xs) <= 40 else ():
         axes.axvline(x, color=INKS["bad"], linewidth=0.8, linestyle=(0, (2, 2)))
     axes.plot(xs, [0.95] * len(xs), "v", color=INKS["bad"], markersize=5.5,
-              transform=axes.get_xaxis_transform(), label="taken by the cloud")  # fmt: skip
+              transform=axes.get_xaxis_transform(), label=TAKEN)  # fmt: skip
+    return True
 
 
 # ------------------------------------------------------------------------------ dollars
-
-
-def _spent(axes: "Axes", spent: Mapping[str, Any]) -> None:
-    """A bar for each use, each beginning where the one before it ended; the last one is the bill.
-    What the bill does not include is below."""
-    rows: list[tuple[str, int, int, str]] = []
-    upto = 0
-    for one in spent["uses"]:
-        micro = int(one["micro_usd"])
-        good = one["use"] == "useful"
-        ink = "good" if good else "zone-1" if micro < 0 else "warn"
-        rows.append((label_of(one["use"]), upto, micro, ink))
-        upto += micro
-    rows.append(("the bill", 0, int(spent["bill_micro_usd"]), "ink"))
-    beside = int(spent["beside"]["transfer_micro_usd"])
-    if beside:
-        rows.append(("beside: transfer", 0, beside, "muted"))
-    ys = range(len(rows))
-    widths = [width / MICRO for _, _, width, _ in rows]
-    begins = [at / MICRO for _, at, _, _ in rows]
-    inks = [INKS[ink] for *_, ink in rows]
-    axes.barh(ys, widths, left=begins, color=inks, height=0.68)
-    axes.set_yticks(list(ys), [title_of(label) for label, *_ in rows])
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.axvline(0, color=INKS["muted"], linewidth=0.8)
-    axes.xaxis.set_major_formatter(_in_dollars)
-    axes.locator_params(axis="x", nbins=5)
 
 
 def _dollars(axes: "Axes", report: Report) -> None:
@@ -292,8 +313,7 @@ def _dollars(axes: "Axes", report: Report) -> None:
     axes.set_ylim(0, max(*full, *paid, 1e-6) * 1.1)
     _over_the_run(axes, report)
     axes.yaxis.set_major_formatter(_in_dollars)
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=8.5,
-                handlelength=1.6, borderaxespad=0.2)  # fmt: skip
+    _key(axes, 2)
 
 
 def _in_dollars(amount: float, _: float = 0.0) -> str:

@@ -1,11 +1,12 @@
 """The report of a run as one page: HTML with its pictures inside, which loads nothing.
 
 Rule: every text from outside is escaped. The page needs no script, font or link, and its own policy
-forbids them. It has one column on a narrow screen, and is dark where the reader's screen is.
+forbids them. The job and its loss come first, then a few figures, then the rest. It has one column
+on a narrow screen, and is dark where the reader's screen is.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from string import Template
@@ -21,18 +22,17 @@ from cli.views.spent import BESIDE, how_known, label_of
 
 NOT_KNOWN = "–"
 SHOWN = 200
-"""How many sentences of preemptions are listed; the rest is counted."""
+"""How many preemptions are listed; the rest is counted."""
 ALWAYS = (Use.USEFUL, Use.REDUNDANCY, Use.RECOVERY, Use.LOST, Use.BUBBLE, Use.STANDBY)
 """Uses that have a line of their own even where nothing was spent on them."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _PICTURES: Mapping[str, tuple[str, str]] = {
-    "loss": ("Loss", "of each step that counts"),
-    "throughput": ("Throughput", "over the last ten steps; triangles: taken by the cloud"),
-    "nodes": ("Nodes by zone", "by the cloud's log; triangles: taken by the cloud"),
-    "spent": (
-        "Where the money went",
-        "each use begins where the one before ends; green: useful, blue: given back",
+    "loss": ("Loss", "nats per token, of each step that counts"),
+    "throughput": (
+        "Throughput",
+        "samples/s over the last ten steps",
     ),
+    "nodes": ("Nodes by zone", "instances, by the cloud's log"),
     "dollars": ("Cumulative dollars", "had the run been ended at each moment"),
 }
 """Name -> headline, and what a reader has to know about the picture."""
@@ -59,7 +59,7 @@ $body
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One of the figures at the head of the page."""
+    """A figure with its name, and what a reader has to know about it."""
 
     label: str
     value: str
@@ -73,28 +73,50 @@ def shown(text: str) -> str:
 
 def report_html(report: Report, pictures: Mapping[str, str]) -> str:
     """The whole page; `pictures` are SVG elements by name."""
+    figures = figures_of(report)
     parts = [
         *_head(report),
-        *_figures(figures_of(report)),
+        *_loss(report, pictures),
+        *_tiles(tiles_of(figures)),
         *_missing(report.missing),
-        *_columns(
-            *(_picture(name, pictures) for name in ("loss", "throughput", "nodes", "dollars"))
-        ),
-        *_columns(_picture("spent", pictures), _table(report)),
+        *_cards(_picture(name, report, pictures) for name in ("throughput", "nodes", "dollars")),
+        *_preemptions(report),
         *_sentences(report),
+        *_uses(report),
+        *_all_figures(figures),
         *_foot(report),
     ]
     return _PAGE.substitute(
         policy=POLICY,
-        title=shown(f"{report.run}: report"),
+        title=shown(f"{report.run}: {_headline(report)}"),
         style=STYLE,
         body="\n".join(parts),
     )
 
 
 def figures_of(report: Report) -> list[Figure]:
-    """The figures at the head of the page, as in `bamboo cost RUN` and the receipt."""
+    """All figures of the page, as in `bamboo cost RUN` and the receipt."""
     return [*_money_figures(report), *_run_figures(report)]
+
+
+def tiles_of(figures: Sequence[Figure]) -> list[Figure]:
+    """The few that have a tile of their own, with what belongs to them."""
+    by = {figure.label: figure for figure in figures}
+    dollars = by.get("dollars, modelled") or by["dollars"]
+    saved, lost = by.get("saved against on-demand"), by["lost steps"]
+    planned = by.get("samples per dollar, planned")
+    nothing = {NOT_KNOWN, "0"} >= {by["preemptions"].value, lost.value}
+    again = "" if nothing else f"{lost.value} {'step' if lost.value == '1' else 'steps'} done again"
+    return [
+        _noted(dollars, f"{saved.value} less than on demand" if saved and saved.note else ""),
+        _noted(by["samples per dollar"], f"{planned.value} planned" if planned else ""),
+        by["samples/s"],
+        _noted(by["preemptions"], again),
+    ]
+
+
+def _noted(figure: Figure, *more: str) -> Figure:
+    return replace(figure, note="; ".join(note for note in (figure.note, *more) if note))
 
 
 def _money_figures(report: Report) -> Iterator[Figure]:
@@ -179,17 +201,51 @@ def _run_figures(report: Report) -> Iterator[Figure]:
 
 def _head(report: Report) -> Iterator[str]:
     yield f"<header><h1>{shown(report.run)}</h1>"
-    status = report.status
-    if status:
-        word = status["outcome"] or status["phase"]
-        yield (
-            f'<p><span class="tag {_tone(word)}">{shown(word)}</span> '
-            f"{shown(status['sentence'])}</p>"
-        )
+    if report.job:
+        yield f"<p>{shown(report.job)}</p>"
     if report.started_s:
         lasted = duration(max(0.0, report.until_s - report.started_s))
         yield f"<p class=muted>launched {shown(_moment(report.started_s))}, seen for {lasted}</p>"
     yield "</header>"
+
+
+def _headline(report: Report) -> str:
+    """`loss 2.5185 after 100 of 100 steps`."""
+    status = report.status
+    if not status:
+        return "a run"
+    loss = NOT_KNOWN if status["loss"] is None else f"{status['loss']:.4f}"
+    return f"loss {loss} after {status['step']:,} of {count(status['steps'], 'step')}"
+
+
+def _loss(report: Report, pictures: Mapping[str, str]) -> Iterator[str]:
+    """The large tile: the loss, how the run stands, and the curve."""
+    status = report.status
+    yield '<section class="card first"><div>'
+    loss = status["loss"] if status else None
+    value = NOT_KNOWN if loss is None else f"{loss:.4f}"
+    yield f"<h2>Loss</h2><p class=large>{value}</p>"
+    if status:
+        after = f"{status['step']:,} of {count(status['steps'], 'step')}"
+        yield f"<p>{after} finished</p>" if loss is None else f"<p>nats per token after {after}</p>"
+    for note in _about_the_loss(report):
+        yield f"<p class=muted>{shown(note)}</p>"
+    if status:
+        word = status["outcome"] or status["phase"]
+        yield f'<p><span class="tag {_tone(word)}">{shown(word)}</span></p>'
+        yield f"<p class=muted>{shown(status['sentence'])}</p>"
+    yield "</div>"
+    if "loss" in pictures:
+        yield f"<figure>{_labelled('loss', report, pictures)}</figure>"
+    yield "</section>"
+
+
+def _about_the_loss(report: Report) -> Iterator[str]:
+    if report.steps:
+        first = report.steps[0]
+        yield f"{first.loss:.4f} in step {first.step + 1}"
+    if report.entropy_nats is not None:
+        yield f"{report.entropy_nats:.4f} is the unigram entropy of the data"
 
 
 def _tone(word: str) -> str:
@@ -198,8 +254,8 @@ def _tone(word: str) -> str:
     return "bad" if word in ("fault", "unrecoverable", "lost") else "warn"
 
 
-def _figures(figures: Sequence[Figure]) -> Iterator[str]:
-    yield '<dl class="figures">'
+def _tiles(figures: Sequence[Figure]) -> Iterator[str]:
+    yield '<dl class="tiles">'
     for figure in figures:
         yield (
             f"<div><dt>{shown(figure.label)}</dt><dd>{shown(figure.value)}"
@@ -215,25 +271,46 @@ def _missing(sentences: Sequence[str]) -> Iterator[str]:
         yield "</ul></section>"
 
 
-def _columns(*cards: Iterator[str]) -> Iterator[str]:
-    """Cards side by side where there is room."""
-    yield '<div class="cards">'
-    for card in cards:
-        yield from card
-    yield "</div>"
+def _cards(cards: Iterable[Iterator[str]]) -> Iterator[str]:
+    """Cards side by side where there is room; those of the last row fill it."""
+    if markup := [part for card in cards for part in card]:
+        yield '<div class="cards">'
+        yield from markup
+        yield "</div>"
 
 
-def _picture(name: str, pictures: Mapping[str, str]) -> Iterator[str]:
+def _picture(name: str, report: Report, pictures: Mapping[str, str]) -> Iterator[str]:
     if name not in pictures:
         return
     headline, note = _PICTURES[name]
-    labelled = pictures[name].replace("<svg", f'<svg role="img" aria-label="{headline}"', 1)
     yield f'<figure class="card"><figcaption><h2>{headline}</h2>'
-    yield f"<p class=muted>{note}</p></figcaption>{labelled}</figure>"
+    yield f"<p class=muted>{note}</p></figcaption>{_labelled(name, report, pictures)}</figure>"
 
 
-def _table(report: Report) -> Iterator[str]:
-    """The uses of the money in full, which add up to the bill as printed."""
+def _labelled(name: str, report: Report, pictures: Mapping[str, str]) -> str:
+    """The picture's elements, of which the page shows one, with what it shows in words."""
+    headline, note = _PICTURES[name]
+    words = shown("; ".join([f"{headline}: {note}", *_in_words(name, report)]))
+    drawn = pictures[name].replace("<svg", f'<svg role="img" aria-label="{words}"')
+    return f'<div class="picture">{drawn}</div>'
+
+
+def _in_words(name: str, report: Report) -> Iterator[str]:
+    if name in ("loss", "throughput") and report.steps:
+        yield f"steps {report.steps[0].step + 1:,} to {report.steps[-1].step + 1:,}"
+    if name == "loss":
+        yield _headline(report)
+    if name == "nodes":
+        taken = sum(item.interrupted for item in report.rented)
+        yield f"{count(len(report.rented), 'instance')} in all, {taken} taken by the cloud"
+    if name == "dollars" and report.dollars:
+        last = report.dollars[-1]
+        yield f"{usd(last.usd)} at the end, {usd(last.on_demand_usd)} on demand"
+
+
+def _uses(report: Report) -> Iterator[str]:
+    """The uses of the money in full, which add up to the bill as printed. The bar of each begins
+    where the one before it ends."""
     spent = report.cost.get("spent")
     if not spent or not spent["uses"]:
         return
@@ -241,33 +318,100 @@ def _table(report: Report) -> Iterator[str]:
     nothing = {"seconds": 0.0, "micro_usd": 0}
     order = [use.value for use in Use if use in ALWAYS or use.value in found]
     whole = sum(max(0, one["micro_usd"]) for one in spent["uses"]) or 1
-    yield '<section class="card"><h2>Every dollar by its use</h2><div class="scroll"><table>'
-    yield "<tr><th>use</th><th>time</th><th>dollars</th><th>share</th></tr>"
+    yield '<section class="card"><h2>Every dollar by its use</h2>'
+    yield '<p class="muted bars">'
+    yield "each bar begins where the one before ends; green: useful, blue: given back</p>"
+    yield '<div class="scroll"><table class="uses">'
+    yield _heads("use", "time", "dollars", "share", "of all that was spent")
+    upto = 0
     for use in order:
         one = found.get(use, nothing)
+        micro = one["micro_usd"]
         time = clock(one["seconds"]) if one["seconds"] else ""
-        share = f"{one['micro_usd'] / whole:.1%}"
-        yield _row("", label_of(use), time, micro_text(one["micro_usd"]), share)
-    yield _row("sum", "the bill", clock(spent["instance_seconds"]),
-               micro_text(spent["bill_micro_usd"]), "")  # fmt: skip
+        kind = "useful" if use == Use.USEFUL.value else "back" if micro < 0 else ""
+        drawn = _bar(kind, upto / whole, micro / whole)
+        yield _row("", label_of(use), time, micro_text(micro), f"{micro / whole:.1%}", drawn=drawn)
+        upto += micro
+    bill = spent["bill_micro_usd"]
+    yield _row("sum", "the bill", clock(spent["instance_seconds"]), micro_text(bill), "",
+               drawn=_bar("all", 0.0, bill / whole))  # fmt: skip
     beside = spent["beside"]
     for name in BESIDE:
         amount = beside[f"{name}_micro_usd"]
-        yield _row("beside", f"beside the bill: {name}", "", micro_text(amount), "")
+        yield _row("beside", f"beside the bill: {name}", "", micro_text(amount), "", drawn="")
     yield "</table></div>"
     yield f"<p class=muted>{shown(how_known(spent))}; what is beside the bill is modelled.</p>"
     yield "</section>"
 
 
-def _row(kind: str, *cells: str) -> str:
+def _bar(kind: str, begins: float, share: float) -> str:
+    """A bar from `begins` on, in shares of the column; a negative one goes back."""
+    if not share:
+        return ""
+    left, width = min(begins, begins + share), abs(share)
+    at = max(0.0, min(1.0, left))
+    return f'<i class="{kind}" style="left:{at:.2%};width:{min(width, 1 - at):.2%}"></i>'
+
+
+def _heads(*names: str) -> str:
+    return "<tr>" + "".join(f'<th scope="col">{shown(name)}</th>' for name in names) + "</tr>"
+
+
+def _row(kind: str, *cells: str, drawn: str | None = None) -> str:
+    """A row of a table; `drawn` is markup of ours for its last cell. A narrow screen omits it."""
     inner = "".join(f"<td>{shown(cell)}</td>" for cell in cells)
-    return f'<tr class="{kind}">{inner}</tr>' if kind else f"<tr>{inner}</tr>"
+    last = "" if drawn is None else f'<td><div class="bar">{drawn}</div></td>'
+    return f'<tr class="{kind}">{inner}{last}</tr>'
+
+
+def _preemptions(report: Report) -> Iterator[str]:
+    """A row for each preemption, and below the run's own sentences."""
+    all_of_them = [one for receipt in report.receipts for one in receipt["preemptions"]]
+    if not all_of_them:
+        return
+    some = all_of_them[:SHOWN]
+    yield '<section class="card"><h2>Preemptions</h2>'
+    yield '<div class="scroll"><table class="lost">'
+    yield _heads("after", "step", "slot", "how", "pause", "redone", "what came of it")
+    for one in some:
+        yield _row("", *_cells(one, report))
+    yield "</table></div>"
+    more = len(all_of_them) - len(some)
+    yield f"<p class=muted>{f'and {more:,} more; ' if more else ''}a slot is pipeline.stage; "
+    yield "redone: microbatches computed again by the node that took over</p>"
+    yield "<details><summary>In the run's own words</summary><ol>"
+    yield from (f"<li>{shown(one['line'])}</li>" for one in some)
+    yield "</ol></details></section>"
+
+
+def _cells(one: Mapping[str, Any], report: Report) -> Iterator[str]:
+    """One preemption; receipts of earlier releases lack some of it."""
+    at_s, pause_s = one.get("at_s"), one.get("pause_s")
+    if at_s is None or not report.started_s:
+        yield NOT_KNOWN
+    else:
+        yield clock(at_s - report.started_s)
+    yield _or_unknown(one.get("step"))
+    yield ", ".join(one.get("slots", ())) or NOT_KNOWN
+    yield "notice kept" if one["planned"] else "noticed" if one.get("noticed") else "lost"
+    yield NOT_KNOWN if pause_s is None else duration(pause_s)
+    yield _or_unknown(one["recomputed"])
+    yield one.get("short", "")
+
+
+def _or_unknown(value: int | None) -> str:
+    return NOT_KNOWN if value is None else f"{value:,}"
+
+
+def _all_figures(figures: Sequence[Figure]) -> Iterator[str]:
+    yield '<section class="card"><h2>All figures</h2><table class="all">'
+    yield from (_row("", one.label, one.value, one.note) for one in figures)
+    yield "</table></section>"
 
 
 def _sentences(report: Report) -> Iterator[str]:
-    """What became of each loss, in the run's own words."""
+    """What else happened, in the run's own words."""
     for headline, sentences in (
-        ("Preemptions", [p["line"] for r in report.receipts for p in r["preemptions"]]),
         (
             "Reconfigurations",
             [reconfigured_line(one) for r in report.receipts for one in r["reconfigurations"]],

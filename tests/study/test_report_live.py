@@ -41,7 +41,7 @@ def test_while_it_goes_on_and_after_it_was_killed(bench: Bench) -> None:
         assert body["missing"] == []
         assert body["cost"]["ended"] is False
         assert body["figures"]["preemptions"] == "0"
-        assert page.read_text().count("<svg") == 5
+        assert page.read_text().count("<svg") == 8
         steps = int(body["figures"]["steps"].replace(",", ""))
         assert 0 < steps < 100_000
         launched.process.kill()
