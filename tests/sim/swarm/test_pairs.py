@@ -1,5 +1,5 @@
 """Notices to two nodes of a run, or to all, within some seconds: whoever has them, and in whatever
-order they are taken, no step is lost. `tests/e2e/test_kept.py` has real processes."""
+order they are taken, no step is lost. `tests/e2e/losses/test_kept.py` has real processes."""
 
 import random
 

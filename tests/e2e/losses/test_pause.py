@@ -9,8 +9,8 @@ from bamboo.config.tree import Kill
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import cluster
 from tests.e2e.jobs import job
-from tests.e2e.test_kill_matrix import PHASES, SEED
-from tests.e2e.test_random_kills import PAIRS
+from tests.e2e.losses.test_kill_matrix import PHASES, SEED
+from tests.e2e.losses.test_random_kills import PAIRS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -15,8 +15,8 @@ from bamboo.topology.slots import Slot
 from tests.e2e.calm import assert_calm, difference
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.jobs import job
-from tests.e2e.test_notice import SLOW
-from tests.e2e.test_protected_again import protected
+from tests.e2e.losses.test_notice import SLOW
+from tests.e2e.losses.test_protected_again import protected
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

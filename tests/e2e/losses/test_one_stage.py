@@ -20,8 +20,8 @@ from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.history import bases, restores
 from tests.e2e.jobs import STEPS, job
-from tests.e2e.test_kept import SLOW, notice, take
-from tests.e2e.test_kill_matrix import SEED
+from tests.e2e.losses.test_kept import SLOW, notice, take
+from tests.e2e.losses.test_kill_matrix import SEED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

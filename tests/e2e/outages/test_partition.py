@@ -12,7 +12,7 @@ from bamboo.core.state import NodeStatus
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.jobs import job
-from tests.e2e.test_notice import SLOW
+from tests.e2e.losses.test_notice import SLOW
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

@@ -8,7 +8,7 @@ import pytest
 from bamboo.core.effects import Quiesce
 from bamboo.core.events import SaveDue
 from bamboo.core.saving.emergency import hold_by_s, is_awaited
-from tests.core.test_emergency import A, B, C, D, notice, running, say
+from tests.core.saving.test_emergency import A, B, C, D, notice, running, say
 
 
 def test_nobody_is_taken_while_all_stop() -> None:

@@ -11,7 +11,7 @@ from bamboo.ids import NodeId
 from tests.e2e.calm import assert_calm, difference
 from tests.e2e.cluster import cluster
 from tests.e2e.jobs import job
-from tests.e2e.test_notice import SLOW
+from tests.e2e.losses.test_notice import SLOW
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]

@@ -12,7 +12,7 @@ from bamboo.topology.slots import Slot
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import cluster
 from tests.e2e.jobs import job
-from tests.e2e.test_protected_again import protected
+from tests.e2e.losses.test_protected_again import protected
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
