@@ -1,8 +1,8 @@
 """The events for a run that has waited too long: for nodes, for its first step, or for any
 progress.
 
-Rule: only time in which the store accepts writes counts (`core.outage`). During an outage a node
-cannot report, and it gets a full lease to do so once the store is back.
+Rule: only time in which the store accepts writes counts (`core.liveness.outage`). During an outage
+a node cannot report, and it gets a full lease to do so once the store is back.
 """
 
 from collections.abc import Iterator

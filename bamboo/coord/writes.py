@@ -1,6 +1,6 @@
 """What one process knows of its own writes to the store, from all its threads that write.
 
-Rule: this file only records; `core.outage` draws the conclusions.
+Rule: this file only records; `core.liveness.outage` draws the conclusions.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""How often nodes of an instance type are lost: `planner.hazards` with the data on this machine.
+"""How often nodes of a type are lost: `planner.risks.hazards` with the data on this machine.
 
 Rule: plan, cost, simulation and launch all take their rate of losses from here. It counts own runs
 in an account, by the log of what the cloud billed. Runs of this machine do not count, because their

@@ -139,8 +139,8 @@ class Planned:
         return rule_of(self.job, self.policy).sizes
 
     def fits_notice(self) -> bool:
-        """Whether a notice is long enough to store a stage's state: `core.emergency` does that
-        where no node stays that holds it."""
+        """Whether a notice is long enough to store a stage's state: `core.saving.emergency`
+        does that where no node stays that holds it."""
         return keep.fits_notice(self.policy, self.plan.cut)
 
     def largest_stage_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Tells when state that notices leave without a home must be stored: see `core.emergency`.
+"""Tells when state that notices leave without a home must be stored: see `core.saving.emergency`.
 
 Rules. (1) No step is begun that would end too late, judged by how long the last ones took. The node
 reports this once, between two steps. (2) A step that takes longer than that is not waited for. A

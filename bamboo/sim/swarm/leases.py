@@ -1,7 +1,7 @@
 """The leases of a played world: every node beats and judges the others, as its agent does.
 
-Rule: `core.detector` judges which nodes are gone, only from what the store shows and from what the
-observer knows of its own writes.
+Rule: `core.liveness.detector` judges which nodes are gone, only from what the store shows and from
+what the observer knows of its own writes.
 """
 
 from collections.abc import Sequence
