@@ -23,13 +23,16 @@ class Attested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
-    """A worker listens at `endpoint` and is ready to take a slot."""
+    """A worker listens at `endpoint` and is ready to take a slot. It says once more what its
+    machine computes with: a store that lost what it had attested may take this event first."""
 
     node: NodeId
     instance: InstanceId
     zone: ZoneId
     endpoint: str
     pid: int
+    numerics: tuple[Fact, ...] = ()
+    """As in `Attested`; empty: it was attested before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ from bamboo.core.events import (
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose, take_back_drains
 from bamboo.core.faults import fail_node, fail_run
 from bamboo.core.layout.assignment import assign
-from bamboo.core.numerics import attest
+from bamboo.core.numerics import attest, unlike
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
 from bamboo.core.prefetch import note_prepared
@@ -83,7 +83,7 @@ from bamboo.core.release import release
 from bamboo.core.saving.checkpointing import complete, give_up, order_completion, reject, save_shard
 from bamboo.core.saving.emergency import note_emergency, save_due
 from bamboo.core.settle import settle
-from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.state import Attestation, Node, NodeStatus, Phase, State
 from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
     Transition,
@@ -127,7 +127,7 @@ def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Tran
         case Attested():
             return attest(state, event, now_s=now_s, policy=policy)
         case NodeJoined():
-            return _join(state, event, policy)
+            return _join(state, event, now_s=now_s, policy=policy)
         case PeerLost():
             return _lose_peer(state, event, now_s=now_s, policy=policy)
         case NoticeReceived():
@@ -195,11 +195,17 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
     raise CoreMisuse(f"{event!r} is no event")
 
 
-def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
+def _join(state: State, event: NodeJoined, *, now_s: float, policy: Policy) -> Transition:
     known = state.node(event.node)
     if known is not None:
         what = "joined already" if known.status.live else f"{away(known)} for ever"
         return stale(state, f"node {event.node} {what}; another boot needs a new id")
+    if event.numerics:
+        refused = unlike(state, event, now_s=now_s, policy=policy)
+        if refused is not None:
+            return refused
+        if state.attested is None:
+            state = state.having(attested=Attestation(node=event.node, numerics=event.numerics))
     node = Node(
         id=event.node,
         instance=event.instance,

@@ -8,7 +8,7 @@ run goes on without it.
 
 from collections.abc import Mapping, Sequence
 
-from bamboo.core.events import Attested, FaultScope, NodeFailed
+from bamboo.core.events import Attested, FaultScope, NodeFailed, NodeJoined
 from bamboo.core.faults import fail_node
 from bamboo.core.policy import Policy
 from bamboo.core.state import Attestation, Fact, State
@@ -31,9 +31,18 @@ def attest(state: State, event: Attested, *, now_s: float, policy: Policy) -> Tr
         facts = ", ".join(f"{fact.name} {fact.value}" for fact in event.numerics)
         reason = f"node {event.node} is the first to say what it computes with: {facts}"
         return changed(state.having(attested=found), (), reason)
-    differ = differing(event.numerics, known.numerics)
-    if not differ:
-        return stale(state, f"node {event.node} computes with what the run does")
+    refused = unlike(state, event, now_s=now_s, policy=policy)
+    return refused or stale(state, f"node {event.node} computes with what the run does")
+
+
+def unlike(
+    state: State, event: Attested | NodeJoined, *, now_s: float, policy: Policy
+) -> Transition | None:
+    """The refusal of a node whose facts differ from those of the run; None: they do not."""
+    known = state.attested
+    differ = differing(event.numerics, known.numerics) if known is not None else ()
+    if known is None or not differ:
+        return None
     refused = NodeFailed(
         node=event.node,
         instance=event.instance,

@@ -32,6 +32,7 @@ from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store, opened_in_time
 from bamboo.core.events import NodeFailed, NodeJoined, NodeLeft
+from bamboo.core.numerics import facts_of
 from bamboo.core.state import State
 from bamboo.errors import (
     CoreMisuse,
@@ -67,6 +68,7 @@ from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.trainer import Trainer
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Goodbye
+from bamboo.runtime.step.numerics import local_numerics
 from bamboo.runtime.wire.keys import RunKeys
 from bamboo.runtime.wire.link import VirtualLink
 from bamboo.runtime.wire.login_guard import raise_file_limit
@@ -262,6 +264,7 @@ class _Worker:
                 zone=ZoneId(self._config["zone"]),
                 endpoint=transport.endpoint,
                 pid=os.getpid(),
+                numerics=facts_of(local_numerics(job)),
             )
         )
         goodbye = trainer.run()

@@ -174,13 +174,15 @@ class Cluster:
         if self.now_s < self.refuses_until_s:
             self.say_failed(member, FaultScope.RUN)
             return
-        member.attest(self._numerics())
+        numerics = self._numerics()
+        member.attest(numerics)
         event = NodeJoined(
             node=member.node,
             instance=InstanceId(instance),
             zone=zone,
             endpoint=f"sim://{instance}",
             pid=number,
+            numerics=numerics,
         )
         member.say(event)
         member.hear()
