@@ -8,7 +8,7 @@ import pytest
 from tests.core.transcript import play
 
 FOLDER = Path(__file__).parent / "scenarios"
-FILES = sorted(FOLDER.glob("*.txt"))
+FILES = sorted(FOLDER.rglob("*.txt"), key=lambda file: file.stem)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -15,7 +15,8 @@ from bamboo.sim.swarm.shrink import shrunk
 from tests.sim.swarm.planted import BUGS, planted
 from tests.support import said_whatever_the_hash
 
-FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+SCENARIOS = Path(__file__).parent / "scenarios"
+FILES = sorted(SCENARIOS.rglob("*.txt"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -28,7 +29,7 @@ def test_what_was_red_once_is_green(file: Path) -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_red_in_its_scenario(name: str) -> None:
     """So a checker that has become blind is seen without a search."""
-    file = Path(__file__).parent / "scenarios" / f"{name}.txt"
+    file = SCENARIOS / "planted" / f"{name}.txt"
     with planted(name):
         assert not replay(file.read_text(encoding="utf-8")).green
 
