@@ -16,7 +16,7 @@ from bamboo.runtime.wire.messages import Mailbox
 from bamboo.runtime.wire.outbox import Outbox
 
 
-class Trouble:
+class FaultReports:
     """The faults of one node. `told` is called for each one; `busy` says whether a decision
     waits."""
 

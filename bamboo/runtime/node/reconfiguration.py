@@ -31,7 +31,7 @@ from bamboo.core.state import Outcome, Reconfiguration, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.state.prefetch import Ahead
+from bamboo.runtime.state.prefetch import NodePrefetch
 from bamboo.runtime.state.restore import Reading, Vault, misfit
 from bamboo.runtime.state.stopped import Stopped
 from bamboo.runtime.step.executor import Executor
@@ -58,7 +58,7 @@ class Coming:
     gathering: Gathering
 
 
-class Rebuild:
+class NodeReconfiguration:
     """The reconfigurations of one node. Belongs to the trainer's thread and never waits."""
 
     def __init__(
@@ -70,12 +70,12 @@ class Rebuild:
         builder: SlotBuilder,
         outbox: Outbox,
         vault: Vault | None,
-        ahead: Ahead,
+        prefetch: NodePrefetch,
     ) -> None:
         self._me, self._mailbox, self._executor = me, mailbox, executor
         self.builder = builder
         """The builder of the newest layout."""
-        self._outbox, self._vault, self._ahead = outbox, vault, ahead
+        self._outbox, self._vault, self._prefetch = outbox, vault, prefetch
         self.holding = False
         """Whether no step may begin before a boundary is agreed."""
         self.since = -1
@@ -120,7 +120,7 @@ class Rebuild:
         self._stopping = False
         self._executor.freeze()
         self._stopped.take(self._executor.release_all())
-        self._stopped.held |= self._ahead.take()
+        self._stopped.held |= self._prefetch.take()
         self._outbox.event(
             Quiesced(
                 node=self._me,
@@ -133,7 +133,7 @@ class Rebuild:
     def _at_boundary(self) -> bool:
         runs = (*self._executor.owned.values(), *self._executor.shadowed.values())
         boundary = self._executor.boundary
-        if boundary is None or not self._ahead.stands_after(boundary):
+        if boundary is None or not self._prefetch.stands_after(boundary):
             return False
         there = all(run.step > boundary and not run.cursor for run in runs)
         return there and (not runs or self._mailbox.safe_step > boundary)

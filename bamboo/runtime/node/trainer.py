@@ -31,11 +31,11 @@ from bamboo.core.saving.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
-from bamboo.runtime.node.faults import Trouble
+from bamboo.runtime.node.faults import FaultReports
 from bamboo.runtime.node.finish import Finish, KeepStage
 from bamboo.runtime.node.log_watch import LogWatch
 from bamboo.runtime.node.preempt import Preemptions
-from bamboo.runtime.node.reconfiguration import Rebuild
+from bamboo.runtime.node.reconfiguration import NodeReconfiguration
 from bamboo.runtime.node.records import Records, ReplicaCheck, acknowledged, progress_of
 from bamboo.runtime.state.boundary import Boundaries
 from bamboo.runtime.state.checkpoints import Checkpoints
@@ -105,7 +105,7 @@ class Trainer:
         self._boundaries = Boundaries(me=me, executor=executor, mailbox=mailbox, outbox=outbox)
         self._checkpoints, self._era, self._stopping = checkpoints, 0, False
         self.gone_seen_s: dict[str, float] = {}  # a peer's connection ended then (monotonic)
-        self._trouble = Trouble(
+        self._fault_reports = FaultReports(
             me=me,
             executor=executor,
             mailbox=mailbox,
@@ -114,16 +114,16 @@ class Trainer:
             busy=lambda: bool(self._inbound),
             patience_s=job.cluster.step_timeout_s,
         )
-        self.rebuild = Rebuild(
+        self.reconfiguration = NodeReconfiguration(
             me=me,
             mailbox=mailbox,
             executor=executor,
             builder=builder,
             outbox=outbox,
             vault=checkpoints,
-            ahead=self.transfers.ahead,
+            prefetch=self.transfers.prefetch,
         )
-        self.rebuild.say_losses = self._records.promoted
+        self.reconfiguration.say_losses = self._records.promoted
         self.finish = Finish(me=me, executor=executor, outbox=outbox, keep=keep_final)
         self._goodbye: Goodbye | None = None
 
@@ -161,34 +161,34 @@ class Trainer:
         """Take in messages while there is nothing to train."""
         self.mailbox.collect(timeout_s)
         self._background()
-        self.rebuild.serve()
+        self.reconfiguration.serve()
 
     def _background(self) -> bool:
         self.transfers.pump()
-        self.rebuild.pump()
+        self.reconfiguration.pump()
         self._end_recoveries()
         self._boundaries.serve()
         self._set_hold()
-        return self.transfers.ahead.can_follow
+        return self.transfers.prefetch.can_follow
 
     def _attend(self, interrupted: Interrupted) -> None:
         while self._inbound and self._goodbye is None:
             self._apply(self._inbound.popleft())
         if interrupted.cause == "non-finite":
             assert interrupted.run is not None
-            self._trouble.report_non_finite(interrupted.run)
+            self._fault_reports.report_non_finite(interrupted.run)
         elif interrupted.cause == "stalled" and not self.log_watch.excuses(interrupted.cursor):
             words = f"node {self._me} made no progress at {interrupted.cursor}"
-            self._trouble.stalled(words, era=self._era)
+            self._fault_reports.stalled(words, era=self._era)
 
     def _set_hold(self) -> None:
         """Set whether slots may begin a step: none does while any of these holds."""
-        ending = self._boundaries.holding or self._stopping or self._trouble.faulted
-        self.executor.hold_steps(ending or self.rebuild.holding)
+        ending = self._boundaries.holding or self._stopping or self._fault_reports.faulted
+        self.executor.hold_steps(ending or self.reconfiguration.holding)
 
     def say_finished(self) -> None:
         """The last step is taken: write the final state of what is owned here, and report it."""
-        if self._trouble.faulted or self._replicas_differ():
+        if self._fault_reports.faulted or self._replicas_differ():
             self.mailbox.collect(0.05)
             return
         for run in self.executor.owned.values():
@@ -230,7 +230,7 @@ class Trainer:
         self._boundaries.forget()
         self._stopping = False
         self.finish.take_back()
-        self.rebuild.sync(state)
+        self.reconfiguration.sync(state)
         self._replicas.forget()
         self._set_hold()
 
@@ -239,10 +239,10 @@ class Trainer:
         assert assignment is not None
         self.mailbox.assign(assignment, state.participants())
         self.mailbox.connect(state)
-        self.rebuild.sync(state)
+        self.reconfiguration.sync(state)
         # Also without a GoOn to perform: for a standby, or a node that joined after it.
-        self.transfers.builder = self.rebuild.builder
-        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
+        self.transfers.builder = self.reconfiguration.builder
+        self.device.lay_out(self.reconfiguration.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged and the state is the same.
             run = self.executor.owned[slot]
@@ -258,14 +258,14 @@ class Trainer:
             case Start():
                 self._start()
             case AgreeBoundary(since=since):
-                self.rebuild.agree(since, self.executor.begun_step)
+                self.reconfiguration.agree(since, self.executor.begun_step)
             case QuiesceAfter(since=since, step=step):
-                self.rebuild.stop_after(since, step)
+                self.reconfiguration.stop_after(since, step)
             case Quiesce(since=since):
-                self.rebuild.stop(since)
+                self.reconfiguration.stop(since)
             case GoOn():
                 self.executor.gap_budget = {}
-                self.rebuild.finish()
+                self.reconfiguration.finish()
                 for run in self.executor.owned.values():
                     self._at_boundary(run)
                 self._records.promoted()
@@ -295,9 +295,9 @@ class Trainer:
     def _start(self) -> None:
         assignment = self.mailbox.assignment
         for slot in assignment.owned_by(self._me):
-            self.executor.adopt(self.rebuild.builder.build(slot, owner=True))
+            self.executor.adopt(self.reconfiguration.builder.build(slot, owner=True))
         for slot in assignment.shadowed_by(self._me):
-            self.executor.adopt(self.rebuild.builder.build(slot, owner=False))
+            self.executor.adopt(self.reconfiguration.builder.build(slot, owner=False))
         self.executor.gap_budget = gap_budget_of(self._job, assignment, self._me)
 
     def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
@@ -360,7 +360,7 @@ class Trainer:
 
     def _replicas_differ(self) -> bool:
         if (difference := self._replicas.difference(self.mailbox)) is not None:
-            self._trouble.fail(difference)
+            self._fault_reports.fail(difference)
         return difference is not None
 
     def _end_recoveries(self) -> None:
@@ -391,7 +391,7 @@ class Trainer:
         """Tell prefetches and transfers about the gradient and the step, and carry out a listed
         preemption of the owner of a slot, once."""
         if phase == "exchange" and run.exchanged:
-            self.transfers.ahead.share(run)
+            self.transfers.prefetch.share(run)
         if phase == "ship":
             self.transfers.freeze(run)
         if run.owner:
@@ -399,5 +399,5 @@ class Trainer:
 
     def idle(self) -> None:
         """Go on with what waits until no operation is ready, and check for a stall or fault."""
-        self.rebuild.serve()
-        self._trouble.idle()
+        self.reconfiguration.serve()
+        self._fault_reports.idle()

@@ -69,7 +69,7 @@ class Following:
         )
 
 
-class Ahead:
+class NodePrefetch:
     """The feeds of one node. Belongs to the trainer's thread and never waits."""
 
     def __init__(

@@ -63,7 +63,7 @@ class Reading:
         self._patience_s, self._tried_s = patience_s, time.monotonic()
         self._over = threading.Event()
         self._outcome: Outcome | None = None
-        self._trouble: StorageUnavailable | None = None
+        self._failure: StorageUnavailable | None = None
         threading.Thread(target=self._work, name="restore", daemon=True).start()
 
     def poll(self) -> Outcome | None:
@@ -71,7 +71,7 @@ class Reading:
         waited_s = time.monotonic() - self._tried_s
         if self._outcome is not None or waited_s < READING * self._patience_s:
             return self._outcome
-        return self._trouble or StorageUnavailable(
+        return self._failure or StorageUnavailable(
             f"neither an answer nor an error within {waited_s:.0f} s ({READING} times "
             "cluster.step_timeout_s)"
         )
@@ -91,10 +91,10 @@ class Reading:
                 self._outcome = error
                 return
             except StorageUnavailable as error:
-                self._trouble = error
+                self._failure = error
             now_s = time.monotonic()
             if now_s >= give_up_s:
-                self._outcome = self._trouble
+                self._outcome = self._failure
                 return
             give_up_s = min(give_up_s, now_s + self._patience_s)
             self._over.wait(min(pause_s, max(give_up_s - now_s, 0.0)))

@@ -27,7 +27,7 @@ from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.state.inbound import Inbound
-from bamboo.runtime.state.prefetch import Ahead
+from bamboo.runtime.state.prefetch import NodePrefetch
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
@@ -85,7 +85,7 @@ class Transfers:
         """The builder of the newest layout."""
         self._version, self._anew = 0, False
         """`_anew` is true during a reconfiguration."""
-        self.ahead = Ahead(
+        self.prefetch = NodePrefetch(
             me=me, mailbox=mailbox, executor=executor, builder=builder, outbox=outbox
         )
         self._out: dict[Slot, Outgoing] = {}
@@ -138,7 +138,7 @@ class Transfers:
             self._mailbox.end_joining(slot, released=None)
         self._out, self._in = {}, {}
         self._soon_taken = frozenset()
-        self.ahead.sync(state)
+        self.prefetch.sync(state)
         self._anew = True
 
     def sync(self, state: State) -> None:
@@ -156,7 +156,7 @@ class Transfers:
                 if slot in self._executor.owned:  # else this very decision makes it the owner
                     self.boundary(self._executor.owned[slot])
         self._sync_incoming(state)
-        self.ahead.sync(state)
+        self.prefetch.sync(state)
 
     def _sync_incoming(self, state: State) -> None:
         assert state.assignment is not None
@@ -182,7 +182,7 @@ class Transfers:
 
     def boundary(self, run: SlotRun) -> None:
         """The owner stands between two steps: transfers and prefetches send this state."""
-        self.ahead.offer(run)
+        self.prefetch.offer(run)
         found = self._out.get(run.slot)
         if found is None or found.copying.begun or run.cursor:
             return
@@ -192,7 +192,7 @@ class Transfers:
 
     def freeze(self, run: SlotRun) -> None:
         """Copy what is still to be sent: the owner's tensors are about to change."""
-        self.ahead.ship(run)
+        self.prefetch.ship(run)
         found = self._out.get(run.slot)
         if found is not None:
             found.copying.freeze()
@@ -267,7 +267,7 @@ class Transfers:
 
     def pump(self) -> None:
         """Take in the messages that came; those of a decision that was not read here yet wait."""
-        self.ahead.pump()
+        self.prefetch.pump()
         if not self._mailbox.of_transfers:
             return
         early = []
@@ -290,7 +290,7 @@ class Transfers:
             if self.look_ahead(inbound):
                 self._mailbox.collect(0.0)  # messages that came too early for it
                 self.serve()
-            elif self._out or self._in or self.ahead.under_way:
+            elif self._out or self._in or self.prefetch.under_way:
                 self._mailbox.collect(left_s)
                 self.serve()
             elif not inbound.wait(until_s - time.perf_counter()):
@@ -301,20 +301,20 @@ class Transfers:
         """Begin the prefetches of decisions that are not applied yet. Decisions are applied after
         the operation, but their prefetches can begin before, up to the first decision that changes
         a role. Returns whether there was a decision that had not been looked at."""
-        version = self.ahead.version
+        version = self.prefetch.version
         for state in inbound.states():
             same = state.assignment == self._mailbox.assignment and state.reconfiguration is None
             if self._anew or not same:
                 break
-            if state.version > self.ahead.version:
+            if state.version > self.prefetch.version:
                 self._mailbox.connect(state)
-                self.ahead.sync(state)
-        return self.ahead.version > version
+                self.prefetch.sync(state)
+        return self.prefetch.version > version
 
     def serve(self) -> None:
         """During an operation, send the chunks that are asked for and store what is prefetched.
         This touches no state, gradient or cursor of the training, and begins no replica."""
-        self.ahead.take_in()
+        self.prefetch.take_in()
         waiting = self._mailbox.of_transfers
         for _ in range(len(waiting)):
             key, message = waiting.popleft()

@@ -59,7 +59,7 @@ class Bench:
             {n: t for slot in slots for n, t in builder.build(slot, owner=True).tensors().items()}
         )
         self.trainer = self.node.trainer
-        self.trainer.rebuild._vault = self.shelf
+        self.trainer.reconfiguration._vault = self.shelf
 
     def state(self, since: int, base: int | None) -> State:
         reconfiguration = Reconfiguration(
@@ -74,7 +74,7 @@ class Bench:
         return replace(self.world.state, reconfiguration=reconfiguration)
 
     def restore(self) -> None:
-        self.trainer.rebuild.sync(self.state(100, BASE))
+        self.trainer.reconfiguration.sync(self.state(100, BASE))
 
     def said(self) -> list[object]:
         """All that was said so far, after a turn of the trainer."""
@@ -97,7 +97,7 @@ def bench(patience_s: float) -> Iterator[Bench]:
     made = Bench(patience_s)
     yield made
     made.shelf.open.set()
-    made.trainer.rebuild._clear()
+    made.trainer.reconfiguration._clear()
 
 
 @pytest.mark.parametrize("patience_s", [60.0])
@@ -106,7 +106,7 @@ def test_a_short_outage_passes_no_checkpoint_over(bench: Bench) -> None:
     bench.restore()
     assert isinstance(bench.first_said(), LayoutBuilt)
     assert bench.shelf.tries == 3
-    assert all(run.step == BASE for run in bench.trainer.rebuild.owned.values())
+    assert all(run.step == BASE for run in bench.trainer.reconfiguration.owned.values())
 
 
 def test_the_trainer_goes_round_while_it_is_read(bench: Bench) -> None:
@@ -176,14 +176,14 @@ def test_another_round_ends_the_reading(bench: Bench) -> None:
     bench.shelf.for_good = AWAY
     bench.restore()
     wait_until(lambda: bench.shelf.tries > 0, what="a try", timeout_s=30)
-    reading = bench.trainer.rebuild._reading
+    reading = bench.trainer.reconfiguration._reading
     assert reading is not None
-    bench.trainer.rebuild.sync(bench.state(101, None))
+    bench.trainer.reconfiguration.sync(bench.state(101, None))
     wait_until(lambda: not _reads(), what="its end", timeout_s=30)
     wait_until(lambda: reading.poll() is AWAY, what="its deadline", timeout_s=30)
     assert bench.said() == [], "nobody waits for it any more"
     bench.shelf.for_good = None
-    bench.trainer.rebuild.sync(bench.state(101, BASE))
+    bench.trainer.reconfiguration.sync(bench.state(101, BASE))
     assert isinstance(bench.first_said(), LayoutBuilt)
 
 

@@ -26,7 +26,7 @@ class Host:
         self.waits: list[float] = []
         self._out: dict[str, str] = {}
         self._in: dict[str, str] = {}
-        self.ahead = SimpleNamespace(under_way=under_way)
+        self.prefetch = SimpleNamespace(under_way=under_way)
         self._mailbox = self
         self._every_s, self._messages = every_s, messages
         self.looked, self.idle_waits = 0, 0
@@ -47,12 +47,12 @@ class Host:
         assert inbound is cast(Inbound, self)
         self.looked += 1
         begins = self.looked == self._decided_after + 1
-        self.ahead.under_way |= begins
+        self.prefetch.under_way |= begins
         return begins
 
     def wait(self, for_s: float) -> bool:
         """For a decision."""
-        assert not self.ahead.under_way, "messages would not be taken in"
+        assert not self.prefetch.under_way, "messages would not be taken in"
         self.idle_waits += 1
         decided = self.idle_waits <= self._decided_after
         self.now_s += min(for_s, self._every_s) if decided else for_s
@@ -61,7 +61,7 @@ class Host:
     def serve(self) -> None:
         self.served += 1
         if self.served == 100:
-            self.ahead.under_way = False
+            self.prefetch.under_way = False
 
 
 def served(monkeypatch: pytest.MonkeyPatch, host: Host) -> Host:
@@ -123,12 +123,12 @@ def looked_at(*states: tuple[int, str, bool], anew: bool = False) -> list[int]:
 
     def sync(state: SimpleNamespace) -> None:
         seen.append(state.version)
-        host.ahead.version = state.version
+        host.prefetch.version = state.version
 
     host = SimpleNamespace(
         _anew=anew,
         _mailbox=SimpleNamespace(connect=lambda state: None, assignment="these"),
-        ahead=SimpleNamespace(version=7, sync=sync),
+        prefetch=SimpleNamespace(version=7, sync=sync),
     )
     inbound = cast(Inbound, SimpleNamespace(states=lambda: found))
     assert Transfers.look_ahead(cast(Transfers, host), inbound) is bool(seen)
