@@ -78,7 +78,7 @@ def _moved_least(run: Cluster) -> None:
         reconfiguration, layers = before.reconfiguration, _layer_bytes(run)
         held = {
             r.node: {x for h in r.holdings for x in range(h.first, h.stop)}
-            - fed_layers(reconfiguration.prefetch, r.node)
+            - fed_layers(reconfiguration.ahead, r.node)
             for r in reconfiguration.reports
         }
         needs = layers_by_node(before.assignment, before.cut)
@@ -86,7 +86,7 @@ def _moved_least(run: Cluster) -> None:
         last = next(d for d in run.decisions() if d.version == after.version)
         assert isinstance(last.event, LayoutBuilt)
         sent = sum(one.bytes for one in reconfiguration.rebuilt) + last.event.bytes
-        ahead = () if reconfiguration.prefetch is None else reconfiguration.prefetch.prepared
+        ahead = () if reconfiguration.ahead is None else reconfiguration.ahead.prepared
         assert sent + sum(size for _, size in ahead) == least
         assert sent == 0 or not reconfiguration.planned, "nobody stands while state is sent"
 

@@ -84,6 +84,6 @@ def test_killed_while_it_is_sent(of: str, steps: int) -> None:
         assert_calm(run)
         assert not restores(run)
         assert any(
-            s.reconfiguration is not None and s.reconfiguration.prefetch is not None
+            s.reconfiguration is not None and s.reconfiguration.ahead is not None
             for s in states(run)
         )
