@@ -23,31 +23,31 @@ from cli.printable import printable
 COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
     "cost": "Rank what a job could be rented as by samples per dollar, or say what a run cost.",
-    "plan": "Lay a job out on paper: what each node holds and does, what it is worth, and why.",
+    "plan": "Show the plan of a job: what each node holds and does, what it is worth, and why.",
     "profile": "Measure the layers of a job: times, parameters, activations, stash.",
     "simulate": "Simulate a job on a spot market: steps, losses, dollars and value.",
     "schedule": "Draw a pipeline schedule and its figures.",
     "trace": "Read, convert and make up traces of spot markets.",
-    "prices": "Show what instances cost, how old that is, and which quota they need.",
-    "init": "Make the stack in your account, and write down what stands there.",
+    "prices": "Show the prices of instances, their age, and the quotas that they need.",
+    "init": "Create the stack in your AWS account, and record what it contains.",
     "attach": "Watch a run, and give it a launcher if it has lost its own.",
-    "status": "Show where a run stands and who does what.",
+    "status": "Show the progress of a run and what each node does.",
     "list": "List the runs.",
     "logs": "Show the events of a run's nodes.",
     "stop": "Stop a run at its next step boundary.",
     "preempt": "Take away the instance that owns a stage of a run.",
-    "chaos": "Let a seeded swarm of faults loose on a job.",
+    "chaos": "Train a job under a swarm of faults that a seed decides.",
     "rm": "Remove the folder of a run that has ended.",
     "prune": "Remove the folders of all ended runs but the newest.",
-    "resume": "Go on with a run that ended before its last step.",
+    "resume": "Continue a run that ended before its last step.",
     "report": "Write a report of a run: one HTML file with its curves, losses and dollars.",
-    "doctor": "Check the account and this machine, with a remedy for each fault.",
+    "doctor": "Check this machine and the account, with a remedy for each fault.",
     "verify": "Train a run again calmly and compare every bit.",
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
 
 MOST_CHARACTERS = 2000
-"""Of an error: a file may contain a value of any length."""
+"""The longest error that is shown whole: a file may contain a value of any length."""
 HIDDEN = ("agent", "launcher")
 """Commands that programs call, and people do not."""
 
@@ -140,7 +140,7 @@ def report_unforeseen(
     ) as file:
         file.writelines(traceback.format_exception(kind, error, trace))
     echo(
-        f"error: a fault of ours, {kind.__name__}: {one_line(str(error))}; "
+        f"error: a fault of Bamboo's own, {kind.__name__}: {one_line(str(error))}; "
         f"the traceback is in {file.name}",
         err=True,
     )

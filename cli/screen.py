@@ -31,7 +31,7 @@ from cli.views.live import (
 from cli.views.receipt import receipt_text, summary_text
 
 verbose_option = click.option(
-    "--verbose", is_flag=True, help="The whole plan, every decision, and the whole receipt."
+    "--verbose", is_flag=True, help="Show the whole plan, every decision and the whole receipt."
 )
 PLAIN_STEP_LINES = 20
 """About how many step lines a whole run prints."""

@@ -26,8 +26,8 @@ from cli.screen import end_text, open_screen, verbose_option
 def command(*, run: str, verbose: bool, as_json: bool) -> int:
     """Watch a run, and give it a launcher if it has lost its own.
 
-    Ctrl-C leaves the run as it is: `bamboo stop` ends it. At the end of the run its receipt is
-    printed, and the exit code is the run's.
+    Ctrl-C ends the watching and leaves the run as it is; `bamboo stop` ends the run. At the end of
+    the run its receipt is printed, and the exit code is the run's.
     """
     folder = run_folder.find(run_folder.home(), run)
     detached = opened.outlives_its_launcher(folder)

@@ -21,7 +21,7 @@ from cli.views.chaos import fault_line, verdict_line, verdict_lines
 
 @click.command("chaos")
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option("--seed", type=int, default=None, help="Of the swarm; by default a drawn one.")
+@click.option("--seed", type=int, default=None, help="Seed of the faults; by default random.")
 @click.option(
     "--minutes", type=float, default=10.0, show_default=True, help="How long faults go on."
 )
@@ -39,12 +39,12 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Let a seeded swarm of faults loose on a job.
+    """Train a job under a swarm of faults that a seed decides.
 
-    The job is trained by real processes on this machine, which are killed, stopped, cut from their
-    store, given notices late, early or in vain. Afterwards separate checkers look for lost steps,
-    steps with two losses, orphans, standstill, and any bit that differs from a calm run. The seed,
-    the minutes and the job decide which faults come when.
+    Processes of this machine train the job. They are killed, stopped, cut from their store, and
+    given notices that are late, early or false. Afterwards separate checkers look for lost steps,
+    steps with two losses, orphans, a run that stands still, and any bit that differs from a calm
+    run. The seed, the minutes and the job decide which faults come when.
     """
     if seed is None:
         seed = random.SystemRandom().randrange(10**6)

@@ -26,18 +26,22 @@ OF_A_RUN = frozenset({"job_or_run", "as_json"})
 @click.command("cost")
 @click.argument("job_or_run")
 @click.option("--deadline", type=float, metavar="H", help="Hours that the job may take.")
-@click.option("--budget", type=float, metavar="USD", help="Dollars; by default budget.max_usd.")
-@click.option("--max-nodes", type=int, help="By default as many as the job file allows.")
+@click.option(
+    "--budget", type=float, metavar="USD", help="Dollars to spend; by default budget.max_usd."
+)
+@click.option("--max-nodes", type=int, help="Nodes to rent at most; by default the job's.")
 @click.option("--type", "types", multiple=True, help="Compare this instance type only; repeatable.")
 @click.option("--hazard", type=float, metavar="P", help="Preemptions per node-hour.")
-@click.option("--trace", type=_PATH, help="A market like this recorded one.")
-@click.option("--seeds", type=int, default=10, show_default=True, help="Simulated runs of a row.")
-@click.option("--rows", type=int, default=8, show_default=True, help="Options to work out whole.")
-@click.option("--samples-per-s", type=float, default=0.0, help="Your own figure for the job.")
-@click.option("--here", is_flag=True, help="Times of this machine's CPU, for every type.")
+@click.option("--trace", type=_PATH, help="Assume a market like this recorded one.")
+@click.option("--seeds", type=int, default=10, show_default=True, help="Simulated runs per row.")
+@click.option("--rows", type=int, default=8, show_default=True, help="Options worked out in full.")
+@click.option(
+    "--samples-per-s", type=float, default=0.0, help="The job's throughput, as you know it."
+)
+@click.option("--here", is_flag=True, help="Take this CPU's times for every type.")
 @click.option("--csv", "csv_file", type=_PATH, help="Write the table as CSV.")
-@click.option("--plot", type=_PATH, help="Draw the table, as SVG.")
-@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.option("--plot", type=_PATH, help="Draw the table as SVG.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @overrides_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(

@@ -28,7 +28,7 @@ from cli.options.overrides import overrides_option
     "--region",
     "regions",
     multiple=True,
-    help="Look here; by default where the job, the account file and the runs of this home are.",
+    help="Region to look in; by default those of the job, the account file and the runs here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -39,12 +39,12 @@ def command(
     regions: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Check the account and this machine, with a remedy for each fault.
+    """Check this machine and the account, with a remedy for each fault.
 
-    With a JOB on EC2 the account is looked at for what that job needs, else for what the account
-    file of `bamboo init` names; without either, this machine alone. The exit code is 1 when
-    anything is at fault or could not be found out, such as an instance that bills without being a
-    member of a live run, and 0 when all is well.
+    With a JOB on EC2, the account is checked for what that job needs; without a JOB, for what the
+    account file of `bamboo init` names. Without either, only this machine is checked. The exit code
+    is 1 if something is wrong or could not be checked, for example if an instance bills and belongs
+    to no live run; it is 0 if all is well.
     """
     found = examine(_checks(job, overrides, regions, only_orphans=orphans))
     code = exit_code(found)

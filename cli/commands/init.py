@@ -19,14 +19,14 @@ from cli.new_file import write_new
 
 @click.command("init")
 @click.argument("source", default="terraform")
-@click.option("--apply", "make", is_flag=True, help="Make the stack, or bring it to this release.")
+@click.option("--apply", "make", is_flag=True, help="Create the stack, or update it.")
 @click.option("--destroy", is_flag=True, help="Destroy the stack and all that its bucket holds.")
 @click.option(
-    "--var", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the stack; JSON."
+    "--var", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the stack, as JSON."
 )
 @click.option("--here", is_flag=True, help="Let this machine's address reach the stack's store.")
-@click.option("--yes", is_flag=True, help="Make or destroy what is shown without asking.")
-@click.option("--force", is_flag=True, help="Replace an account file that says something else.")
+@click.option("--yes", is_flag=True, help="Create or destroy without asking.")
+@click.option("--force", is_flag=True, help="Overwrite an account file that differs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
@@ -39,13 +39,13 @@ def command(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Make the stack in your account, and write down what stands there.
+    """Create the stack in your AWS account, and record what it contains.
 
-    SOURCE is the directory of the stack, a file with what `terraform output -json` says there, or
-    - for standard input. With --apply Terraform makes the stack: what it would make and what that
-    costs is shown, then asked. What stands there then goes into $XDG_CONFIG_HOME/bamboo/cloud.toml
-    (or BAMBOO_CONFIG); a job with cloud.provider = "ec2" takes from there what it does not say
-    itself. `bamboo launch --dry-run` shows what comes of it.
+    SOURCE is the directory of the stack, a file with the output of `terraform output -json`, or -
+    for standard input. With --apply Terraform creates the stack; the command shows what would be
+    created and its price, and asks first. The names of what the stack contains are written to
+    $XDG_CONFIG_HOME/bamboo/cloud.toml (or BAMBOO_CONFIG); a job with cloud.provider = "ec2" takes
+    from there what it does not set itself. `bamboo launch --dry-run` shows the result.
     """
     if make == destroy and (make or pairs or here or yes):
         raise InputError("give --apply or --destroy; --var, --here and --yes say how")

@@ -52,7 +52,7 @@ def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
     "--autoscale", is_flag=True, help="Grow while the next nodes are worth it, else shrink."
 )
 @verbose_option
-@click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
+@click.option("--detach", is_flag=True, help="Return once the run has started; it goes on.")
 @click.option(
     "--json",
     "as_json",
@@ -76,13 +76,12 @@ def command(
 ) -> int:
     """Train a job on spot instances.
 
-    JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
-    boundary, a second one at once. With --detach the run goes on in the background: attach to it
-    again, or stop it, by its id. With --autoscale it finds how many nodes are worth their price,
-    up to cluster.max_pipelines. With cloud.provider = "ec2" they are instances of your account,
-    whose quotas come first; nothing is started before store, bucket and job are seen to be as the
-    run needs them. With --trace nodes come and go as a recorded spot market had them,
-    modelled on this machine.
+    JOB is a TOML file; examples/reference.toml lists every key. Ctrl-C stops the run at its next
+    step boundary; a second Ctrl-C stops it at once. With --detach the run goes on in the
+    background; attach to it or stop it by its id. With --autoscale the run chooses how many nodes
+    are worth their price, up to cluster.max_pipelines. With cloud.provider = "ec2" the nodes are
+    instances in your account; quotas, store, bucket and job are checked before anything is started.
+    With --trace nodes come and go on this machine as they did in a recorded spot market.
     """
     switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
     overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))

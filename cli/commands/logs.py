@@ -28,14 +28,14 @@ STORE = "store"
 @click.option(
     "--node",
     default="",
-    help="Only this node (an id, or a prefix of one), or: launcher, cloud, store.",
+    help="Only this node (an id, or a prefix of one), launcher, cloud or store.",
 )
-@click.option("--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--follow", is_flag=True, help="Follow the run until it has ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def command(run: str, node: str, follow: bool, as_json: bool) -> None:
     """Show the events of a run's nodes.
 
-    After the events comes what the processes wrote; from an account, up to a minute late.
+    The output of the processes comes after the events. In an account it may be a minute late.
     """
     folder = run_folder.find(run_folder.home(), run)
     opened.bring_logs(folder)

@@ -15,16 +15,12 @@ from cli.views.paper import paper_body, paper_text
 
 @click.command("plan")
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option("--nodes", type=int, help="The best grid of exactly so many nodes.")
-@click.option("--max-nodes", type=int, help="The best grid of at most so many nodes.")
-@click.option(
-    "--hazard", type=float, help="Losses per node-hour; by default those known of the type."
-)
+@click.option("--nodes", type=int, help="Use the best grid of exactly this many nodes.")
+@click.option("--max-nodes", type=int, help="Use the best grid of at most this many.")
+@click.option("--hazard", type=float, help="Losses per node-hour; by default the instance type's.")
 @gpu_option
 @overrides_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object, for --strategy of others."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; --strategy takes it.")
 def command(
     *,
     job: Path,
@@ -35,10 +31,10 @@ def command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Lay a job out on paper: what each node holds and does, what it is worth, and why.
+    """Show the plan of a job: what each node holds and does, what it is worth, and why.
 
-    JOB is laid out on its own grid, or with --nodes or --max-nodes on the best one. What --json
-    prints is a file for `launch --strategy` and `simulate --strategy`.
+    The plan uses the job's own grid; with --nodes or --max-nodes it uses the best one. `launch
+    --strategy` and `simulate --strategy` take a file with the output of --json.
     """
     if progress_is_hidden():
         echo("looking at model, data and other plans", err=True)

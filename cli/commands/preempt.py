@@ -14,7 +14,7 @@ from cli.echo import echo_result
 
 @click.command("preempt")
 @click.argument("run")
-@click.option("--stage", type=int, required=True, help="The stage whose owner goes.")
+@click.option("--stage", type=int, required=True, help="The stage whose owner is lost.")
 @click.option("--pipeline", type=int, default=0, show_default=True, help="Its pipeline.")
 @click.option(
     "--notice",
@@ -22,13 +22,13 @@ from cli.echo import echo_result
     type=float,
     default=0.0,
     show_default=True,
-    help="Seconds between the notice and the loss; 0: no notice.",
+    help="Seconds between the notice and the loss; 0 is no notice.",
 )
 def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     """Take away the instance that owns a stage of a run.
 
-    In an account the instance is ended, as a stop would end it: it is paid for to its last second,
-    and only the cloud can give notice of a loss.
+    In an account the instance is terminated and paid for to its last second. It gets no notice,
+    because only the cloud can give one.
     """
     if notice_s < 0:
         raise InputError(f"--notice {notice_s:g} is negative; give 0 for no notice, or seconds")

@@ -15,12 +15,12 @@ from cli.views.prices import prices_body, prices_text
 
 @click.command("prices")
 @click.option(
-    "--refresh", is_flag=True, help="Ask EC2 for present prices first, with your AWS credentials."
+    "--refresh", is_flag=True, help="Ask EC2 for today's prices first, with your AWS credentials."
 )
-@click.option("--region", metavar="R", help="By default that of the installed catalogue.")
+@click.option("--region", metavar="R", help="By default the installed catalogue's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, refresh: bool, region: str | None, as_json: bool) -> None:
-    """Show what instances cost, how old that is, and which quota they need."""
+    """Show the prices of instances, their age, and the quotas that they need."""
     region, now = prices.checked_region(region), datetime.now(UTC)
     notes: tuple[str, ...] = ()
     if refresh:

@@ -20,15 +20,13 @@ from cli.views.profile import profile_body, profile_text
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Measure on this.",
+    help="Device to measure on.",
 )
+@click.option("--gpu", metavar="NAME", help="Model a GPU such as T4 instead, by published figures.")
 @click.option(
-    "--gpu", metavar="NAME", help="Model a GPU instead, such as T4, by published figures."
+    "--seconds", type=float, default=60.0, show_default=True, help="Seconds to measure, at most."
 )
-@click.option(
-    "--seconds", type=float, default=60.0, show_default=True, help="Time to measure in, at most."
-)
-@click.option("--fresh", is_flag=True, help="Measure again, whatever is kept.")
+@click.option("--fresh", is_flag=True, help="Measure again, even if a profile is kept.")
 @overrides_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(

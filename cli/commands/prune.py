@@ -17,14 +17,16 @@ from cli.views.status import removed_text
 
 
 @click.command("prune")
-@click.option("--keep", type=click.IntRange(min=0), required=True, help="Ended runs that stay.")
+@click.option(
+    "--keep", type=click.IntRange(min=0), required=True, help="Number of ended runs to keep."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of what is gone.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of what was removed.")
 def command(*, keep: int, yes: bool, as_json: bool) -> int:
     """Remove the folders of all ended runs but the newest.
 
-    Runs that go on, and those without a receipt, stay and do not count; `bamboo rm` removes one by
-    its name.
+    Runs that have not ended, and those without a receipt, are kept and do not count; `bamboo rm`
+    removes one of those by its id.
     """
     old = removing.too_many(run_folder.own_runs(run_folder.home()), keep)
     bytes_of = {folder.id: removing.total(removing.disk_use(folder)) for folder in old}

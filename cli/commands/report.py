@@ -22,18 +22,18 @@ NAME = "report.html"
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help=f"The HTML file; by default {NAME} in the run's folder. -: standard output.",
+    help=f"The HTML file, or - for standard output; by default {NAME} in the run's folder.",
 )
 @click.option(
-    "--png", type=click.Path(path_type=Path), help="Draw it as a picture too, with Chromium."
+    "--png", type=click.Path(path_type=Path), help="Draw a picture as well, with Chromium."
 )
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: bool) -> None:
     """Write a report of a run: one HTML file with its curves, losses and dollars.
 
-    RUN may go on, or have ended. The file needs no network and no script; what the run's records
-    do not have is named in it.
+    The run may have ended or not. The file needs no network and no script, and it says what is
+    missing in the run's records.
     """
     folder = run_folder.find(run_folder.home(), run)
     extras.need("plot", what="a report")

@@ -22,13 +22,13 @@ from cli.screen import PlainScreen, end_text, open_screen, verbose_option
     "overrides",
     multiple=True,
     metavar="SECTION.KEY=VALUE",
-    help="Another grid, redundancy, cloud or budget; with --steps another learning rate, too.",
+    help="Change grid, redundancy, cloud or budget; with --steps the learning rate, too.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Train longer: N is the new total of steps, those included that are done.",
+    help="Train longer: N is the new total, with the steps that are done.",
 )
 @limit_options
 @verbose_option
@@ -41,15 +41,15 @@ from cli.screen import PlainScreen, end_text, open_screen, verbose_option
 def command(
     *, run: str, overrides: tuple[str, ...], steps: int | None, verbose: bool, as_json: bool
 ) -> int:
-    """Go on with a run that ended before its last step.
+    """Continue a run that ended before its last step.
 
-    Steps after the newest good checkpoint are done again; the losses and weights are those of a
-    run that was never interrupted. The grid may be another one: --set cluster.stages=2.
+    The steps after the newest good checkpoint are trained again; losses and weights are those of a
+    run that was never interrupted. The grid may change, for example with --set cluster.stages=2.
 
-    --steps N goes on with a run that is done, or was stopped, in a further segment: from its last
-    step, with weights and moments as they are. Warm-up and cosine count from the segment's first
-    step to N; --set train.learning_rate=0.0005, train.warmup_steps and train.final_learning_rate
-    may be others.
+    With --steps N a run that is done or was stopped is continued in a further segment, from its
+    last step, with weights and moments as they are. Warm-up and cosine count from the segment's
+    first step to N. The keys train.learning_rate, train.warmup_steps and train.final_learning_rate
+    may change.
     """
     folder = run_folder.find(run_folder.home(), run)
     echo("looking at model, data and checkpoints", err=True)

@@ -18,7 +18,7 @@ from cli.views.status import parts_text
 def command(*, run: str, yes: bool, as_json: bool) -> None:
     """Remove the folder of a run that has ended.
 
-    With --yes RUN is its whole id: said once more, a part of one would mean another run.
+    With --yes RUN must be the whole id, because the same prefix could name another run later.
     """
     folder = run_folder.find(run_folder.home(), run)
     if yes and run != folder.id:

@@ -32,14 +32,14 @@ MAX_OPERATIONS = 50_000
 
 @click.command("schedule")
 @click.option("--stages", default=4, show_default=True, help="Stages of a pipeline (P).")
-@click.option("--microbatches", default=8, show_default=True, help="Per pipeline and step (M).")
+@click.option("--microbatches", default=8, show_default=True, help="Microbatches per step (M).")
 @click.option("--pipelines", default=1, show_default=True, help="Copies of the pipeline (D).")
 @click.option(
     "--redundancy",
     default="off",
     show_default=True,
     metavar="MODE[,MODE…]",
-    help=f"What shadows compute ahead of need: {', '.join(REDUNDANCY_MODES)}; or for each stage "
+    help=f"What shadows compute in advance: {', '.join(REDUNDANCY_MODES)}; or for each stage "
     f"one of {', '.join(REPLICA_MODES)}.",
 )
 @click.option(
@@ -47,7 +47,7 @@ MAX_OPERATIONS = 50_000
     default="20",
     show_default=True,
     metavar="MS[,MS…]",
-    help="Forward of one microbatch: one figure for all stages, or one per stage.",
+    help="Forward of one microbatch: one time for all stages, or one per stage.",
 )
 @click.option(
     "--backward-ms",

@@ -50,19 +50,19 @@ NO_JOB_TAKES = frozenset({"model", "out"})
 @click.option("--out", type=click.Path(path_type=Path), help="Where --swarm puts a red seed.")
 @market_options
 @click.option(
-    "--seeds", type=int, default=1, show_default=True, help="Runs on made-up markets, one a seed."
+    "--seeds", type=int, default=1, show_default=True, help="Runs on made-up markets, one per seed."
 )
 @click.option("--first-seed", type=int, default=0, show_default=True)
-@click.option("--rivals", is_flag=True, help="Other ways to use the same market beside it.")
+@click.option("--rivals", is_flag=True, help="Compare other ways to use the market.")
 @click.option(
     "--restart-s",
     multiple=True,
     metavar="KIND=SECONDS",
-    help=f"With --rivals: what a restart takes beside boot and load; of {', '.join(SHORT)}.",
+    help=f"With --rivals: seconds of a restart besides boot and load, for {', '.join(SHORT)}.",
 )
-@click.option("--endless", is_flag=True, help="Do not end at train.steps.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the first run, as SVG.")
-@click.option("--force", is_flag=True, help="Write over the picture that is there.")
+@click.option("--endless", is_flag=True, help="Do not stop at train.steps.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the first run as SVG.")
+@click.option("--force", is_flag=True, help="Overwrite an existing picture.")
 @overrides_option
 @strategy_option
 @gpu_option

@@ -15,10 +15,10 @@ from cli.views.status import parts_text, status_text
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: str, as_json: bool) -> None:
-    """Show where a run stands and who does what.
+    """Show the progress of a run and what each node does.
 
-    Slots are pipeline.stage. F and B: forwards and backwards; FR and BR: the redundant ones for the
-    stage that the node shadows.
+    A slot is written pipeline.stage. F and B are forwards and backwards; FR and BR are the
+    redundant ones, for the stage that the node shadows.
     """
     folder = run_folder.find(run_folder.home(), run)
     body, parts = status_of(folder), disk_use(folder)

@@ -18,20 +18,22 @@ from cli.echo import echo_result, note
 
 @click.command("stop")
 @click.argument("run", default="")
-@click.option("--all", "everything", is_flag=True, help="All runs, and all that carries their tag.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Stop all runs, and end all with their tag."
+)
 @click.option(
     "--region",
     default="",
-    help="End all with the run's tag there; RUN is its whole id, known here or not.",
+    help="End all with the run's tag in this region; RUN is its whole id, known here or not.",
 )
 @click.option("--no-wait", is_flag=True, help="Return at once, without waiting for the end.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
 def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: bool) -> int:
     """Stop a run at its next step boundary.
 
-    A run in an account then has everything ended that carries its tag: requests, instances, the
-    volumes that they leave. That needs neither its store nor its launcher nor its folder, and does
-    no harm a second time.
+    In an account, everything with the run's tag is then ended: requests, instances, and the volumes
+    that they leave. This needs neither the run's store nor its launcher nor its folder, and it is
+    safe to repeat.
     """
     if everything == bool(run):
         raise InputError("give the run to stop, or --all")

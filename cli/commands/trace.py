@@ -24,13 +24,13 @@ _PATH = click.Path(path_type=Path)
 def _writes(command: F) -> F:
     """The options of the file that is written."""
     for option in (
-        click.option("--force", is_flag=True, help="Replace OUT where it is there."),
+        click.option("--force", is_flag=True, help="Overwrite OUT."),
         click.option(
             "--gap-seconds",
             type=float,
             default=None,
-            help="Of counts and json: a count every so often. By default counts have a line for "
-            "each change, and json one a minute.",
+            help="For counts and json: seconds between counts. By default counts have a line for "
+            "each change, and json has one per minute.",
         ),
         click.option(
             "--to",
@@ -50,15 +50,15 @@ def command() -> None:
     """Read, convert and make up traces of spot markets.
 
     FILE and IN are event CSV (`ms,add|remove,node[,zone]`), alive counts (`YYYY-MM-DD, HH:MM:SS,
-    alive`) or a JSON availability series; OUT may be - for standard output.
+    alive`) or a JSON availability series. OUT may be `-` for standard output.
     """
 
 
 @command.command("stats")
 @click.argument("file", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--plot", type=_PATH, default=None, metavar="OUT.svg", help="Draw it, too.")
-@click.option("--force", is_flag=True, help="Replace OUT.svg where it is there.")
+@click.option("--plot", type=_PATH, default=None, metavar="OUT.svg", help="Draw the trace.")
+@click.option("--force", is_flag=True, help="Overwrite OUT.svg.")
 def stats_command(*, file: Path, as_json: bool, plot: Path | None, force: bool) -> None:
     """Say what a trace comes to: nodes, preemptions, bulks, gaps, zones."""
     if plot is not None:
@@ -80,8 +80,8 @@ def stats_command(*, file: Path, as_json: bool, plot: Path | None, force: bool) 
 @click.argument("source", metavar="IN", type=_PATH)
 @click.argument("out", type=_PATH)
 @_writes
-@click.option("--hours", type=float, default=None, help="Cut it, or play it again, to so many.")
-@click.option("--times", default=1, show_default=True, help="So many copies side by side.")
+@click.option("--hours", type=float, default=None, help="Cut or repeat it to this length.")
+@click.option("--times", default=1, show_default=True, help="Copies side by side.")
 def convert_command(
     *,
     source: Path,
@@ -106,17 +106,17 @@ def convert_command(
 
 @command.command("synth")
 @click.argument("out", type=_PATH)
-@click.option("--like", type=_PATH, default=None, metavar="FILE", help="Fitted to this trace.")
-@click.option("--preset", default=None, metavar="calm|busy|storm", help="By name.")
-@click.option("--hazard", type=float, default=None, help="By its preemptions per node-hour.")
-@click.option("--bulk", type=float, default=None, help="With --hazard: nodes an instant takes. [1]")
+@click.option("--like", type=_PATH, default=None, metavar="FILE", help="Fit it to this trace.")
+@click.option("--preset", default=None, metavar="calm|busy|storm", help="Use the named market.")
+@click.option("--hazard", type=float, default=None, help="Preemptions per node-hour.")
+@click.option("--bulk", type=float, default=None, help="With --hazard: nodes lost at once. [1]")
 @click.option(
-    "--back-seconds", type=float, default=None, help="With --hazard: until one is back. [1944]"
+    "--back-seconds", type=float, default=None, help="With --hazard: time until one is back. [1944]"
 )
-@click.option("--nodes", type=int, default=None, help=f"Wanted; not with --like. [{NODES}]")
-@click.option("--zones", default=None, metavar="A,B,…", help="Their names; not with --like.")
-@click.option("--hours", type=float, default=24.0, show_default=True, help="How long.")
-@click.option("--seed", type=int, default=None, help="By default a drawn one.")
+@click.option("--nodes", type=int, default=None, help=f"Nodes wanted; not with --like. [{NODES}]")
+@click.option("--zones", default=None, metavar="A,B,…", help="Zone names; not with --like.")
+@click.option("--hours", type=float, default=24.0, show_default=True, help="Length in hours.")
+@click.option("--seed", type=int, default=None, help="Seed; by default random.")
 @_writes
 def synth_command(
     *,

@@ -13,9 +13,11 @@ import click
 from bamboo.errors import InputError
 
 OPTIONS = (
-    click.option("--max-cost", type=float, help="Stop at so many dollars, as budget.max_usd."),
-    click.option("--max-hours", type=float, help="Stop after so long, as budget.max_hours."),
-    click.option("--max-instances", type=int, help="Never more at once, as budget.max_instances."),
+    click.option("--max-cost", type=float, help="Stop at this many dollars (budget.max_usd)."),
+    click.option("--max-hours", type=float, help="Stop after this many hours (budget.max_hours)."),
+    click.option(
+        "--max-instances", type=int, help="Never rent more at once (budget.max_instances)."
+    ),
 )
 
 

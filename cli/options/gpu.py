@@ -27,5 +27,5 @@ gpu_option = click.option(
     flag_value=OWN,
     type=_GpuName(),
     metavar="[NAME]",
-    help="Model the times for the GPU of the job's instance type: no layer is built or run here.",
+    help="Model the times of a GPU, by default the instance type's; no layer is built here.",
 )

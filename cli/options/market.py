@@ -19,39 +19,45 @@ _PATH = click.Path(path_type=Path)
 OPTIONS = (
     click.option("--trace", type=_PATH, help="Play this recorded market."),
     click.option(
-        "--hazard", type=float, metavar="P", help="Make a market up: P preemptions per node-hour."
+        "--hazard", type=float, metavar="P", help="Make up a market: P preemptions per node-hour."
     ),
-    click.option("--bulk", type=float, help="Nodes that an instant takes, on average."),
-    click.option("--back-seconds", type=float, help="Until a lost node is back, on average."),
-    click.option("--market", "named", help="Make a market up by name: calm, busy or storm."),
-    click.option("--nodes", type=int, help="Nodes of a made-up market; as many as the job takes."),
-    click.option("--zones", help="Zones of a made-up market, such as a,b,c; by default one."),
-    click.option("--hours", type=float, help="So long; by default the trace, or 24 h."),
+    click.option("--bulk", type=float, help="Nodes that are lost at once, on average."),
     click.option(
-        "--times", type=int, default=1, show_default=True, help="Copies of the trace side by side."
+        "--back-seconds", type=float, help="Seconds until a lost node is back, on average."
+    ),
+    click.option("--market", "named", help="Make up a market by name: calm, busy or storm."),
+    click.option("--nodes", type=int, help="Nodes of a made-up market; by default the job's."),
+    click.option("--zones", help="Zones of a made-up market, such as a,b,c; by default one."),
+    click.option("--hours", type=float, help="Hours to simulate; by default the trace's, or 24."),
+    click.option(
+        "--times", type=int, default=1, show_default=True, help="Copies of the trace, side by side."
     ),
     click.option(
         "--time-scale",
         type=float,
         default=1.0,
         show_default=True,
-        help="Market seconds in a second; `launch --trace` has 60.",
+        help="Market seconds per second; `launch --trace` uses 60.",
     ),
-    click.option("--prices", type=_PATH, help="Spot prices: `ms,zone,usd_per_hour` lines."),
-    click.option("--far-gbps", type=float, help="Of a link between two zones, if not as others."),
-    click.option("--far-ms", type=float, help="Its latency, likewise."),
+    click.option("--prices", type=_PATH, help="Spot prices, as lines `ms,zone,usd_per_hour`."),
+    click.option("--far-gbps", type=float, help="Bandwidth of a link between two zones."),
+    click.option("--far-ms", type=float, help="Latency of a link between two zones."),
     click.option(
         "--far",
         "far_pairs",
         multiple=True,
         metavar="A,B=GBPS[,MS]",
-        help="Of the link between the zones A and B; once for each pair that is unlike the others.",
+        help="A link between zones A and B that is unlike the other links; repeatable.",
     ),
     click.option(
-        "--boot-seconds", type=float, default=45.0, show_default=True, help="Of an instance."
+        "--boot-seconds",
+        type=float,
+        default=45.0,
+        show_default=True,
+        help="Boot time of instances.",
     ),
     click.option(
-        "--notice-seconds", type=float, default=0.0, show_default=True, help="Before each loss."
+        "--notice-seconds", type=float, default=0.0, show_default=True, help="Notice before a loss."
     ),
 )
 

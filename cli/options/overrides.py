@@ -10,5 +10,5 @@ overrides_option = click.option(
     "overrides",
     multiple=True,
     metavar="SECTION.KEY=VALUE",
-    help="Override a key of the job.",
+    help="Override a key of the job; repeatable.",
 )

@@ -7,5 +7,5 @@ import click
 strategy_option = click.option(
     "--strategy",
     type=click.Path(path_type=Path),
-    help="Grid, cut and redundancy from this file, of `bamboo plan --json`.",
+    help="Take grid, cut and redundancy from this file, made by `bamboo plan --json`.",
 )

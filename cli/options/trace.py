@@ -19,21 +19,21 @@ OPTIONS = (
     click.option(
         "--trace",
         type=click.Path(path_type=Path),
-        help="Have as many nodes as this recorded market had, and lose them as it did.",
+        help="Play this recorded market: nodes come and go as they did in it.",
     ),
     click.option(
-        "--time-scale", type=float, help=f"Trace seconds in a second; by default {TIME_SCALE:g}."
+        "--time-scale", type=float, help=f"Trace seconds per second; by default {TIME_SCALE:g}."
     ),
     click.option(
         "--max-nodes",
         type=int,
-        help="Nodes of the trace that are admitted; as many as the job takes.",
+        help="Nodes of the trace to use, at most; by default as many as the job takes.",
     ),
-    click.option("--hours", type=float, help="Stop after so many hours of the trace."),
+    click.option("--hours", type=float, help="Stop after this many hours of the trace."),
     click.option(
         "--restart-seconds",
         type=float,
-        help="Charge a restart so many trace seconds, and its own time once, not scaled.",
+        help="Charge this many trace seconds for a restart; its own time then counts unscaled.",
     ),
 )
 
