@@ -1,5 +1,4 @@
-"""Quantities as short text, each in one form everywhere: time, money, rates; for bytes there is
-`bamboo.core.phrases.size`."""
+"""Quantities as short text, each in one form everywhere: time, money, rates, bytes."""
 
 
 def duration(seconds: float) -> str:
@@ -56,3 +55,12 @@ def micro_text(micro_usd: int) -> str:
     """Micro-dollars in full: `$0.016145`, `-$0.009687`."""
     sign = "-" if micro_usd < 0 else ""
     return f"{sign}${abs(micro_usd) // 1_000_000:,}.{abs(micro_usd) % 1_000_000:06d}"
+
+
+def size(count: float) -> str:
+    """Write bytes in binary units: `812 B`, `3.4 MiB`, `1.2 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")

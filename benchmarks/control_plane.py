@@ -40,8 +40,7 @@ from bamboo.core.events import (
     Yielded,
 )
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Holding, Phase, State, initial_state
+from bamboo.core.state import Holding, Phase, Policy, State, initial_state
 from bamboo.core.together import transitions
 from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
 from bamboo.topology.assignment import Assignment

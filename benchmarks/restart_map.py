@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bamboo.config.catalogue import load_catalogue
-from bamboo.core.policy import GridTime, Policy
+from bamboo.core.state import GridTime, Policy
 from bamboo.planner.plans.candidates import Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import choose_mode

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.planner.profiles.workload import Workload
 from bamboo.sim.asked import Asked
 from bamboo.sim.market.synth import Market, hazard_market, synthesise

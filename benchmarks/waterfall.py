@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bamboo.core.policy import GridTime, Policy
+from bamboo.core.state import GridTime, Policy
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked

@@ -33,8 +33,7 @@ from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.open import opened_in_time
 from bamboo.coord.writes import Writes
 from bamboo.core.events import FaultScope, NodeFailed, PeerLost
-from bamboo.core.policy import Policy
-from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.core.state import NodeStatus, Phase, Policy, State
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import NodeId, node_id
 from bamboo.ports import (

@@ -18,8 +18,7 @@ from bamboo.coord.follow import Follower
 from bamboo.coord.writes import Writes
 from bamboo.core.effects import End, Fence
 from bamboo.core.liveness.detector import LeaseView, judge
-from bamboo.core.policy import Policy
-from bamboo.core.state import Phase, State
+from bamboo.core.state import Phase, Policy, State
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bamboo.billing.money import Bill, Rented
-from bamboo.core.nodes import NodeStatus
+from bamboo.core.state import NodeStatus
 from bamboo.planner.value import per_usd_spent
 from bamboo.runs.preemption_lines import noticed, preemption_line, short_preemption_line
 from bamboo.runs.progress import Preemption, Progress, node_rows, status_body

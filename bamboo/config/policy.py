@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from bamboo.config.notice import known_notice_s
 from bamboo.config.tree import JobConfig
-from bamboo.core.policy import GridTime, Policy
+from bamboo.core.state import GridTime, Policy
 
 
 def policy_of(

@@ -14,8 +14,7 @@ from bamboo.billing.money import Rented
 from bamboo.config.resolve import nodes_at_begin
 from bamboo.config.tree import JobConfig
 from bamboo.controller.ports import Ports
-from bamboo.core.policy import Policy
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.planner.fleet.autoscale import Scaling
 from bamboo.planner.fleet.scaler import Hired, Scaler, Standing, Turn
 from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked

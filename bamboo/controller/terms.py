@@ -12,9 +12,8 @@ from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.coord.attested import attested_in
-from bamboo.core.policy import GridTime, Policy
 from bamboo.core.saving.checkpointing import KEPT
-from bamboo.core.state import Attestation, Checkpoint
+from bamboo.core.state import Attestation, Checkpoint, GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.planner.prices.refreshed import catalogue_json

@@ -14,8 +14,7 @@ from typing import Any, get_args
 from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Effect
 from bamboo.core.events import Event
-from bamboo.core.policy import Policy
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.errors import UnreadableRecord
 from bamboo.topology.strategy import canonical_json
 

@@ -24,8 +24,7 @@ from bamboo.coord.codec import (
 from bamboo.core.effects import Effect
 from bamboo.core.events import Event
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.ports import Snapshot, Store
 

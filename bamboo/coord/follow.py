@@ -18,8 +18,7 @@ from bamboo.coord.refill import Known, offer_to
 from bamboo.core.effects import Effect
 from bamboo.core.events import Event, StoreRefilled
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.errors import BambooError, CoreMisuse, StoreUnavailable
 from bamboo.ports import Entry, Store
 

@@ -16,8 +16,7 @@ from bamboo.coord.codec import (
 )
 from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.errors import CoreMisuse
 from bamboo.ports import Store
 

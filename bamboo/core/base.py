@@ -6,8 +6,7 @@ which every layer is found somewhere, on a live node or in a checkpoint.
 
 from dataclasses import dataclass
 
-from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Reconfiguration, Report, State
+from bamboo.core.state import Checkpoint, Policy, Reconfiguration, Report, State
 from bamboo.ids import NodeId
 
 

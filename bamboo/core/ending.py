@@ -6,9 +6,9 @@ Rule: a run ends once. The end tells every live node to leave and the fleet to e
 
 from dataclasses import replace
 
-from bamboo.core.effects import FLEET, Effect, End, HoldForStop, StopAt, TerminateAll
+from bamboo.core.effects import Effect, HoldForStop, StopAt
 from bamboo.core.events import NodeFinished, NonFinite, StopReady, StopRequested
-from bamboo.core.state import Outcome, Phase, State
+from bamboo.core.state import Outcome, State
 from bamboo.core.transition import (
     Transition,
     acting_member,
@@ -18,27 +18,12 @@ from bamboo.core.transition import (
     boundary_words,
     changed,
     describe,
+    end,
     live_members,
     name_slots,
     stale,
 )
 from bamboo.errors import CoreMisuse
-
-
-def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()) -> Transition:
-    """End the run in the state `after`. The effects are `first`, then those of every end."""
-    over = replace(
-        after,
-        phase=Phase.FINISHED,
-        outcome=outcome,
-        failovers=(),
-        transfers=(),
-        moves=(),
-        preparing=None,
-        reconfiguration=None,
-    )
-    leave = tuple(End(to=node.id) for node in over.live_nodes())
-    return changed(over, (*first, *leave, TerminateAll(to=FLEET)), reason)
 
 
 def request_stop(state: State, event: StopRequested) -> Transition:

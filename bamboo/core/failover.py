@@ -18,12 +18,11 @@ from bamboo.core.effects import (
     Stay,
     TerminateInstance,
 )
-from bamboo.core.ending import end, settle_stop
+from bamboo.core.ending import settle_stop
 from bamboo.core.events import CaughtUp, HandedOver
-from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import begin_reconfiguration, can_recover, lose_while_reconfiguring
 from bamboo.core.saving.keep import cut_of, fits_notice, unfit_words
-from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
+from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, Policy, State
 from bamboo.core.transition import (
     Transition,
     acting_member,
@@ -31,6 +30,7 @@ from bamboo.core.transition import (
     away,
     changed,
     describe,
+    end,
     listed,
     name_slots,
     stale,

@@ -13,13 +13,11 @@ the same fault together.
 from dataclasses import replace
 
 from bamboo.core.effects import FLEET, TerminateInstance
-from bamboo.core.ending import end
 from bamboo.core.events import FaultScope, NodeFailed, RunFailed
 from bamboo.core.failover import lose
 from bamboo.core.liveness.patience import parked
-from bamboo.core.policy import Policy
-from bamboo.core.state import Faults, Node, NodeStatus, Outcome, Phase, State
-from bamboo.core.transition import Transition, away, changed, stale
+from bamboo.core.state import Faults, Node, NodeStatus, Outcome, Phase, Policy, State
+from bamboo.core.transition import Transition, away, changed, end, stale
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 

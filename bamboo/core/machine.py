@@ -66,7 +66,6 @@ from bamboo.core.faults import fail_node, fail_run
 from bamboo.core.layout.assignment import assign
 from bamboo.core.numerics import attest, unlike
 from bamboo.core.pace import rebalance
-from bamboo.core.policy import Policy
 from bamboo.core.prefetch import note_prepared
 from bamboo.core.protect import join_replica, protect, yield_slot
 from bamboo.core.reconfiguration import (
@@ -83,7 +82,7 @@ from bamboo.core.release import release
 from bamboo.core.saving.checkpointing import complete, give_up, order_completion, reject, save_shard
 from bamboo.core.saving.emergency import note_emergency, save_due
 from bamboo.core.settle import settle
-from bamboo.core.state import Attestation, Node, NodeStatus, Phase, State
+from bamboo.core.state import Attestation, Node, NodeStatus, Phase, Policy, State
 from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
     Transition,

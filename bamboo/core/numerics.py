@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from bamboo.core.events import Attested, FaultScope, NodeFailed, NodeJoined
 from bamboo.core.faults import fail_node
-from bamboo.core.policy import Policy
-from bamboo.core.state import Attestation, Fact, State
+from bamboo.core.state import Attestation, Fact, Policy, State
 from bamboo.core.transition import Transition, away, changed, stale
 
 MOST_NAMED = 3

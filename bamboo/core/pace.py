@@ -7,9 +7,8 @@ the change itself takes about one step.
 from dataclasses import replace
 
 from bamboo.core.events import PaceMeasured
-from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import at_rest, begin_reconfiguration
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.core.transition import Transition, changed, stale
 from bamboo.topology.model_layout import equal_shares, minimax_shares
 

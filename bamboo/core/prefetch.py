@@ -15,14 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from bamboo.core.answers import answers
 from bamboo.core.events import Prepared
 from bamboo.core.layout.layout_choice import place
-from bamboo.core.phrases import sent_words, size
-from bamboo.core.policy import Policy
-from bamboo.core.state import Node, Prefetch, Prefetches, Preparing, State
-from bamboo.core.transition import Transition, changed, stale
+from bamboo.core.rounds import answers
+from bamboo.core.state import Node, Policy, Prefetch, Prefetches, Preparing, State
+from bamboo.core.transition import Transition, changed, sent_words, stale
 from bamboo.ids import NodeId
+from bamboo.quantities import size
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout

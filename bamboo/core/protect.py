@@ -14,7 +14,6 @@ from bamboo.core.effects import OTHERS, Drain, Effect, Promote, Resend
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
 from bamboo.core.layout.target_assignment import Lacks, lacking
-from bamboo.core.phrases import sent_words
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
 from bamboo.core.straggler import dismiss
 from bamboo.core.transition import (
@@ -25,6 +24,7 @@ from bamboo.core.transition import (
     changed,
     listed,
     name_slots,
+    sent_words,
     stale,
     with_status,
 )

@@ -21,7 +21,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from itertools import chain
 
-from bamboo.core.answers import answers
 from bamboo.core.base import held_at, holders
 from bamboo.core.effects import (
     FLEET,
@@ -34,12 +33,10 @@ from bamboo.core.effects import (
     QuiesceAfter,
     TerminateInstance,
 )
-from bamboo.core.ending import end
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced, Reconsider, Stalled
 from bamboo.core.layout.layout_choice import grid_for, layout_for
-from bamboo.core.phrases import ENOUGH, grid_words, sent_words, size, why_words
-from bamboo.core.policy import Policy
 from bamboo.core.prefetch import fed_layers, prepare, whole_of
+from bamboo.core.rounds import answers
 from bamboo.core.saving.keep import left_words, without
 from bamboo.core.settle import usable_nodes, usable_number
 from bamboo.core.state import (
@@ -48,21 +45,28 @@ from bamboo.core.state import (
     NodeStatus,
     Outcome,
     Phase,
+    Policy,
     Preparing,
     Reconfiguration,
     Report,
     State,
 )
 from bamboo.core.transition import (
+    ENOUGH,
     Transition,
     begun_words,
     boundary_words,
     changed,
+    end,
+    grid_words,
     live_members,
+    sent_words,
     stale,
+    why_words,
     with_status,
 )
 from bamboo.ids import NodeId
+from bamboo.quantities import size
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout
 from bamboo.topology.strategy import BARE_MODES

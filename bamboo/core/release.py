@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from bamboo.core.effects import Effect, End
 from bamboo.core.events import NodesReleased
-from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import at_rest, begin_reconfiguration, give_back
-from bamboo.core.state import NodeStatus, State
+from bamboo.core.state import NodeStatus, Policy, State
 from bamboo.core.transition import Transition, changed, stale, with_status
 
 

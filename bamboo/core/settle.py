@@ -10,13 +10,10 @@ they are there.
 
 from dataclasses import replace
 
-from bamboo.core.answers import answers
 from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import FLEET, Quiesce, TerminateAll
-from bamboo.core.ending import end
 from bamboo.core.layout.layout_choice import layout_for, place
-from bamboo.core.phrases import grid_words
-from bamboo.core.policy import Policy
+from bamboo.core.rounds import answers
 from bamboo.core.saving.keep import begin_keep, is_kept
 from bamboo.core.state import (
     Checkpoint,
@@ -25,10 +22,11 @@ from bamboo.core.state import (
     NodeStatus,
     Outcome,
     Phase,
+    Policy,
     Reconfiguration,
     State,
 )
-from bamboo.core.transition import Transition, with_status
+from bamboo.core.transition import Transition, end, grid_words, with_status
 
 
 def settle(before: State, decided: Transition, policy: Policy) -> Transition:

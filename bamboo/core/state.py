@@ -1,9 +1,20 @@
-"""The state of a run: the one document on which all members agree. Only `transition` changes it."""
+"""What a decision is made from: the state of a run, its nodes, and the policy.
 
+The state is the one document on which all members agree; only `transition` changes it. The policy
+is the figures of the job, which stand in the first log entry and never change.
+
+Rules. (1) Every decision is a function of state, event, time and policy alone, so the whole history
+of a run can be recomputed from its log. (2) A node is never forgotten and keeps its position, so an
+answer about all nodes is handed on from one state to the next, corrected for those that changed.
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cached_property
+from typing import TypeVar
 
-from bamboo.core.nodes import Node, Nodes, NodeStatus
 from bamboo.core.rounds import (
     Built,
     Emergency,
@@ -17,10 +28,137 @@ from bamboo.core.rounds import (
     Reconfiguration,
     Report,
 )
-from bamboo.ids import NodeId, RunId
+from bamboo.errors import CoreMisuse
+from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import SPREADS
+
+T = TypeVar("T")
+
+
+class NodeStatus(StrEnum):
+    """ready: a standby, without slot or replica · member: owns or shadows a slot · draining: a
+    member that hands over because of a notice · gone: decided lost, and fenced for ever · left:
+    left in order."""
+
+    READY = "ready"
+    MEMBER = "member"
+    DRAINING = "draining"
+    GONE = "gone"
+    LEFT = "left"
+
+    @property
+    def live(self) -> bool:
+        return self is not NodeStatus.GONE and self is not NodeStatus.LEFT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One boot of one instance, as the run knows it."""
+
+    id: NodeId
+    instance: InstanceId
+    zone: ZoneId
+    endpoint: str
+    """Where its transport listens, such as `ipc:///…` or `tcp://10.0.0.4:41234`."""
+    pid: int
+    status: NodeStatus
+    notice_deadline_s: float | None = None
+    """The store's time at which the cloud will take the instance; None: there is no notice."""
+    advised: bool = False
+    """Whether the cloud gave rebalance advice for the instance. The node goes on, and the fleet
+    keeps one more node for it."""
+    released: bool = False
+    """Whether the run gives the instance back. The node then leaves with the next layout."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the node is live and neither the cloud nor the run has said that it will go."""
+        return self.status.live and self.notice_deadline_s is None and not self.released
+
+
+class Nodes(tuple[Node, ...]):
+    """The nodes in the order in which they joined; equal to any tuple of the same nodes.
+
+    Each answer about all of them is computed when it is first asked for. `having` hands it on to
+    the next nodes, corrected.
+    """
+
+    @cached_property
+    def places(self) -> Mapping[NodeId, int]:
+        """The position of each node."""
+        return {node.id: place for place, node in reversed(tuple(enumerate(self)))}
+
+    @cached_property
+    def zones(self) -> Mapping[NodeId, ZoneId]:
+        """The zone of each node."""
+        return {node.id: node.zone for node in self}
+
+    @cached_property
+    def live(self) -> frozenset[NodeId]:
+        """The nodes that are neither gone nor have left."""
+        return frozenset(node.id for node in self if node.status.live)
+
+    @cached_property
+    def usable(self) -> frozenset[NodeId]:
+        """The live nodes that will not go: without a notice, and not released."""
+        return frozenset(node.id for node in self if node.usable)
+
+    @property
+    def advised(self) -> int:
+        """How many of the usable nodes have rebalance advice."""
+        return len(self._advised)
+
+    @cached_property
+    def aside(self) -> tuple[Node, ...]:
+        """The live nodes that are not plain members: standbys, and nodes that drain, have a notice
+        or are released. They are few in a run that trains."""
+        return tuple(self[place] for place in sorted(self._aside))
+
+    @cached_property
+    def leaving(self) -> frozenset[NodeId]:
+        """The live nodes that will go: with a notice, or released."""
+        return frozenset(node.id for node in self.aside if not node.usable)
+
+    @cached_property
+    def _advised(self) -> frozenset[NodeId]:
+        return frozenset(node.id for node in self if node.advised and node.usable)
+
+    @cached_property
+    def _aside(self) -> frozenset[int]:
+        return frozenset(place for place, node in enumerate(self) if _is_aside(node))
+
+    def having(self, *changed: Node) -> "Nodes":
+        """Return the nodes with these, each in place of the one with its id; new ones come last."""
+        nodes, places, zones = list(self), self.places, self.zones
+        if new := [node for node in changed if node.id not in places]:
+            places = {**places, **{node.id: at for at, node in enumerate(new, len(nodes))}}
+            zones = {**zones, **{node.id: node.zone for node in new}}
+            nodes += new
+        for node in changed:
+            nodes[places[node.id]] = node
+        after = Nodes(nodes)
+        after.places, after.zones = places, zones
+        after.live = _corrected(self.live, {n.id: n.status.live for n in changed})
+        after.usable = _corrected(self.usable, {n.id: n.usable for n in changed})
+        after._advised = _corrected(self._advised, {n.id: n.advised and n.usable for n in changed})
+        after._aside = _corrected(self._aside, {places[n.id]: _is_aside(n) for n in changed})
+        return after
+
+
+def _is_aside(node: Node) -> bool:
+    return node.status.live and (node.status is not NodeStatus.MEMBER or not node.usable)
+
+
+def _corrected(those: frozenset[T], is_one: Mapping[T, bool]) -> frozenset[T]:
+    """Correct `those`: each key of `is_one` is in the result if its value is true, else not."""
+    more = {key for key, one in is_one.items() if one and key not in those}
+    fewer = {key for key, one in is_one.items() if not one and key in those}
+    those = those | more if more else those
+    return those - fewer if fewer else those
+
 
 __all__ = [
     "Attestation",
@@ -332,3 +470,97 @@ def initial_state(
         attested=attested,
         sentence=f"waiting for {grid.size} nodes",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridTime:
+    """The time of a calm step on a grid with one node for each slot, by the planner's figures."""
+
+    pipelines: int
+    stages: int
+    step_s: float
+
+    @property
+    def size(self) -> int:
+        """The number of nodes of this grid."""
+        return self.pipelines * self.stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The figures of one run. Times are seconds of the store's clock.
+
+    Raises CoreMisuse unless 0 < suspect_s <= gone_s and both are finite, and for an unknown
+    `spread`.
+    """
+
+    suspect_s: float = 1.0
+    """A node whose progress counter has not grown for so long is suspected (evidence)."""
+    gone_s: float = 3.0
+    """A node whose progress counter has not grown for so long is gone (decision). This is also the
+    length of a lease, and of the time that all nodes are given after an outage of the store."""
+    cuts: tuple[tuple[int, ...], ...] = ()
+    """One cut for each number of stages that the model may have: the first layer of each stage,
+    then the layer count. Empty: the layout never changes."""
+    virtual_nodes: int = 1
+    pipelines: int = 1
+    """The largest number of pipelines; with fewer nodes there are fewer."""
+    stages: int = 2
+    """The number of stages of each pipeline while there are enough nodes."""
+    steps: int = 0
+    """The steps of the whole run; 0: unknown."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0: state is stored in an emergency only."""
+    layer_bytes: tuple[int, ...] = ()
+    """Bytes of parameters and moments, by layer. Empty: nothing is stored in an emergency."""
+    store_bytes_per_s: float = 0.0
+    """The rate between one node and the checkpoint store; 0: sizes do not matter."""
+    notice_s: float = 120.0
+    """How much of a notice is left when the members read it."""
+    grids: tuple[GridTime, ...] = ()
+    """Every grid that the run may have. Empty: step times are unknown, and the rule is as many
+    whole pipelines as there are nodes for."""
+    spread: str = "one"
+    """How slots and replicas are spread over zones, one of SPREADS. Only `neighbours` puts
+    neighbours into different zones; the others keep a pipeline within one zone where they can.
+    With one stage `pipelines` puts these into different zones."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.suspect_s <= self.gone_s and math.isfinite(self.gone_s)):
+            raise CoreMisuse(
+                f"suspect_s = {self.suspect_s} and gone_s = {self.gone_s} are no policy; "
+                "need 0 < suspect_s <= gone_s"
+            )
+
+        if self.spread not in SPREADS:
+            raise CoreMisuse(f"spread {self.spread!r} is none of {', '.join(SPREADS)}")
+
+    @property
+    def apart(self) -> bool:
+        """Whether neighbours of a ring should lie in different zones. With one stage a pipeline is
+        a node, and the other pipelines are what it has for neighbours."""
+        return self.spread == ("neighbours" if self.stages > 1 else "pipelines")
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the layout may change."""
+        return bool(self.cuts)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether state may be stored in an emergency."""
+        return self.elastic and bool(self.layer_bytes)
+
+    def step_s(self, pipelines: int, stages: int) -> float | None:
+        """The time of a calm step on this grid, or None where it is unknown."""
+        for grid in self.grids:
+            if (grid.pipelines, grid.stages) == (pipelines, stages):
+                return grid.step_s
+        return None
+
+    def cut_for(self, stages: int) -> tuple[int, ...]:
+        """The cut into so many stages. Raises CoreMisuse when there is none."""
+        for cut in self.cuts:
+            if len(cut) == stages + 1:
+                return cut
+        raise CoreMisuse(f"the policy has no cut into {stages} stages")

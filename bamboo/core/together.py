@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from bamboo.core.answers import Answers, answers
 from bamboo.core.effects import Effect
 from bamboo.core.events import BoundaryReady, Event, LayoutBuilt, Quiesced
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import report_of
-from bamboo.core.state import Built, Reconfiguration, State
+from bamboo.core.rounds import Answers, answers
+from bamboo.core.state import Built, Policy, Reconfiguration, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 

@@ -1,17 +1,20 @@
-"""The result of one event, and the functions that make one.
+"""The result of one event, the functions that make one, and the phrases that reasons share.
 
-Rule: a change is another state object. An event that changes nothing returns the very same object,
-with the reason why not. While a change is being decided, version and sentence are still those from
-before it. At the end `numbered` raises the version by one and makes the reason the sentence.
+Rules. (1) A change is another state object. An event that changes nothing returns the very same
+object, with the reason why not. (2) While a change is being decided, version and sentence are still
+those from before it. At the end `numbered` raises the version by one and makes the reason the
+sentence. (3) A reason names the grid that is taken, not one that was intended earlier.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bamboo.core.effects import Effect
-from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.effects import FLEET, Effect, End, TerminateAll
+from bamboo.core.state import Node, NodeStatus, Outcome, Phase, State
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
+from bamboo.quantities import size
+from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 
 _WORKING = (NodeStatus.MEMBER, NodeStatus.DRAINING)
@@ -35,6 +38,22 @@ def stale(state: State, reason: str) -> Transition:
 def changed(after: State, effects: Iterable[Effect], reason: str) -> Transition:
     """The event leads to the state `after`."""
     return Transition(state=after, effects=tuple(effects), reason=reason)
+
+
+def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()) -> Transition:
+    """End the run in the state `after`. The effects are `first`, then those of every end."""
+    over = replace(
+        after,
+        phase=Phase.FINISHED,
+        outcome=outcome,
+        failovers=(),
+        transfers=(),
+        moves=(),
+        preparing=None,
+        reconfiguration=None,
+    )
+    leave = tuple(End(to=node.id) for node in over.live_nodes())
+    return changed(over, (*first, *leave, TerminateAll(to=FLEET)), reason)
 
 
 def numbered(before: State, decided: Transition) -> Transition:
@@ -122,3 +141,22 @@ def name_slots(state: State, slots: Iterable[Slot]) -> str:
 def listed(names: list[str]) -> str:
     """Join names: `a`, `a and b`, `a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+ENOUGH = "there are nodes for it"
+"""The reason for a layout that there are nodes for. Its grid is known only when it is taken."""
+
+
+def sent_words(count: int) -> str:
+    """Say how much was sent: `3.4 MiB were sent`, `nothing was sent`."""
+    return f"{size(count)} were sent" if count else "nothing was sent"
+
+
+def grid_words(grid: Grid) -> str:
+    """Write a grid as pipelines and stages: `2 x 4`."""
+    return f"{grid.pipelines} x {grid.stages}"
+
+
+def why_words(why: str, grid: Grid) -> str:
+    """Say why all go on, or will go on, on this grid."""
+    return f"there are nodes for {grid_words(grid)}" if why == ENOUGH else why

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bamboo import wiring
 from bamboo.config.tree import JobConfig
-from bamboo.core.phrases import size
 from bamboo.disk import ROOM_BYTES, free_bytes
 from bamboo.doctor.checks import Check, Finding, Result
+from bamboo.quantities import size
 from bamboo.runs import run_folder
 from bamboo.runs.disk_space import unwritable
 from bamboo.sites import here

@@ -7,9 +7,9 @@ continues from them once there is room.
 import os
 from pathlib import Path
 
-from bamboo.core.phrases import size
 from bamboo.disk import ROOM_BYTES, free_bytes, full_disk
 from bamboo.errors import BooksUnwritable, InputError
+from bamboo.quantities import size
 from bamboo.runs.run_folder import RunFolder, is_detached
 
 

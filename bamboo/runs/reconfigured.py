@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bamboo.core import events
-from bamboo.core.phrases import grid_words, size, why_words
 from bamboo.core.state import State
-from bamboo.quantities import count, duration
+from bamboo.core.transition import grid_words, why_words
+from bamboo.quantities import count, duration, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.planner.prices.auxiliary import AuxiliaryPrice
 from bamboo.planner.profiles.workload import Workload
 from bamboo.sim.market.prices import Prices

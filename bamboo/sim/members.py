@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from bamboo.core.events import Event
-from bamboo.core.policy import Policy
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.planner.profiles.workload import Workload
 from bamboo.sim.world import World
 from bamboo.topology.grid import Grid

@@ -28,8 +28,7 @@ from bamboo.core.events import (
 from bamboo.core.layout.layout_choice import nodes_wanted
 from bamboo.core.liveness.patience import Patience, parked
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Failover, NodeStatus, Phase, State
+from bamboo.core.state import Failover, NodeStatus, Phase, Policy, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.core.together import transitions
 from bamboo.core.transition import Transition

@@ -7,9 +7,9 @@ joins at a boundary. A slot moves at a boundary. What is no longer wanted by the
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from bamboo.core.answers import answers
 from bamboo.core.events import Prepared, ReplicaJoined, Yielded
 from bamboo.core.prefetch import feeds_under_way
+from bamboo.core.rounds import answers
 from bamboo.core.state import Move, Prefetch, Prefetches, Preparing, Transfer
 from bamboo.ids import NodeId
 from bamboo.sim.members import Run, layout_of, step_in_hand

@@ -12,8 +12,8 @@ from bamboo.config.catalogue import load_catalogue, load_gpus
 from bamboo.config.policy import policy_of
 from bamboo.config.resolve import batch_shape, nodes_at_begin, nodes_of
 from bamboo.config.tree import JobConfig
-from bamboo.core.policy import GridTime, Policy
 from bamboo.core.saving import keep
+from bamboo.core.state import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.layers.facts import LayerFacts

@@ -14,7 +14,7 @@ from bamboo.config.load import load_job
 from bamboo.config.policy import policy_of
 from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.quantities import count

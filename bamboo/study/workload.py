@@ -13,7 +13,7 @@ from typing import Any
 
 from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
-from bamboo.core.policy import GridTime
+from bamboo.core.state import GridTime
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from bamboo.core.phrases import size
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.quantities import count
+from bamboo.quantities import count, size
 from bamboo.runs import removing, run_folder
 from cli.agreement import agreed
 from cli.echo import echo_result, note

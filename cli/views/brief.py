@@ -10,11 +10,10 @@ from math import comb
 from typing import Any
 
 from bamboo.checkpoint.initial import Weights
-from bamboo.core.phrases import size
 from bamboo.planner.prices.quota import quota_needed, quota_sentence
 from bamboo.planner.risks.survival import Outcome, broken, copies_of_stages, single_loss
 from bamboo.planner.value import MINIMUM_BILLED_S
-from bamboo.quantities import count, duration, rate, usd
+from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.study.planning import Planned
 from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bamboo.core.phrases import size
-from bamboo.quantities import count
+from bamboo.quantities import count, size
 from cli.views.columns import paragraph
 
 

@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bamboo.core import events
-from bamboo.core.phrases import size
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
-from bamboo.quantities import clock, rate, usd
+from bamboo.quantities import clock, rate, size, usd
 from bamboo.runs.node_names import with_short_names
 from bamboo.runs.preemption_lines import short_preemption_line
 from bamboo.runs.progress import OPERATIONS, Progress, node_rows

@@ -8,10 +8,9 @@ from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
-from bamboo.core.phrases import size
 from bamboo.planner.renting.chosen import Outcome
 from bamboo.planner.renting.option import HOUR_S, ON_DEMAND, Option
-from bamboo.quantities import count, duration, number, rate, usd
+from bamboo.quantities import count, duration, number, rate, size, usd
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.study.costing import JobCost
 from bamboo.study.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP

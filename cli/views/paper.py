@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bamboo.core.phrases import size
 from bamboo.planner.plans.nodes import NodeShare, tightest
 from bamboo.planner.plans.ranking import Candidate
 from bamboo.planner.plans.resized import worth_a_word
-from bamboo.quantities import duration, rate, usd
+from bamboo.quantities import duration, rate, size, usd
 from bamboo.study.paper import Shown
 from bamboo.study.strategies import KEY
 from bamboo.topology.strategy import modes_of

@@ -6,13 +6,12 @@ from itertools import takewhile
 from typing import Any
 
 from bamboo.config.notice import notice_s
-from bamboo.core.phrases import size
 from bamboo.planner.layers.memory import StageBytes
 from bamboo.planner.plans.plan import Plan
 from bamboo.planner.risks.checkpoint_cost import AUTO_LEAST_S
 from bamboo.planner.risks.zones import RESTART_S, USD_PER_GB, Spread, cheapest
 from bamboo.planner.value import MINIMUM_BILLED_S
-from bamboo.quantities import count, duration, rate, usd
+from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.study.intervals import Kept
 from bamboo.study.planning import Planned
 from bamboo.topology.slots import Slot

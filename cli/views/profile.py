@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from bamboo.core.phrases import size
 from bamboo.planner.layers.memory import STASHED_STEPS
 from bamboo.planner.profiles.profiled import STATE_COPIES, Profile, alike
-from bamboo.quantities import count, duration
+from bamboo.quantities import count, duration, size
 from bamboo.study.profiling import Found
 from cli.views.columns import columns, paragraph
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
-from bamboo.quantities import count, duration, rate, usd
+from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.runs.reconfigured import reconfigured_line
 from cli.views.columns import columns, paragraph
 from cli.views.cost import planned_lines

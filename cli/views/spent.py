@@ -6,9 +6,8 @@ Rule: the lines add up to the bill as they are printed, so micro-dollars are sho
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bamboo.core.phrases import size
 from bamboo.planner.value import MINIMUM_BILLED_S
-from bamboo.quantities import clock, count, duration, micro_text, usd
+from bamboo.quantities import clock, count, duration, micro_text, size, usd
 from cli.views.columns import columns, paragraph
 
 BAR = 24

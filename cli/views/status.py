@@ -4,8 +4,7 @@ runs take on the disk."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bamboo.core.phrases import size
-from bamboo.quantities import rate, usd
+from bamboo.quantities import rate, size, usd
 from cli.views.columns import columns
 
 

@@ -14,8 +14,7 @@ from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core.events import NodeJoined
-from bamboo.core.policy import Policy
-from bamboo.core.state import State, initial_state
+from bamboo.core.state import Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId, node_id
 from bamboo.ports import Identity, Notice, Store, WorkerStarter
 from bamboo.topology.grid import Grid

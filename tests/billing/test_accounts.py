@@ -12,8 +12,7 @@ from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import LedgerRecord, PriceRecord, read_ledger
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core.events import StoreRefilled
-from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint
+from bamboo.core.state import Checkpoint, Policy
 from bamboo.ids import run_id
 from bamboo.planner.attribution import Work
 from bamboo.planner.duties import Again, DutyChange

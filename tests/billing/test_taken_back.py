@@ -11,8 +11,7 @@ from bamboo.billing.money import bill
 from bamboo.billing.receipt import receipt_body
 from bamboo.checkpoint.final import read_final, write_manifest, write_stage
 from bamboo.core import events
-from bamboo.core.policy import Policy
-from bamboo.core.state import Outcome
+from bamboo.core.state import Outcome, Policy
 from bamboo.runs.final_state import save_manifest
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder

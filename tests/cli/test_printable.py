@@ -11,7 +11,7 @@ from rich.console import Console
 from bamboo.coord.follow import Decision
 from bamboo.core.events import FaultScope
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.runs.progress import Progress
 from cli.echo import echo, echo_result
 from cli.printable import printable

@@ -8,8 +8,7 @@ from rich.console import Console
 from bamboo.coord.follow import Decision
 from bamboo.core import events
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Holding, Norm, Outcome, State
+from bamboo.core.state import Holding, Norm, Outcome, Policy, State
 from bamboo.ids import NodeId
 from bamboo.runs.progress import Progress
 from cli.screen import LiveScreen, PlainScreen

@@ -8,8 +8,8 @@ from rich.console import Console
 from bamboo import quantities
 from bamboo.billing.money import bill
 from bamboo.billing.receipt import receipt_body
-from bamboo.core.phrases import size
 from bamboo.core.state import Outcome
+from bamboo.quantities import size
 from bamboo.runs.preemption_lines import preemption_line
 from bamboo.runs.progress import Preemption, Progress, status_body
 from cli.views import columns

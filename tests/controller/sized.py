@@ -18,8 +18,7 @@ from bamboo.config.tree import (
 from bamboo.controller.autoscaling import Autoscaler
 from bamboo.core.events import Event
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.planner.fleet.scaler import SETTLING, Turn
 from bamboo.planner.fleet.scaling_curve import LEAST
 from bamboo.runs.books import Booked

@@ -21,7 +21,7 @@ from bamboo.core.events import (
     Speed,
     SpeedsMeasured,
 )
-from bamboo.core.policy import GridTime
+from bamboo.core.state import GridTime
 from bamboo.core.straggler import ROUNDS
 from bamboo.ids import NodeId, RunId
 from bamboo.planner.fleet.autoscale import Resize, Scaling

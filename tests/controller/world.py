@@ -19,8 +19,7 @@ from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core import events
-from bamboo.core.policy import Policy
-from bamboo.core.state import Attestation, State, initial_state
+from bamboo.core.state import Attestation, Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.runs.books import Booked
 from bamboo.runs.progress import Progress

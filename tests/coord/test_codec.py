@@ -25,7 +25,6 @@ from bamboo.coord.codec import (
 from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
 from bamboo.core.events import Event, FaultScope, NodeJoined, NoticeReceived, Pace, PeerLost, Speed
-from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Attestation,
     Built,
@@ -42,6 +41,7 @@ from bamboo.core.state import (
     Outcome,
     Part,
     Phase,
+    Policy,
     Prefetch,
     Preparing,
     Reconfiguration,

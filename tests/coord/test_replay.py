@@ -12,7 +12,7 @@ from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.coord.replay import verify_decisions
 from bamboo.core.events import CaughtUp, NodeLeft, StopReady
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.errors import InputError, UnreadableRecord
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.slots import Slot

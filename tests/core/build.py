@@ -3,8 +3,7 @@
 from bamboo.coord.codec import decode_state, encode_state
 from bamboo.core.events import Event, FaultScope, NodeFailed, NodeJoined, PeerLost, Prepared
 from bamboo.core.machine import Transition, transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import State, initial_state
+from bamboo.core.state import Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
 from bamboo.topology.grid import Grid
 

@@ -12,8 +12,7 @@ from bamboo.core.events import (
     StopReady,
     Yielded,
 )
-from bamboo.core.policy import Policy
-from bamboo.core.state import Holding, Norm, Phase, State
+from bamboo.core.state import Holding, Norm, Phase, Policy, State
 from bamboo.core.transition import live_members
 from bamboo.ids import NodeId
 from bamboo.topology.model_layout import ModelLayout, equal_shares

@@ -7,8 +7,7 @@ from bamboo.core.events import Attested
 from bamboo.core.faults import MOST_TRIES
 from bamboo.core.machine import transition
 from bamboo.core.numerics import differing, facts_of, named
-from bamboo.core.policy import Policy
-from bamboo.core.state import Attestation, NodeStatus, Outcome, Phase, State, initial_state
+from bamboo.core.state import Attestation, NodeStatus, Outcome, Phase, Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.topology.grid import Grid
 from tests.core.build import joined, lost, running

@@ -15,9 +15,8 @@ from bamboo.core.events import (
 )
 from bamboo.core.liveness.patience import AHEAD, Patience
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
 from bamboo.core.prefetch import layers_by_node
-from bamboo.core.state import Holding, Outcome, State
+from bamboo.core.state import Holding, Outcome, Policy, State
 from bamboo.ids import NodeId
 from tests.core.build import forming, joined, lost, prepared, prepared_by
 from tests.core.test_protect import settle

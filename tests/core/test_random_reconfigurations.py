@@ -32,8 +32,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import NodeStatus, Outcome, Phase, State, initial_state
+from bamboo.core.state import NodeStatus, Outcome, Phase, Policy, State, initial_state
 from bamboo.core.transition import live_members
 from bamboo.ids import run_id
 from bamboo.topology.grid import Grid

@@ -14,8 +14,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.invariants import check
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, State
+from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, Policy, State
 from bamboo.ids import NodeId
 from tests.core.build import forming, joined, lost, prepared
 

@@ -12,8 +12,7 @@ from bamboo.core.events import (
     Stalled,
 )
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Holding, Phase, State, initial_state
+from bamboo.core.state import Holding, Phase, Policy, State, initial_state
 from bamboo.core.together import transitions
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId, run_id

@@ -23,8 +23,7 @@ from bamboo.core import effects, events
 from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
 from bamboo.core.numerics import facts_of
-from bamboo.core.policy import Policy
-from bamboo.core.state import Fact, Holding, Norm, Outcome, State, initial_state
+from bamboo.core.state import Fact, Holding, Norm, Outcome, Policy, State, initial_state
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid

@@ -8,8 +8,7 @@ import redis
 
 from bamboo.coord.driver import create_run
 from bamboo.coord.open import open_store
-from bamboo.core.policy import Policy
-from bamboo.core.state import initial_state
+from bamboo.core.state import Policy, initial_state
 from bamboo.ids import RunId
 from bamboo.topology.grid import Grid
 from tests.coord import refuser

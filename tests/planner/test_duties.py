@@ -11,8 +11,16 @@ from bamboo.core.events import (
     ShardSaved,
 )
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, Reconfiguration, Report, State
+from bamboo.core.state import (
+    Checkpoint,
+    Holding,
+    Outcome,
+    Phase,
+    Policy,
+    Reconfiguration,
+    Report,
+    State,
+)
 from bamboo.ids import InstanceId, NodeId
 from bamboo.planner.duties import Again, Duty, DutyChange, Roster, duties_of, last_duties
 from bamboo.topology.slots import Slot

@@ -8,8 +8,7 @@ import pytest
 
 from bamboo.coord.driver import create_run
 from bamboo.coord.open import open_store
-from bamboo.core.policy import Policy
-from bamboo.core.state import initial_state
+from bamboo.core.state import Policy, initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId, run_id
 from bamboo.ports import Store

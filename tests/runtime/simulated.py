@@ -22,8 +22,7 @@ from bamboo.core.effects import Effect
 from bamboo.core.events import Event, NodeJoined, PeerLost
 from bamboo.core.invariants import check, check_step
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Phase, State, initial_state
+from bamboo.core.state import Phase, Policy, State, initial_state
 from bamboo.data.dataset import load_data
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model

@@ -15,8 +15,7 @@ from bamboo.config.resolve import batch_shape, resolve
 from bamboo.config.tree import JobConfig
 from bamboo.core.effects import Quiesce
 from bamboo.core.events import NoticeReceived, Reconsider
-from bamboo.core.policy import Policy
-from bamboo.core.state import NodeStatus, Outcome, Phase, Reconfiguration
+from bamboo.core.state import NodeStatus, Outcome, Phase, Policy, Reconfiguration
 from bamboo.ids import NodeId
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Decided

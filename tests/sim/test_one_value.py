@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bamboo.config.catalogue import load_catalogue
-from bamboo.core.policy import GridTime, Policy
+from bamboo.core.state import GridTime, Policy
 from bamboo.planner.plans.candidates import Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.plan import Plan, make_plan

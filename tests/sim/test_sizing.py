@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.core.policy import GridTime
+from bamboo.core.state import GridTime
 from bamboo.planner.fleet.autoscale import Scaling, decide, with_times
 from bamboo.planner.fleet.fleet_size import Rule, Situation, best_size
 from bamboo.planner.fleet.scaler import SETTLING, ScalerTerms

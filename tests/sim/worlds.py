@@ -2,7 +2,7 @@
 
 import math
 
-from bamboo.core.policy import GridTime, Policy
+from bamboo.core.state import GridTime, Policy
 from bamboo.planner.profiles.workload import Workload, uniform_workload
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked

@@ -16,8 +16,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from bamboo.core.layout.target_assignment import shadowed
-from bamboo.core.policy import Policy
-from bamboo.core.state import Node
+from bamboo.core.state import Node, Policy
 from bamboo.ids import NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bamboo.core.events import PeerLost
 from bamboo.core.liveness.outage import PIECES, Writing
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.ids import NodeId
 from bamboo.ports import Lease
 

@@ -4,9 +4,9 @@ Rule: the event only says that no node came; what follows from it is for `transi
 memory of `Patience` is a function of the states that it was shown, and of their times.
 """
 
-from bamboo.core.answers import answers
 from bamboo.core.events import Event, Reconsider, RunFailed
 from bamboo.core.reconfiguration import at_rest
+from bamboo.core.rounds import answers
 from bamboo.core.state import Outcome, Phase, State
 
 _TRAINING = (Phase.RUNNING, Phase.DEGRADED)

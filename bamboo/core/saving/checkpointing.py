@@ -20,10 +20,9 @@ from bamboo.core.events import (
     CheckpointFailed,
     ShardSaved,
 )
-from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import begin_reconfiguration, void_member
 from bamboo.core.saving.keep import committer, left_words, without
-from bamboo.core.state import Checkpoint, Keep, Phase, Reconfiguration, Saving, State
+from bamboo.core.state import Checkpoint, Keep, Phase, Policy, Reconfiguration, Saving, State
 from bamboo.core.transition import Transition, away, changed, live_members, stale
 from bamboo.ids import NodeId
 

@@ -15,10 +15,9 @@ reason says so.
 import math
 from dataclasses import replace
 
-from bamboo.core.answers import answers
 from bamboo.core.events import SaveDue
-from bamboo.core.policy import Policy
 from bamboo.core.reconfiguration import begin_reconfiguration, void_member
+from bamboo.core.rounds import answers
 from bamboo.core.saving.keep import (
     MARGIN_S,
     cut_of,
@@ -30,7 +29,7 @@ from bamboo.core.saving.keep import (
     needed_s,
     unfit_words,
 )
-from bamboo.core.state import Emergency, Phase, Reconfiguration, State
+from bamboo.core.state import Emergency, Phase, Policy, Reconfiguration, State
 from bamboo.core.transition import Transition, changed, listed, stale
 from bamboo.ids import NodeId
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bamboo.core.base import Base, held_at, holders
-from bamboo.core.phrases import size
-from bamboo.core.policy import Policy
-from bamboo.core.state import Checkpoint, Keep, Part, Reconfiguration, State
+from bamboo.core.state import Checkpoint, Keep, Part, Policy, Reconfiguration, State
 from bamboo.ids import NodeId
+from bamboo.quantities import size
 
 SLACK = 1.5
 MARGIN_S = 1.0

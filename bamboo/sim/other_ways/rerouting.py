@@ -7,7 +7,7 @@ Rule: as in `bamboo.sim.other_ways.rivals`.
 from collections import Counter
 from dataclasses import dataclass
 
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.step.step_time import StepTimes

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from bamboo.core.layout.assignment import assign
 from bamboo.core.layout.layout_choice import layout_for, nodes_wanted
-from bamboo.core.policy import Policy
-from bamboo.core.state import Node, NodeStatus
+from bamboo.core.state import Node, NodeStatus, Policy
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.step.step_time import StepTimes

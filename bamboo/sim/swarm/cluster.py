@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from bamboo.core.events import FaultScope, NodeFailed, NodeJoined, PeerLost, Stalled
 from bamboo.core.liveness.partition import patience_s
-from bamboo.core.policy import GridTime, Policy
-from bamboo.core.state import Checkpoint, Fact, Phase, State, initial_state
+from bamboo.core.state import Checkpoint, Fact, GridTime, Phase, Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.sim.swarm.agenda import Agenda
 from bamboo.sim.swarm.checkers import Checkers

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from bamboo.core.effects import Effect
 from bamboo.core.events import Event, StoreRefilled
 from bamboo.core.machine import Transition, transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Node, State
+from bamboo.core.state import Node, Policy, State
 
 
 @dataclass(slots=True)

@@ -19,11 +19,11 @@ from bamboo.checkpoint.run_files import data_name, put_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
-from bamboo.core.phrases import size
 from bamboo.data.sources import read_source
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
+from bamboo.quantities import size
 from bamboo.sites.account.wheel import own_wheel
 from bamboo.wiring.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
 from cloud.ec2.user_data import agent_environment

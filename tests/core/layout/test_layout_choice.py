@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.core.layout.layout_choice import grid_for, layout_for, place
-from bamboo.core.policy import Policy
-from bamboo.core.state import Node, NodeStatus
+from bamboo.core.state import Node, NodeStatus, Policy
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares

@@ -13,8 +13,7 @@ from bamboo.core.layout.assignment import assign
 from bamboo.core.layout.layout_choice import place
 from bamboo.core.layout.target_assignment import aim, shadow_of
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.state import Node, NodeStatus, Phase, Policy, State
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

@@ -7,7 +7,7 @@ import pytest
 from bamboo.coord.writes import Writes
 from bamboo.core.liveness.detector import LeaseView, judge
 from bamboo.core.liveness.outage import PIECES, Writing
-from bamboo.core.policy import Policy
+from bamboo.core.state import Policy
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.ports import Lease

@@ -22,8 +22,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.liveness.patience import parked, stands_for_s
 from bamboo.core.machine import Transition
-from bamboo.core.policy import Policy
-from bamboo.core.state import Holding, Norm, Outcome, Phase, State
+from bamboo.core.state import Holding, Norm, Outcome, Phase, Policy, State
 from bamboo.ids import NodeId
 from tests.core.build import afresh, forming, joined, lost
 

@@ -7,9 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bamboo.core.machine import transition
-from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome as End
-from bamboo.core.state import Phase, State, initial_state
+from bamboo.core.state import Phase, Policy, State, initial_state
 from bamboo.ids import NodeId, run_id
 from bamboo.planner.risks.survival import Outcome, broken, copies_of_slots, outcome, survival
 from bamboo.planner.risks.zones import laid_out

@@ -25,8 +25,7 @@ from bamboo.core.events import (
     StopRequested,
 )
 from bamboo.core.layout import target_assignment
-from bamboo.core.policy import Policy
-from bamboo.core.state import Report, State
+from bamboo.core.state import Policy, Report, State
 from bamboo.core.transition import Transition, changed, stale
 from bamboo.sim.swarm.run import Verdict, play_seed
 from tests.sim.swarm.planted_outages import (

@@ -8,9 +8,8 @@ from unittest.mock import patch
 from bamboo.core import machine, reconfiguration, settle
 from bamboo.core.effects import CompleteCheckpoint
 from bamboo.core.events import CheckpointFailed
-from bamboo.core.policy import Policy
 from bamboo.core.saving import checkpointing, emergency
-from bamboo.core.state import State
+from bamboo.core.state import Policy, State
 from bamboo.core.transition import Transition, live_members
 
 

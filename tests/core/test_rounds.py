@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.core.answers import Answers, answers
+from bamboo.core.rounds import Answers, answers
 from bamboo.core.state import Built
 from bamboo.ids import NodeId
 

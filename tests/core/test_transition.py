@@ -2,7 +2,8 @@
 
 import pytest
 
-from bamboo.core.phrases import ENOUGH, sent_words, size, why_words
+from bamboo.core.transition import ENOUGH, sent_words, why_words
+from bamboo.quantities import size
 from bamboo.topology.grid import Grid
 
 
