@@ -6,6 +6,7 @@
 # `make redis-e2e` plays runs against Debian's Redis over TLS, and
 # `make fuzz` reads CASES malformed inputs of each kind.
 # `make bench` measures (benchmarks/README.md), all or `PARTS="executor failover"`.
+# `make mutants` plays the tests of `bamboo/core` against COUNT mutants of it, drawn by SEED.
 # `make gpu-check PART=bits` checks a machine with a card by PYTHON, without a set-up
 # (benchmarks/gpu_check/README.md).
 # Each other one sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
@@ -13,13 +14,15 @@
 JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
 CASES ?= 10000
+SEED ?= 1
+COUNT ?= 150
 PART ?= facts
 UNITS := $(addprefix tests/,core coord schedule planner topology config telemetry data models billing tidy)
 BIN := .venv/bin
 # A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz bench gpu-check setup
+.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz mutants bench gpu-check setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -60,6 +63,9 @@ redis-e2e: setup
 
 fuzz: setup
 	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 -m "full or not full" tests/fuzz
+
+mutants: setup
+	$(BIN)/python -m benchmarks.mutants_of_core --seed $(SEED) --count $(COUNT)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(PARTS)

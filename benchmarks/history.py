@@ -45,6 +45,7 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "failover-pause": (("ms from the kill to going on", "ms/pause"),),
     "hit-step": (("extra time of `eager` over `stash`", "ratio_of_means"),),
     "mode-per-stage": (("gain as planned", "the p3 trace's/as planned/median"),),
+    "mutants-of-core": (("share of mutants killed", "claims/0/found"),),
     "nsdi23": (("value, BERT on the trace", "trace/bert/value"),),
     "partition": (("s of CPU, no redundancy given", "cpu_s/free"),),
     "plan-vs-real": (("planned over real, deep", "deep/ratios"), ("cpu", "cpu/ratios")),

@@ -5,12 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.core.events import NoticeReceived, StopRequested
-from bamboo.core.invariants import check, check_step
-from bamboo.core.state import NodeStatus, Outcome, Phase, State
+from bamboo.core.events import (
+    Event,
+    FaultScope,
+    NoticeReceived,
+    Reconsider,
+    RunFailed,
+    Stalled,
+    StopRequested,
+)
+from bamboo.core.invariants import check, check_cause, check_step
+from bamboo.core.state import Move, NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
-from tests.core.build import apply, forming, joined, lost, running
+from tests.core.build import apply, failed, forming, joined, lost, prepared_by, running
+from tests.core.test_prefetch import growing, said
 
 N0, N1, N2, N3 = (NodeId(f"n0{i}.1") for i in range(4))
 
@@ -37,6 +46,40 @@ def with_places(
 def failing() -> State:
     return apply(running(), lost(N2)).state
 
+
+def stopping() -> State:
+    """All stop to go on in another layout."""
+    state, policy = growing()
+    return said(state, policy, Stalled(node=NodeId("a"), era=state.era, step=3, reason="x"))
+
+
+def sending(**changes: object) -> State:
+    """One that is sent what it will hold, with changes of what is being sent."""
+    state, _ = growing()
+    assert state.preparing is not None
+    return replace(state, preparing=replace(state.preparing, **changes))  # type: ignore[arg-type]
+
+
+def first_feed(**changes: object) -> State:
+    preparing = growing()[0].preparing
+    assert preparing is not None
+    feed = replace(preparing.feeds[0], **changes)  # type: ignore[arg-type]
+    return sending(feeds=(feed, *preparing.feeds[1:]))
+
+
+def with_transfer(to: NodeId, source: NodeId = N0) -> State:
+    """The first slot is sent to a node."""
+    slot = running().grid.slots()[0]
+    item = Transfer(slot=slot, source=source, receiver=to, since=1)
+    return replace(running(), transfers=(item,))
+
+
+def with_move(to: NodeId, source: NodeId = N0) -> State:
+    item = Move(slot=running().grid.slots()[0], source=source, receiver=to, since=1)
+    return replace(running(), moves=(item,))
+
+
+FAILOVER = replace(failing().failovers[0], slot=running().grid.slots()[0])
 
 BROKEN: list[tuple[str, Callable[[], State]]] = [
     ("two nodes have one id", lambda: replace(running(), nodes=running().nodes * 2)),
@@ -80,6 +123,40 @@ BROKEN: list[tuple[str, Callable[[], State]]] = [
     ("the phase is running, not failing_over", lambda: replace(failing(), phase=Phase.RUNNING)),
     ("the phase is running, not degraded", lambda: with_places(running(), {}, {0: None})),
     ("the phase is degraded, not running", lambda: replace(running(), phase=Phase.DEGRADED)),
+    ("reconfiguring without", lambda: replace(running(), phase=Phase.RECONFIGURING)),
+    ("restoring without", lambda: replace(running(), phase=Phase.RESTORING)),
+    ("running with a reconf", lambda: replace(stopping(), phase=Phase.RUNNING)),
+    (
+        "of the old layout goes on",
+        lambda: replace(stopping(), transfers=with_transfer(N2).transfers),
+    ),
+    ("of the old layout goes on", lambda: replace(stopping(), moves=with_move(N3).moves)),
+    ("of the old layout goes on", lambda: replace(stopping(), failovers=(FAILOVER,))),
+    (
+        "a stop is being agreed that nobody",
+        lambda: replace(running(), stop_ready=((N0, 1),)),
+    ),
+    ("to x goes to a node that is not live", lambda: with_transfer(NodeId("x"))),
+    ("has a source that does not own it", lambda: with_transfer(N2, source=N1)),
+    ("has a source that does not own it", lambda: with_move(N3, source=N1)),
+    ("moves to n02.1, which does not shadow it", lambda: with_move(N2)),
+    ("is sent to n03.1, which has it", lambda: with_transfer(N3)),
+    ("a transfer without an assignment", lambda: replace(with_transfer(N2), assignment=None)),
+    ("while something else is under way", lambda: replace(growing()[0], stop_reason="x")),
+    (
+        "while something else is under way",
+        lambda: replace(stopping(), preparing=growing()[0].preparing),
+    ),
+    ("while something else is under way", lambda: replace(growing()[0], assignment=None)),
+    ("is itself the source", lambda: first_feed(source=NodeId("c"))),
+    ("is itself the source", lambda: first_feed(receiver=NodeId("a"), source=NodeId("a"))),
+    ("sent ahead to x goes to a node that is not live", lambda: first_feed(receiver=NodeId("x"))),
+    ("everybody has what was sent", lambda: sending(prepared=((NodeId("c"), 1),) * 2)),
+    ("everybody has what was sent", lambda: sending(prepared=((NodeId("x"), 1),))),
+    (
+        "everybody has what was sent",
+        lambda: sending(prepared=tuple((NodeId(n), 1) for n in "cd")),
+    ),
     ("has finished, or twice", lambda: replace(running(), finished=(N0, N0))),
     ("has finished, or twice", lambda: replace(running(), finished=(NodeId("x"),))),
     ("while its failover is under way", lambda: replace(failing(), finished=(N1,))),
@@ -115,7 +192,10 @@ def test_sound_states_are_silent() -> None:
     stopped = apply(running(), StopRequested(reason="x", outcome=Outcome.STOPPED)).state
     ended = apply(failing(), lost(N1)).state
     assert ended.outcome is Outcome.UNRECOVERABLE
-    for state in (forming(), running(), running(2, 2, "off"), failing(), told, stopped, ended):
+    sound = (forming(), running(), running(2, 2, "off"), failing(), told, stopped, ended)
+    growth, policy = growing()
+    half = said(growth, policy, prepared_by(growth, NodeId("c")))
+    for state in (*sound, stopping(), growth, half, with_transfer(N2), with_move(N3)):
         assert check(state) == []
 
 
@@ -141,6 +221,17 @@ def test_a_broken_step_is_named(says: str, spoil: Callable[[State], State]) -> N
     assert says in check_step(before, spoil(after))
 
 
+def test_another_layout_is_another_era() -> None:
+    before = failing()
+    after = apply(before, joined("extra.1")).state
+    cut = (0, 1, 2, 3, 4)
+    assert after.era < after.generation
+    for other in ({"shares": (4,)}, {"cut": cut}, {"grid": Grid(pipelines=2, stages=2)}):
+        changed = replace(after, **other)  # type: ignore[arg-type]
+        assert check_step(before, changed) == ["the layout changes without a new era"]
+        assert check_step(before, replace(changed, era=after.generation)) == []
+
+
 def test_what_went_stays_away() -> None:
     before = failing()
     assert check_step(before, before) == []
@@ -149,3 +240,27 @@ def test_what_went_stays_away() -> None:
     over = apply(before, lost(N1)).state
     again = replace(over, version=over.version + 1, phase=Phase.RUNNING)
     assert "a finished run is running again" in check_step(over, again)
+
+
+ENDS: list[tuple[State, Event, bool]] = [
+    (running(), failed("n00.1", FaultScope.RUN), True),
+    (apply(running(), joined("x.1")).state, failed("x.1", FaultScope.RUN), False),
+    (running(), failed("new.1", FaultScope.RUN), False),
+    (forming(), failed("new.1", FaultScope.RUN), True),
+    (running(), RunFailed(reporter="n00.1", outcome=Outcome.FAULT, reason="x"), True),
+    (running(), RunFailed(reporter="launcher", outcome=Outcome.FAULT, reason="x"), True),
+    (
+        apply(running(), joined("x.1")).state,
+        RunFailed(reporter="x.1", outcome=Outcome.FAULT, reason="x"),
+        False,
+    ),
+    (apply(running(), joined("x.1")).state, Reconsider(reporter="x.1", reason="x"), True),
+]
+
+
+@pytest.mark.parametrize(("before", "event", "may"), ENDS)
+def test_only_who_owns_a_slot_ends_a_run(before: State, event: Event, may: bool) -> None:
+    over = replace(before, phase=Phase.FINISHED, outcome=Outcome.FAULT)
+    assert (check_cause(before, event, over) == []) is may
+    assert check_cause(before, event, before) == []
+    assert check_cause(over, event, over) == []
