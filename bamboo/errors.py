@@ -15,7 +15,7 @@
     |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
     |- BudgetReached            4   the budget of the job ended the run
     |- VerifyDiffers            5   two runs that must be equal are not
-    |- UnreadableRecord         1   a stored record has a version or kind that is unknown here
+    |- UnreadableRecord         2   a stored record has a version or kind that is unknown here
     `- CoreMisuse               1   a driver broke the contract of a pure room (our own mistake)
 
 Every message says what is wrong, with the value, and what to do next.
@@ -109,6 +109,8 @@ class VerifyDiffers(BambooError):
 
 class UnreadableRecord(BambooError):
     """A record in the store has a version, a kind or fields that this program does not know."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class CoreMisuse(BambooError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.coord.replay import DecisionReport, verify_decisions
-from bamboo.errors import InputError
+from bamboo.errors import InputError, UnreadableRecord
 from bamboo.ports import Entry, Store
 from bamboo.runs.live import live_store
 from bamboo.runs.run_folder import RunFolder, part_of, parts_before, write_file
@@ -37,7 +37,7 @@ def check_decisions(folder: RunFolder) -> dict[str, Any]:
     has a decision: then nothing was compared, and the run must not be called equal.
     """
     before = {n: part for n, part in parts_before(folder).items() if part.decisions.exists()}
-    reports = {n: verify_decisions(saved_store(part)) for n, part in before.items()}
+    reports = {n: _of_saved(part) for n, part in before.items()}
     newest = part_of(folder).number
     reports[newest] = _of_newest(folder)
     equal = all(report.equal for report in reports.values())
@@ -70,7 +70,7 @@ def check_decisions(folder: RunFolder) -> dict[str, Any]:
 
 def _of_newest(folder: RunFolder) -> DecisionReport:
     if folder.decisions.exists():
-        return verify_decisions(saved_store(folder))
+        return _of_saved(folder)
     if folder.receipt.exists():
         raise InputError(
             f"run {folder.id} has ended and {folder.decisions} is missing: it was taken away, in "
@@ -78,6 +78,13 @@ def _of_newest(folder: RunFolder) -> DecisionReport:
         )
     with live_store(folder) as store:
         return verify_decisions(store)
+
+
+def _of_saved(folder: RunFolder) -> DecisionReport:
+    try:
+        return verify_decisions(saved_store(folder))
+    except UnreadableRecord as error:  # of another release
+        raise InputError(f"{folder.decisions}: {error}") from error
 
 
 def saved_store(folder: RunFolder) -> MemoryStore:

@@ -16,6 +16,7 @@ from bamboo.billing.receipt import receipt_body
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.controller.terms import save_terms, terms_kept, terms_of
+from bamboo.coord.codec import SCHEMA_VERSION
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.runs import run_folder
@@ -235,6 +236,17 @@ def test_damaged_decisions_are_named(
     assert main.run(["verify", "--decisions", "r"]) == 0
     damage(ended.decisions)
     assert str(ended.decisions) in error_of(["verify", "--decisions", "r"], capsys)
+
+
+def test_decisions_of_another_schema_are_refused_by_name(
+    ended: run_folder.RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = ended.decisions.read_text()
+    version = f'\\"v\\":{SCHEMA_VERSION}'
+    assert version in text
+    ended.decisions.write_text(text.replace(version, '\\"v\\":11'))
+    said = error_of(["verify", "--decisions", "r"], capsys)
+    assert f"{ended.decisions}: a log entry has schema version 11 and this program reads" in said
 
 
 @pytest.mark.parametrize("verb", ["logs", "list"])
