@@ -296,11 +296,10 @@ def _is_text(node: ast.expr | None) -> bool:
 
 def _is_alias(node: ast.AST) -> bool:
     """Whether a statement at module level names a union of types."""
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.BinOp)
-        and (isinstance(node.value.op, ast.BitOr))
-    )
+    if isinstance(node, ast.AnnAssign):
+        return _name(node.annotation) == "TypeAlias"
+    value = node.value if isinstance(node, ast.Assign) else None
+    return isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr)
 
 
 def _other_constant(value: object) -> str | None:

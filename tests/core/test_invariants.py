@@ -20,6 +20,7 @@ from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from tests.core.build import apply, failed, forming, joined, lost, prepared_by, running
 from tests.core.test_prefetch import growing, said
+from tests.core.test_reconfiguration import resumed
 
 N0, N1, N2, N3 = (NodeId(f"n0{i}.1") for i in range(4))
 
@@ -195,7 +196,15 @@ def test_sound_states_are_silent() -> None:
     sound = (forming(), running(), running(2, 2, "off"), failing(), told, stopped, ended)
     growth, policy = growing()
     half = said(growth, policy, prepared_by(growth, NodeId("c")))
-    for state in (*sound, stopping(), growth, half, with_transfer(N2), with_move(N3)):
+    for state in (
+        *sound,
+        resumed("off"),
+        stopping(),
+        growth,
+        half,
+        with_transfer(N2),
+        with_move(N3),
+    ):
         assert check(state) == []
 
 

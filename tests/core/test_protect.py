@@ -1,13 +1,24 @@
 """Whatever was lost, transfers and moves lead to the assignment aimed at, and end there."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bamboo.core.events import CaughtUp, Event, ReplicaJoined, StopRequested, Yielded
+from bamboo.core.events import (
+    CaughtUp,
+    Event,
+    HandedOver,
+    NoticeReceived,
+    ReplicaJoined,
+    RunFailed,
+    StopRequested,
+    Yielded,
+)
 from bamboo.core.invariants import check, check_step
 from bamboo.core.layout.target_assignment import aim, soon_taken
-from bamboo.core.state import Outcome, Phase, State
+from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from tests.core.build import apply, joined, lost, running
 
@@ -124,3 +135,55 @@ def test_what_is_soon_taken_is_taken_and_nothing_else(
     assert settled.assignment is not None
     after = settled.assignment
     assert soon == {slot for slot in state.grid.slots() if after.owner(slot) != before.owner(slot)}
+
+
+def test_a_node_whose_shadow_goes_too_hands_over_to_the_next_one() -> None:
+    """A standby is sent the replica, and then the node drains."""
+    state = apply(running(), joined("s.1")).state
+    for name in ("n00.1", "n01.1"):
+        state = apply(state, NoticeReceived(node=NodeId(name), deadline_s=99.0)).state
+    leaver, slot = NodeId("n01.1"), state.grid.slots()[1]
+    sent = next(t for t in state.transfers if t.slot == slot)
+    assert _status(state, leaver) is NodeStatus.MEMBER
+    report = ReplicaJoined(
+        node=leaver, slot=slot, receiver=sent.receiver, since=sent.since, step=2, bytes=1
+    )
+    state = apply(state, report).state
+    assert _status(state, leaver) is NodeStatus.DRAINING
+    state = apply(state, HandedOver(node=leaver, step=3)).state
+    assert _status(state, leaver) is NodeStatus.LEFT
+    assert state.assignment is not None
+    assert state.assignment.owner(slot) == sent.receiver
+
+
+def _status(state: State, node: NodeId) -> NodeStatus:
+    found = state.node(node)
+    assert found is not None
+    return found.status
+
+
+def test_what_is_over_is_not_done_again() -> None:
+    """Each report counts once, and none of another transfer, move or failover."""
+    state = apply(apply(running(), joined("s.1")).state, lost("n02.1")).state
+    for _ in range(ROUNDS):
+        for event in pending(state):
+            for other in ({"since": -1}, {"node": NodeId("n03.1")}, {"node": NodeId("n00.1")}):
+                changed = [n for n in other if getattr(event, n, other[n]) != other[n]]
+                if changed:
+                    wrong = replace(event, **other)  # type: ignore[arg-type]
+                    assert apply(state, wrong).state is state
+        if not (events := pending(state)):
+            return
+        state = apply(state, events[0]).state
+        assert apply(state, events[0]).state is state
+    raise AssertionError("it never settles")
+
+
+def test_a_run_that_is_over_has_nothing_under_way() -> None:
+    state = apply(apply(running(), joined("s.1")).state, lost("n02.1")).state
+    failed = RunFailed(reporter="launcher", outcome=Outcome.FAULT, reason="x")
+    while events := pending(state):
+        over = apply(state, failed).state
+        assert (over.failovers, over.transfers, over.moves) == ((), (), ())
+        assert check(over) == []
+        state = apply(state, events[-1]).state

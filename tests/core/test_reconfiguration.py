@@ -4,17 +4,36 @@ from dataclasses import replace
 
 import pytest
 
+from bamboo.core.base import held_at
 from bamboo.core.events import (
     BoundaryReady,
     CheckpointDamaged,
     Event,
+    NodesReleased,
+    NoticeReceived,
+    Pace,
+    PaceMeasured,
     Quiesced,
+    Reconsider,
     Stalled,
     StopRequested,
 )
 from bamboo.core.invariants import check
 from bamboo.core.machine import transition
-from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, Policy, State
+from bamboo.core.reconfiguration import begin_reconfiguration
+from bamboo.core.settle import usable_nodes, usable_number
+from bamboo.core.state import (
+    Checkpoint,
+    Holding,
+    NodeStatus,
+    Outcome,
+    Phase,
+    Policy,
+    Report,
+    Saving,
+    State,
+    Transfer,
+)
 from bamboo.ids import NodeId
 from tests.core.build import forming, joined, lost, prepared
 
@@ -132,3 +151,157 @@ def test_what_others_have_read_of_a_damaged_checkpoint_counts() -> None:
     state = said(state, *answers, policy=SAVING)
     assert state.reconfiguration is not None
     assert (state.reconfiguration.base, state.reconfiguration.checkpoint) == (4, False)
+
+
+def resting() -> State:
+    """Four nodes train on two pipelines."""
+    return said(forming(2, 2, "stash"), *(joined(n) for n in "abcd"))
+
+
+def test_a_layout_is_made_anew_from_nothing_of_the_old_one() -> None:
+    """Whatever is under way when all stop is over; what has been asked of the run stays."""
+    state = resting()
+    slot = state.grid.slots()[0]
+    busy = replace(
+        state,
+        transfers=(Transfer(slot=slot, source=NodeId("a"), receiver=NodeId("x"), since=1),),
+        finished=(NodeId("a"),),
+        stop_reason="enough",
+        stop_outcome=Outcome.STOPPED,
+        stop_ready=((NodeId("a"), 3),),
+        stop_at_step=4,
+        saving=(Saving(step=4, stages=(0,)),),
+    )
+    after, orders = begin_reconfiguration(busy, why="x", planned=False)
+    assert {order.to for order in orders} == {"a", "b", "c", "d"}
+    assert (after.transfers, after.finished, after.stop_ready, after.saving) == ((), (), (), ())
+    assert (after.stop_at_step, after.preparing) == (None, None)
+    assert (after.stop_reason, after.generation) == ("enough", busy.generation + 1)
+
+
+def test_what_is_asked_for_is_asked_once() -> None:
+    """Whoever says again that no node comes changes nothing, before and after the base."""
+    event = Reconsider(reporter="fleet", reason="no node came")
+    state = said(resting(), Stalled(node=NodeId("a"), era=1, step=3, reason="it waits in vain"))
+    forced = said(state, event)
+    assert forced.reconfiguration is not None
+    assert forced.reconfiguration.forced
+    assert said(forced, event) is forced
+    assert state.reconfiguration is not None
+    decided = replace(state, reconfiguration=replace(state.reconfiguration, base=3))
+    assert said(decided, event) is decided
+    assert said(resting(), event).reconfiguration is None, "nothing better is to be had"
+
+
+def test_nodes_are_counted_as_they_are_listed() -> None:
+    """Those that stay; without any, those whom no cloud takes; without any, all."""
+    state = resting()
+
+    def of(**changes: dict[str, object]) -> list[str]:
+        nodes = tuple(replace(n, **changes.get(n.id, {})) for n in state.nodes)  # type: ignore[arg-type]
+        now = replace(state, nodes=nodes)
+        assert usable_number(now) == len(usable_nodes(now))
+        return [node.id for node in usable_nodes(now)]
+
+    told: dict[str, object] = {"notice_deadline_s": 9.0}
+    back: dict[str, object] = {"released": True}
+    assert of() == ["a", "b", "c", "d"]
+    assert of(a=told, b=back) == ["c", "d"]
+    assert of(a=told, b=back, c=back, d=told) == ["b", "c"]
+    assert of(a=told, b=told, c=told, d=told) == ["a", "b", "c", "d"]
+
+
+def test_without_shadows_a_node_with_two_stages_gives_one_to_the_first_that_comes() -> None:
+    state = said(forming(1, 2, "off"), joined("a"), joined("b"))
+    assert state.assignment is not None
+    both = dict.fromkeys(state.grid.slots(), NodeId("a"))
+    alone = replace(
+        state, nodes=state.nodes[:1], assignment=state.assignment.replace(owners=both, shadows={})
+    )
+    after = transition(alone, joined("c"), now_s=1.0, policy=POLICY)
+    assert after.state.preparing is not None
+    assert "nodes for every stage of 1 x 2" in after.reason
+
+
+def test_a_step_that_a_node_could_take_counts_where_the_norm_is_known() -> None:
+    report = Report(
+        node=NodeId("a"), holdings=(Holding(first=0, stop=2, step=3, reach=4),), norms=()
+    )
+    assert held_at(report, 3, None) == held_at(report, 3, 1.0) == {0, 1}
+    assert held_at(report, 4, 1.0) == {0, 1}
+    assert held_at(report, 4, None) == held_at(report, 5, 1.0) == held_at(report, 2, 1.0) == set()
+
+
+def test_a_slow_pipeline_has_a_smaller_share_in_the_new_layout() -> None:
+    state = said(forming(2, 2, "stash"), *(joined(n) for n in "abcd"))
+    paces = tuple(
+        Pace(node=NodeId(n), microbatch_s=s)
+        for n, s in zip("abcd", (0.01, 0.01, 0.03, 0.01), strict=True)
+    )
+    state = said(state, PaceMeasured(reporter="fleet", era=state.era, paces=paces))
+    assert state.reconfiguration is not None
+    assert sorted(state.reconfiguration.shares) == [1, 3]
+    wanted, since = state.reconfiguration.shares, state.reconfiguration.since
+    ready = [BoundaryReady(node=NodeId(n), since=since, step=3) for n in "abcd"]
+    held = [
+        Quiesced(node=NodeId(n), since=since, holdings=holds(0, 4, 4), norms=()) for n in "abcd"
+    ]
+    state = said(state, *ready, *held)
+    assert state.shares == wanted
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_layout_that_cannot_change_does_not(known: bool) -> None:
+    """Without cuts, and before the first assignment, nobody is given back and nothing is shared
+    out."""
+    state = resting() if known else said(forming(2, 2, "stash"), joined("a"))
+    policy = Policy() if known else POLICY
+    for event in (
+        NodesReleased(reporter="fleet", nodes=(NodeId("a"),), reason="they cost"),
+        Reconsider(reporter="fleet", reason="x"),
+        PaceMeasured(reporter="fleet", era=state.era, paces=()),
+    ):
+        after = transition(state, event, now_s=1.0, policy=policy)
+        assert after.state is state
+        assert "layout" in after.reason
+
+
+def test_as_many_stay_as_are_wanted_or_a_whole_pipeline() -> None:
+    state = resting()
+    two = NodesReleased(reporter="fleet", nodes=(NodeId("c"), NodeId("d")), reason="they cost")
+    assert said(state, replace(two, keep=3)) is state
+    for event in (two, replace(two, keep=2)):
+        after = said(state, event)
+        assert [node.id for node in after.nodes if node.released] == ["c", "d"]
+    three = replace(two, nodes=(NodeId("b"), *two.nodes))
+    assert said(state, three) is state, "one node is no pipeline"
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_what_is_lost_with_a_node_that_stops_is_not_intact(reported: bool) -> None:
+    """It is, while all that a lost node held lies elsewhere as well."""
+    state = said(resumed("off"), joined("c"), policy=SAVING)
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.intact
+    since = state.reconfiguration.since
+    if reported:
+        held = Quiesced(node=NodeId("b"), since=since, holdings=holds(0, 2, 4), norms=())
+        state = said(state, held, policy=SAVING)
+    state = said(state, lost("b"), policy=SAVING)
+    assert state.reconfiguration is not None
+    assert state.reconfiguration.intact is not reported
+
+
+def test_who_has_a_shadow_hands_over_and_who_has_none_waits_for_nodes_that_can_take_all() -> None:
+    told = NoticeReceived(node=NodeId("a"), deadline_s=99.0)
+    shadowed = said(resting(), told)
+    assert shadowed.reconfiguration is None
+    assert [n.id for n in shadowed.nodes if n.status is NodeStatus.DRAINING] == ["a"]
+    bare = said(forming(2, 2, "off"), *(joined(n) for n in "abcd"))
+    assert said(bare, told).reconfiguration is not None, "three are enough for one pipeline"
+    two = said(forming(1, 2, "off"), joined("a"), joined("b"), told)
+    assert two.reconfiguration is None, "it goes on, since nobody could take its place"
+    after = transition(two, joined("c"), now_s=1.0, policy=POLICY)
+    assert after.state.reconfiguration is not None
+    assert after.state.reconfiguration.planned
+    assert "1 nodes with a notice can go" in after.reason

@@ -204,3 +204,24 @@ def test_figures_of_another_layout_or_of_one_node_alone_say_nothing() -> None:
     state = with_standby()
     assert measured(state, 1, 1, 0.5, 1, era=state.era + 1) is state
     assert measured(state, 0.5) is state
+
+
+def test_a_node_with_one_slot_that_was_judged_in_vain_is_left_alone_with_the_others() -> None:
+    """Its slots are as slow as before, whoever else had one of them."""
+    state = replaced(with_standby())
+    state = settled(apply(state, lost(OWNERS[3])).state)
+    assert state.assignment is not None
+    assert len(state.assignment.owned_by(STANDBY)) == 2
+    for name in ("n91.1", "n92.1"):
+        state = apply(state, joined(name)).state
+    owners = state.assignment.owners
+    speeds = tuple(
+        Speed(node=node, speed=0.5 if node == STANDBY else 1.0) for node in dict.fromkeys(owners)
+    )
+    event = SpeedsMeasured(reporter="launcher", era=state.era, speeds=speeds)
+    for _ in range(2 * ROUNDS):
+        after = apply(state, event).state
+        assert after.retiring is None
+        if after is state:
+            break
+        state = after

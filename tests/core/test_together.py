@@ -1,5 +1,6 @@
 """Events of one time lead where they lead one after the other, to the message."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def answer(kind: str, node: NodeId, since: int) -> Event:
     return Quiesced(node=node, since=since, holdings=held, norms=())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(st.data(), st.booleans())
 def test_together_is_one_after_the_other(data: st.DataObject, planned: bool) -> None:
     state = stopping(planned=planned)
@@ -110,6 +111,23 @@ def test_all_answers_lead_to_the_new_layout() -> None:
         state = decided.state
     assert state.phase is Phase.RUNNING
     assert state.grid == Grid(pipelines=2, stages=3)
+
+
+def test_many_answers_take_few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones are noted at once, whatever is asked; only the last two are decided alone."""
+    state = stopping(planned=True)
+    assert state.reconfiguration is not None
+    since, decided = state.reconfiguration.since, list[Event]()
+
+    def counting(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
+        decided.append(event)
+        return transition(state, event, now_s=now_s, policy=policy)
+
+    monkeypatch.setattr("bamboo.core.together.transition", counting)
+    for number, kind in enumerate(("ready", "stopped", "built"), start=1):
+        state = together(state, [answer(kind, node, since) for node in NODES[:6]]).state
+        assert len(decided) == 2 * number
+    assert state.phase is Phase.RUNNING
 
 
 def test_nothing_said_changes_nothing() -> None:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.core.layout.layout_choice import grid_for, layout_for, place
-from bamboo.core.state import Node, NodeStatus, Policy
+from bamboo.core.layout.layout_choice import grid_for, layout_for, nodes_wanted, place
+from bamboo.core.state import GridTime, Node, NodeStatus, Policy
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
@@ -56,3 +56,19 @@ def test_the_grid_is_that_of_the_layout(
     assert layout.grid == grid_for(nodes, policy)
     assert layout.grid.size <= max(nodes, 2)
     assert layout.grid.stages == max(2, min(nodes, stages))
+
+
+def test_more_nodes_are_wanted_for_whole_pipelines_and_to_stand_by_only() -> None:
+    policy = Policy(cuts=((0, 1, 2), (0, 1, 2, 3)), virtual_nodes=2, pipelines=2, stages=3)
+    assert [nodes_wanted(n, policy, standbys=1) for n in range(2, 10)] == [2, 3, 4, 4, 6, 7, 7, 7]
+    assert [nodes_wanted(n, policy, standbys=0) for n in range(2, 10)] == [2, 3, 3, 3, 6, 6, 6, 6]
+
+
+def test_the_fastest_grid_is_taken_and_of_equals_the_one_with_fewer_nodes() -> None:
+    grids = tuple(
+        GridTime(pipelines=p, stages=s, step_s=t)
+        for p, s, t in ((2, 3, 1.0), (1, 3, 1.5), (1, 2, 1.5), (3, 2, 1.0), (2, 2, 1.0))
+    )
+    policy = Policy(cuts=((0, 1, 2), (0, 1, 2, 3)), pipelines=3, stages=3, grids=grids)
+    found = [(grid.pipelines, grid.stages) for grid in (grid_for(n, policy) for n in range(1, 9))]
+    assert found == [(1, 2), (1, 2), (1, 2), (2, 2), (2, 2), (2, 2), (2, 2), (2, 2)]

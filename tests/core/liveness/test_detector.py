@@ -99,16 +99,25 @@ def test_frozen_progress_is_like_missing_beats() -> None:
     assert lost == [A]
 
 
-def test_beats_that_say_nothing_are_no_life() -> None:
+@pytest.mark.parametrize("first", [0, 5])
+def test_beats_that_say_nothing_are_no_life(first: int) -> None:
     for payload in ("", "null", "[1]", "{}", '{"progress": "7"}', '{"progress": true}', "{"):
         observer = Observer(A)
-        observer.beat(A, 5, 0.0)
+        observer.beat(A, first, 0.0)
         observer.read(0.0)
         lost = []
         for i in range(1, 7):
             observer.leases[A] = Lease(payload=payload, beaten_at_s=0.5 * i)
             lost = observer.read(0.5 * i)
         assert lost == [A], payload
+
+
+def test_the_first_steps_of_a_node_are_growth() -> None:
+    observer = Observer(A)
+    for number in range(3):
+        observer.beat(A, number, 2.0 * number)
+        assert observer.read(2.0 * number) == []
+        assert observer.view.suspects == ()
 
 
 def test_progress_that_falls_is_no_growth() -> None:

@@ -99,3 +99,12 @@ def test_a_clock_goes_though_the_store_comes_and_goes(there_s: float) -> None:
     clock.away(now_s + 1.0)
     before_s = clock.at(now_s + 1.0)
     assert clock.at(now_s + 1.0 + 0.9 * LEASE_S) == pytest.approx(before_s), "a lease as ever"
+
+
+def test_a_full_lease_between_outages_makes_each_one_an_outage_of_its_own() -> None:
+    clock = WaitClock(lease_s=LEASE_S)
+    for number in range(3 * PIECES):
+        away_s = number * LEASE_S
+        assert clock.away(away_s), "a lease is granted"
+        clock.at(away_s + LEASE_S / 3)
+        clock.at(away_s + LEASE_S)

@@ -21,6 +21,10 @@ def test_who_lost_more_than_half_waits() -> None:
 def test_standbys_and_those_who_are_away_already_do_not_count() -> None:
     state = apply(running(), joined("n90.1")).state
     assert patience_s(state, ME, [*OTHERS[:1], NodeId("n90.1")]) == 0.0
+    five = running(stages=5)
+    for name in ("n90.1", "n91.1"):
+        five = apply(five, joined(name)).state
+    assert patience_s(five, ME, OTHERS) == CUT_OFF_S, "three of four, whoever stands by"
     after = apply(running(stages=5), lost(OTHERS[0])).state
     assert patience_s(after, ME, OTHERS[:2]) == 0.0
 

@@ -4,7 +4,7 @@ from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
 from bamboo.core.saving.checkpointing import BEGUN
 from bamboo.core.state import State
 from bamboo.ids import NodeId
-from tests.core.build import apply, running
+from tests.core.build import apply, lost, running
 
 STAGES = 4
 
@@ -66,3 +66,20 @@ def test_one_that_is_given_up_is_named() -> None:
         state, reasons = decided.state, [*reasons, decided.reason]
     assert ["given up" in reason for reason in reasons] == [*[False] * BEGUN, True]
     assert "the checkpoint of step 5 is given up" in reasons[-1]
+
+
+def test_a_part_of_one_that_is_complete_is_not_noted() -> None:
+    """The first live member completes it; another one does when that one goes."""
+    state = running(stages=STAGES)
+    for stage in range(STAGES):
+        state = saved(state, stage, 10)
+    assert state.saving[-1].committer == NodeId("n00.1")
+    state = apply(state, lost("n00.1")).state
+    assert state.saving[-1].committer == NodeId("n01.1")
+    done = CheckpointDone(node=NodeId("n01.1"), step=10, era=state.era)
+    state = apply(state, done).state
+    assert (state.checkpoints[-1].step, state.saving) == (10, ())
+    assert apply(state, done).state is state
+    for step in (9, 10):
+        assert saved(state, 1, step) is state
+    assert saved(state, 1, 11) is not state
