@@ -47,7 +47,9 @@ def end_all(
     that still live; calling again does no harm. Raises CloudRefused at once where the run's
     instances could never be listed, and none is known to have been started."""
     start_s = now()
-    names, told, pause_s = sight.names() or "unknown", False, _LOOK_S
+    names = sight.names() or "unknown"
+    told = False
+    pause_s = _LOOK_S
     error: BambooError | None = None
     look_for_s: float | None = None
     while True:

@@ -73,7 +73,98 @@ class _Round:
     throttled: bool = False
 
 
-class Fleet:
+class Wishes:
+    """What is asked of the cloud for a run, each written down first, and what came of it."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        run: RunId,
+        intents: Intents,
+        pool_out_s: float,
+        until_s: float,
+        now: Callable[[], float],
+        chance: random.Random,
+    ) -> None:
+        self._provider = provider
+        self._run = run
+        self._now = now
+        self._pool_out_s = pool_out_s
+        self._memory = PoolMemory()
+        self._backoff = Backoff(chance=chance)
+        self._expiry = Expiry(provider, until_s=until_s)
+        # A later launcher of the same run continues where the earlier one stopped.
+        self._intents = intents
+        earlier = intents.earlier()
+        self._launches = earlier.launches
+        self._sight = Sight(provider, run=run, earlier=earlier, now=now)
+
+    def _wish(self, action: Start) -> LaunchSpec:
+        """Write the wish that is about to be made."""
+        self._launches += 1
+        spec = LaunchSpec(
+            run=self._run,
+            pool=action.pool,
+            alternatives=action.alternatives,
+            count=action.count,
+            token=self._token(),
+            expires_at_s=self._expiry.at_s(self._now()),
+        )
+        self._intents.wish(spec, reason=action.reason)
+        return spec
+
+    def _call(self, spec: LaunchSpec, done: _Round) -> None:
+        """Send the wish that was written. It stays open where no answer comes. A wish that may have
+        been heard before also stays open when the cloud throttles."""
+        again = spec.token in self._sight.open
+        if again:
+            self._intents.again(spec)
+        else:
+            self._sight.asked(spec)
+        try:
+            answer = self._provider.launch([spec])
+        except WishHeard as heard:
+            self._sight.heard(spec)
+            done.reasons.append(str(heard))
+            return
+        except CloudUnavailable:
+            self._sight.asked(spec)
+            raise
+        except (CloudThrottled, CloudRefused):
+            if not again:
+                self._answered(spec, ())
+            raise
+        throttled = any(r.kind is RefusalKind.THROTTLED for r in answer.refusals)
+        if not (throttled and again):
+            self._answered(spec, answer.launched)
+        done.launched.extend(answer.launched)
+        for refusal in answer.refusals:
+            done.refusals.append(refusal)
+            done.reasons.append(f"{refusal.pool}: {refusal.code}: {refusal.message}")
+            if refusal.kind is not RefusalKind.THROTTLED:
+                # A pool that refuses for good (a type that does not exist there) is as useless as
+                # an empty one, but the next offer may work.
+                self._leave_alone(refusal.pool)
+        if throttled:
+            done.throttled = True
+            self._backoff.refused(now_s=self._now())
+
+    def _answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
+        self._intents.answered(spec, launched)
+        self._sight.answered(spec, launched)
+
+    def _leave_alone(self, *pools: Pool) -> None:
+        for pool in pools:
+            self._memory = self._memory.with_out(pool, now_s=self._now(), for_s=self._pool_out_s)
+
+    def _token(self) -> str:
+        """A token that no other launch of any run has, within EC2's 64 characters."""
+        text = f"{self._run}/{self._launches}/{self._now()}"
+        return f"bamboo-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+class Fleet(Wishes):
     """All instances of a run. Belongs to one thread; `now` is Unix time. By their tags no instance
     exists after `until_s`, whatever process leads the run then."""
 
@@ -89,22 +180,19 @@ class Fleet:
         sleep: Callable[[float], None] = time.sleep,
         chance: random.Random | None = None,
     ) -> None:
-        self._provider = provider
-        self._run = run
-        self._now = now
+        super().__init__(
+            provider,
+            run=run,
+            intents=Intents(intents, run=run, now=now),
+            pool_out_s=pool_out_s,
+            until_s=until_s,
+            now=now,
+            chance=chance or random.Random(),
+        )
         self._sleep = sleep
-        self._pool_out_s = pool_out_s
-        self._memory = PoolMemory()
-        self._backoff = Backoff(chance=chance or random.Random())
         self._short_since_s: float | None = None
-        self._expiry = Expiry(provider, until_s=until_s)
         self._offered: tuple[Offer, ...] = ()
         self._offered_at_s = -math.inf
-        # A later launcher of the same run continues where the earlier one stopped.
-        self._intents = Intents(intents, run=run, now=now)
-        earlier = self._intents.earlier()
-        self._launches = earlier.launches
-        self._sight = Sight(provider, run=run, earlier=earlier, now=now)
 
     def ensure(
         self,
@@ -277,69 +365,6 @@ class Fleet:
             case Wait():
                 pass
         done.reasons.append(action.reason)
-
-    def _wish(self, action: Start) -> LaunchSpec:
-        """Write the wish that is about to be made."""
-        self._launches += 1
-        spec = LaunchSpec(
-            run=self._run,
-            pool=action.pool,
-            alternatives=action.alternatives,
-            count=action.count,
-            token=self._token(),
-            expires_at_s=self._expiry.at_s(self._now()),
-        )
-        self._intents.wish(spec, reason=action.reason)
-        return spec
-
-    def _call(self, spec: LaunchSpec, done: _Round) -> None:
-        """Send the wish that was written. It stays open where no answer comes. A wish that may have
-        been heard before also stays open when the cloud throttles."""
-        again = spec.token in self._sight.open
-        if again:
-            self._intents.again(spec)
-        else:
-            self._sight.asked(spec)
-        try:
-            answer = self._provider.launch([spec])
-        except WishHeard as heard:
-            self._sight.heard(spec)
-            done.reasons.append(str(heard))
-            return
-        except CloudUnavailable:
-            self._sight.asked(spec)
-            raise
-        except (CloudThrottled, CloudRefused):
-            if not again:
-                self._answered(spec, ())
-            raise
-        throttled = any(r.kind is RefusalKind.THROTTLED for r in answer.refusals)
-        if not (throttled and again):
-            self._answered(spec, answer.launched)
-        done.launched.extend(answer.launched)
-        for refusal in answer.refusals:
-            done.refusals.append(refusal)
-            done.reasons.append(f"{refusal.pool}: {refusal.code}: {refusal.message}")
-            if refusal.kind is not RefusalKind.THROTTLED:
-                # A pool that refuses for good (a type that does not exist there) is as useless as
-                # an empty one, but the next offer may work.
-                self._leave_alone(refusal.pool)
-        if throttled:
-            done.throttled = True
-            self._backoff.refused(now_s=self._now())
-
-    def _answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
-        self._intents.answered(spec, launched)
-        self._sight.answered(spec, launched)
-
-    def _leave_alone(self, *pools: Pool) -> None:
-        for pool in pools:
-            self._memory = self._memory.with_out(pool, now_s=self._now(), for_s=self._pool_out_s)
-
-    def _token(self) -> str:
-        """A token that no other launch of any run has, within EC2's 64 characters."""
-        text = f"{self._run}/{self._launches}/{self._now()}"
-        return f"bamboo-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def _report(self, done: _Round) -> Report:
         return Report(

@@ -148,7 +148,8 @@ class Sight:
         for spec, _ in list(self.open.values()):
             if self._shown[spec.token] >= spec.count:
                 del self.open[spec.token]  # it arrived: another wish needs another token
-        self._there, self._looked = {o.instance for o in shown}, True
+        self._there = {o.instance for o in shown}
+        self._looked = True
         self._seen = {
             i: (o, at_s)
             for i, (o, at_s) in self._seen.items()

@@ -39,8 +39,12 @@ class Ec2Prices:
         clock: Callable[[], float] = time.monotonic,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        self._ec2, self._quotas, self._region = ec2, quotas, region
-        self._now, self._clock, self._deadline_s = now, clock, deadline_s
+        self._ec2 = ec2
+        self._quotas = quotas
+        self._region = region
+        self._now = now
+        self._clock = clock
+        self._deadline_s = deadline_s
         self._until_s = 0.0
 
     @classmethod

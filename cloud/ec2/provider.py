@@ -84,7 +84,8 @@ class Ec2Provider:
         self._on_demand = dict(on_demand_usd_per_hour)
         self._speeds = dict(speeds or {})
         self._ceilings = dict(ceilings or {})
-        self._note, self._noted = note, set[str]()
+        self._note = note
+        self._noted = set[str]()
         self._now = now
         self._unknown_since_s: float | None = None
 
@@ -268,7 +269,7 @@ class Ec2Provider:
                         return LaunchAnswer(launched=(), refusals=())
                 return _refused(spec, refusal_kind(code, status=status), code, message)
         if call == "CreateFleet":
-            return fleet_answer(self._in_full(answer, spec), spec, self._settings)
+            return fleet_answer(_in_full(self._reader, answer, spec), spec, self._settings)
         return _answered(spec, answer)
 
     def _later_where_new(self, answer: LaunchAnswer) -> LaunchAnswer:
@@ -288,24 +289,25 @@ class Ec2Provider:
         )
         return replace(answer, refusals=refusals)
 
-    def _in_full(self, answer: Mapping[str, Any], spec: LaunchSpec) -> Mapping[str, Any]:
-        """A fleet's answer that names fewer instances than requested, completed by what the fleet
-        itself shows: see `cloud.ec2.fleets`. Raises CloudUnavailable where neither shows what came
-        of the wish."""
-        fleet = answer.get("FleetId")
-        if not fleet or len(names(answer)) >= spec.count:
+
+def _in_full(reader: Any, answer: Mapping[str, Any], spec: LaunchSpec) -> Mapping[str, Any]:
+    """A fleet's answer that names fewer instances than requested, completed by what the fleet
+    itself shows: see `cloud.ec2.fleets`. Raises CloudUnavailable where neither shows what came
+    of the wish."""
+    fleet = answer.get("FleetId")
+    if not fleet or len(names(answer)) >= spec.count:
+        return answer
+    try:
+        shown = fleets_of(reader, [fleet])
+    except (Unknown, CloudThrottled, CloudUnavailable) as error:
+        if answer.get("Instances") or answer.get("Errors"):
             return answer
-        try:
-            shown = fleets_of(self._reader, [fleet])
-        except (Unknown, CloudThrottled, CloudUnavailable) as error:
-            if answer.get("Instances") or answer.get("Errors"):
-                return answer
-            raise CloudUnavailable(
-                f"CreateFleet tells of no instance, and {fleet} cannot be seen yet: {error}"
-            ) from error
-        except CloudRefused:
-            return answer
-        return with_fleet(answer, shown[0]) if shown else answer
+        raise CloudUnavailable(
+            f"CreateFleet tells of no instance, and {fleet} cannot be seen yet: {error}"
+        ) from error
+    except CloudRefused:
+        return answer
+    return with_fleet(answer, shown[0]) if shown else answer
 
 
 def _refused(spec: LaunchSpec, kind: RefusalKind, code: str, message: str) -> LaunchAnswer:

@@ -61,9 +61,13 @@ class Ec2RunRoles:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._iam, self._ec2, self._sts = iam, ec2, sts
-        self._region, self._stack = region, stack
-        self._now, self._sleep = now, sleep
+        self._iam = iam
+        self._ec2 = ec2
+        self._sts = sts
+        self._region = region
+        self._stack = stack
+        self._now = now
+        self._sleep = sleep
 
     @classmethod
     def connect(cls, *, region: str, stack: str, endpoint_url: str | None = None) -> "Ec2RunRoles":

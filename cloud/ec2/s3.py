@@ -34,7 +34,8 @@ class S3Store:
     """Objects of one bucket whose keys begin with `prefix/`."""
 
     def __init__(self, client: Any, *, bucket: str, prefix: str, part_bytes: int = PART_BYTES):
-        self._client, self._bucket = client, bucket
+        self._client = client
+        self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._transfer = TransferConfig(
             multipart_threshold=part_bytes, multipart_chunksize=part_bytes

@@ -53,7 +53,8 @@ class RunSecrets:
     raises CloudRefused, CloudThrottled or CloudUnavailable when it was not done."""
 
     def __init__(self, *, region: str, stack: str) -> None:
-        self._region, self._stack = region, stack
+        self._region = region
+        self._stack = stack
 
     def name(self, run: RunId) -> str:
         """The name of a run's secret. Raises InputError for an invalid id."""

@@ -65,7 +65,8 @@ class BegunCloud:
     process."""
 
     def __init__(self, held: Held, process: "subprocess.Popen[bytes] | None" = None) -> None:
-        self.held, self.process = held, process
+        self.held = held
+        self.process = process
 
     def fork(
         self, *, entry: str, config: Mapping[str, str], streams: tuple[int, int, int]

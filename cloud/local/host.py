@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,101 @@ STORE_LOOK_S = 0.5
 log = logging.getLogger("bamboo.local-cloud")
 
 
+class Timers:
+    """Calls that a loop is to make later."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def after(self, delay_s: float, then: Callable[[], None]) -> None:
+        """Call `then` after `delay_s`."""
+        self._count += 1
+        heapq.heappush(self._heap, (time.monotonic() + delay_s, self._count, then))
+
+    def until_next_s(self) -> float | None:
+        """How long the loop may wait; None: for ever."""
+        if not self._heap:
+            return None
+        # The kernel refuses a wait of a month; after an early wake-up the loop waits again.
+        return min(_LONGEST_WAIT_S, max(0.0, self._heap[0][0] - time.monotonic()))
+
+    def call_due(self) -> None:
+        """Make the calls that are due."""
+        while self._heap and self._heap[0][0] <= time.monotonic():
+            heapq.heappop(self._heap)[2]()
+
+
+class KeptStore:
+    """The store of a run here, which is started again when it ends and may be."""
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        watch: Callable[[int, Callable[[], None]], None],
+        after: Callable[[float, Callable[[], None]], None],
+        may_restart: Callable[[int], bool],
+    ) -> None:
+        self._places = places
+        self._watch = watch
+        self._after = after
+        self._may_restart = may_restart
+        self._child = self._start()
+
+    @property
+    def url(self) -> str:
+        return self._child.url
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    def watch_it(self) -> None:
+        """See it end."""
+        self._watch(self.pid, self._ended)
+
+    def stop(self) -> None:
+        self._child.stop()
+
+    def _start(self) -> ValkeyChild:
+        return start_valkey(
+            data_dir=self._places.run_dir / "store",
+            socket_path=self._places.store,
+            log_path=self._places.logs / "store.log",
+        )
+
+    def _ended(self) -> None:
+        status = self._child.process.wait()
+        full = full_disk(self._places.run_dir)
+        if full:
+            # The store ends rather than answer for what is not on disk; that is not its fault.
+            log.warning("the store ended with status %d: %s", status, full)
+            self._after(STORE_LOOK_S, self._when_there_is_room)
+        elif self._may_restart(status):
+            self._restart()
+
+    def _when_there_is_room(self) -> None:
+        """Workers train on meanwhile. The launcher decides how long a store may be away."""
+        if full_disk(self._places.run_dir):
+            self._after(STORE_LOOK_S, self._when_there_is_room)
+        else:
+            log.info("there is room again; starting the store")
+            self._restart()
+
+    def _restart(self) -> None:
+        try:
+            self._child = self._start()
+        except BambooError as error:
+            log.warning("%s", error)
+            if full_disk(self._places.run_dir):
+                self._after(STORE_LOOK_S, self._when_there_is_room)
+            elif self._may_restart(1):
+                self._after(STORE_LOOK_S, self._restart)
+            return
+        self.watch_it()
+
+
 class Host:
     """Everything of one local cloud, from start to end, in one thread."""
 
@@ -67,11 +163,11 @@ class Host:
         os.set_blocking(self._wake_write, False)
         self._ending = ""
         self._restarts_left = _RESTARTS
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._timer_count = 0
-        self._store: ValkeyChild | None = None
+        self._timers = Timers()
+        self._store: KeptStore | None = None
         self._detached = False
-        self._alone_s, self._alone_until_s = 0.0, 0.0
+        self._alone_s = 0.0
+        self._alone_until_s = 0.0
         self._alone_end_s: float | None = None
         # Before the mock is imported, because its import reads such settings.
         self._users_environment = leave_settings()
@@ -94,13 +190,19 @@ class Host:
         from cloud.local.mock_aws import MockAws
 
         places = Places(directory=self._directory, run_dir=Path(config.run_dir))
-        self._config, self._places = config, places
+        self._config = config
+        self._places = places
         log_to(places.logs / "cloud.log", directory=places.directory)
         fork_starter.log_to(places.zygote, places.logs / "zygote.log")
         if config.store_url:
             write_private(places.store_url, config.store_url)
         else:
-            self._store = self._start_store()
+            self._store = KeptStore(
+                places,
+                watch=self._watch,
+                after=self._timers.after,
+                may_restart=partial(self._may_restart, "store"),
+            )
         metadata = MetadataService()
         market = Market(config.spot_usd_per_hour)
         self._aws = MockAws(
@@ -121,7 +223,7 @@ class Host:
             command=config.agent_command,
             environment=self._agent_environment(),
             lifeline=self._lifeline,
-            after=self._after,
+            after=self._timers.after,
         )
         self._control = ControlServer(
             path=places.control,
@@ -138,7 +240,7 @@ class Host:
         return Ready(
             pid=os.getpid(),
             endpoint_url=self._aws.url,
-            store_url=self._store_url(),
+            store_url=self._store_url(config.store_reference),
             control_path=str(places.control),
             socket_dir=str(places.directory),
         )
@@ -146,10 +248,9 @@ class Host:
     def serve(self) -> None:
         """Serve until a shutdown is requested."""
         while not self._ending:
-            for key, _ in self._selector.select(self._until_next_timer_s()):
+            for key, _ in self._selector.select(self._timers.until_next_s()):
                 key.data()
-            while self._timers and self._timers[0][0] <= time.monotonic():
-                heapq.heappop(self._timers)[2]()
+            self._timers.call_due()
         log.info("ending: %s", self._ending)
 
     def stop(self) -> None:
@@ -172,20 +273,8 @@ class Host:
             environment=self._users_environment,
         )
 
-    def _start_store(self) -> ValkeyChild:
-        return start_valkey(
-            data_dir=self._places.run_dir / "store",
-            socket_path=self._places.store,
-            log_path=self._places.logs / "store.log",
-        )
-
-    def _store_url(self) -> str:
-        return self._store.url if self._store is not None else self._config.store_reference
-
-    def _agents_store(self) -> str:
-        if self._store is not None:
-            return self._store.url
-        return f"{FILE_REFERENCE}{self._places.store_url}"
+    def _store_url(self, otherwise: str) -> str:
+        return otherwise if self._store is None else self._store.url
 
     def _agent_environment(self) -> dict[str, str]:
         """The environment of every agent, without its own metadata endpoint."""
@@ -194,7 +283,7 @@ class Host:
             **config.agent_environment,
             "BAMBOO_RUN": config.run,
             "BAMBOO_RUN_DIR": str(places.run_dir),
-            "BAMBOO_REDIS_URL": self._agents_store(),
+            "BAMBOO_REDIS_URL": self._store_url(f"{FILE_REFERENCE}{places.store_url}"),
             "BAMBOO_SOCKET_DIR": str(places.directory),
             "BAMBOO_ZYGOTE": str(places.zygote),
             "BAMBOO_WORKER_ENTRY": config.worker_entry,
@@ -210,7 +299,7 @@ class Host:
         self._watch(self._reaper.pid, self._reaper_ended)
         self._watch(self._zygote.pid, self._zygote_ended)
         if self._store is not None:
-            self._watch(self._store.process.pid, self._store_ended)
+            self._store.watch_it()
 
     def _watch(self, pid: int, then: Callable[[], None]) -> None:
         """Call `then` once, from the loop, when child `pid` has ended."""
@@ -236,37 +325,6 @@ class Host:
             self._zygote = self._start_zygote(zygote_log)
             services.wait_for_zygote(self._zygote, log=zygote_log)
             self._watch(self._zygote.pid, self._zygote_ended)
-
-    def _store_ended(self) -> None:
-        if self._store is None:
-            return
-        status, full = self._store.process.wait(), full_disk(self._places.run_dir)
-        if full:
-            # The store ends rather than answer for what is not on disk; that is not its fault.
-            log.warning("the store ended with status %d: %s", status, full)
-            self._after(STORE_LOOK_S, self._store_when_there_is_room)
-        elif self._may_restart("store", status):
-            self._restart_store()
-
-    def _store_when_there_is_room(self) -> None:
-        """Workers train on meanwhile. The launcher decides how long a store may be away."""
-        if full_disk(self._places.run_dir):
-            self._after(STORE_LOOK_S, self._store_when_there_is_room)
-        else:
-            log.info("there is room again; starting the store")
-            self._restart_store()
-
-    def _restart_store(self) -> None:
-        try:
-            self._store = self._start_store()
-        except BambooError as error:
-            log.warning("%s", error)
-            if full_disk(self._places.run_dir):
-                self._after(STORE_LOOK_S, self._store_when_there_is_room)
-            elif self._may_restart("store", 1):
-                self._after(STORE_LOOK_S, self._restart_store)
-            return
-        self._watch(self._store.process.pid, self._store_ended)
 
     def _may_restart(self, what: str, status: int) -> bool:
         self._restarts_left -= 1
@@ -296,7 +354,8 @@ class Host:
     def _hold(self, *, alone_s: float, until_s: float) -> None:
         """A launcher of a detached run is here; the call says what happens when it goes."""
         self._detached = True
-        self._alone_s, self._alone_until_s = alone_s, until_s
+        self._alone_s = alone_s
+        self._alone_until_s = until_s
         self._alone_end_s = None
 
     def _count_alone(self) -> None:
@@ -306,7 +365,7 @@ class Host:
         until_s, now_s = self._alone_until_s, time.time()
         left_s = max(0.0, until_s - now_s) if until_s > 0 else self._alone_s
         self._alone_end_s = time.monotonic() + left_s
-        self._after(left_s, self._end_if_alone)
+        self._timers.after(left_s, self._end_if_alone)
         log.info("the launcher is gone; the end comes in %.0f s unless another one comes", left_s)
 
     def _end_if_alone(self) -> None:
@@ -315,16 +374,6 @@ class Host:
 
     def _end(self, why: str) -> None:
         self._ending = self._ending or why
-
-    def _after(self, delay_s: float, then: Callable[[], None]) -> None:
-        self._timer_count += 1
-        heapq.heappush(self._timers, (time.monotonic() + delay_s, self._timer_count, then))
-
-    def _until_next_timer_s(self) -> float | None:
-        if not self._timers:
-            return None
-        # The kernel refuses a wait of a month; after an early wake-up the loop waits again.
-        return min(_LONGEST_WAIT_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _handle(self, request: Mapping[str, Any]) -> Answer:
         match request["op"]:
@@ -339,7 +388,7 @@ class Host:
             case "token":
                 return {"ok": True, "token": self._aws.token}
             case "services":
-                store = None if self._store is None else self._store.process.pid
+                store = None if self._store is None else self._store.pid
                 return {"ok": True, "services": {"store": store, "fork-server": self._zygote.pid}}
             case "instances" | "preempt" | "notice" | "advise" | "refuse" | "relent":
                 return self._instances.handle(request)

@@ -67,7 +67,8 @@ class Instances:
         self._metadata = metadata
         self._market = market
         self._selector = selector
-        self._run_dir, self._scratch = run_dir, scratch
+        self._run_dir = run_dir
+        self._scratch = scratch
         self._command = tuple(command)
         self._environment = environment
         self._lifeline = lifeline
@@ -245,7 +246,8 @@ class Instances:
     def _bury(self, record: _Record, group: InstanceGroup) -> int:
         self._selector.unregister(group.pidfd)
         status = group.bury()
-        record.group, record.agent_status = None, status
+        record.group = None
+        record.agent_status = status
         # Its worker may have been killed in the middle of a checkpoint.
         shutil.rmtree(self._scratch / group.instance, ignore_errors=True)
         return status

@@ -203,7 +203,7 @@ class MockAws:
             elif action == "CreateLaunchTemplate":
                 answer = self._create_template(environ)
             else:
-                answer = of_the_gone(form, self._ask_moto(environ))
+                answer = of_the_gone(form, _ask(self._moto, environ))
         if action in _CHANGES_INSTANCES:
             self._on_change()
         if action in _LAUNCHES and self._market.loses_answer():
@@ -222,9 +222,10 @@ class MockAws:
             for one in _moto_instances()
             if one.state not in _LIVE_STATES
         ]
-        answer = self._ask_moto(environ)
+        answer = _ask(self._moto, environ)
         for one, state_reason, reason in ended:
-            one.state_reason, one._reason = state_reason, reason
+            one.state_reason = state_reason
+            one._reason = reason
         return answer
 
     def _once(self, form: Mapping[str, str], environ: Environ, perform: Perform) -> Answer:
@@ -304,18 +305,13 @@ class MockAws:
 
     def _create_template(self, environ: Environ) -> Answer:
         """moto would give the tags of the template itself to what is started from it."""
-        answer = self._ask_moto(environ)
-        for backend in _moto_backends():
-            for template in backend.launch_templates.values():
-                for version in template.versions:
-                    given = version.data.pop("TagSpecifications", [])
-                    kept = [one for one in given if one["ResourceType"] != "launch-template"]
-                    version.data |= {"TagSpecifications": kept} if kept else {}
+        answer = _ask(self._moto, environ)
+        _drop_tags_of_templates()
         return answer
 
     def _remove_role(self, environ: Environ) -> Answer:
         try:
-            return self._ask_moto(environ)
+            return _ask(self._moto, environ)
         except ValueError:  # moto raises it for a role that is not in the profile
             return no_such_entity("The role is not in the instance profile.")
 
@@ -323,17 +319,18 @@ class MockAws:
         body = urlencode(form).encode()
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = BytesIO(body), str(len(body))
         ends = form["Action"] == "TerminateInstances"
-        return self._terminate_instances(environ) if ends else self._ask_moto(environ)
+        return self._terminate_instances(environ) if ends else _ask(self._moto, environ)
 
-    def _ask_moto(self, environ: Environ) -> Answer:
-        started: list[tuple[str, tuple[tuple[str, str], ...]]] = []
 
-        def start(status: str, headers: Iterable[tuple[str, str]], *_: object) -> None:
-            started.append((status, tuple(headers)))
+def _ask(moto: Any, environ: Environ) -> Answer:
+    started: list[tuple[str, tuple[tuple[str, str], ...]]] = []
 
-        body = b"".join(self._moto(environ, start))
-        status, headers = started[0]
-        return Answer(status=status, headers=headers, body=body)
+    def start(status: str, headers: Iterable[tuple[str, str]], *_: object) -> None:
+        started.append((status, tuple(headers)))
+
+    body = b"".join(moto(environ, start))
+    status, headers = started[0]
+    return Answer(status=status, headers=headers, body=body)
 
 
 def _most_bytes(request: Request) -> int:
@@ -375,6 +372,15 @@ def _environ(request: Request) -> Environ:
 
 def _moto_backends() -> list[Any]:
     return [backend for account in ec2_backends.values() for backend in account.values()]
+
+
+def _drop_tags_of_templates() -> None:
+    for backend in _moto_backends():
+        for template in backend.launch_templates.values():
+            for version in template.versions:
+                given = version.data.pop("TagSpecifications", [])
+                kept = [one for one in given if one["ResourceType"] != "launch-template"]
+                version.data |= {"TagSpecifications": kept} if kept else {}
 
 
 def _moto_instances() -> list[Any]:

@@ -49,7 +49,8 @@ class LocalCloud:
         self.control_path = Path(ready.control_path)
         self.socket_dir = Path(ready.socket_dir)
         self.control = ControlClient(self.control_path)
-        self._process, self._asks = process, asks
+        self._process = process
+        self._asks = asks
         self._held: socket.socket | None = None
 
     @cached_property
