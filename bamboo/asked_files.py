@@ -24,7 +24,9 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
         if "\0" in str(path):  # the system would take it for the end of the name
             raise ValueError("a name has no zero byte")
         leads_to = os.readlink(path) if path.is_symlink() else ""
-        there, is_file, has_folder = path.exists(), path.is_file(), path.parent.is_dir()
+        there = path.exists()
+        is_file = path.is_file()
+        has_folder = path.parent.is_dir()
     except (OSError, ValueError) as error:  # a name that is too long, or a folder without access
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be written: {why}; give another path") from error

@@ -44,7 +44,8 @@ class InputError(BambooError):
         """Build the one-line form used for job files: `file: key = value: problem; remedy`."""
         of_key = f"{key} = {value!r}: {problem}; {remedy}"
         error = cls(f"{file}: {of_key}")
-        error.key, error.of_key = key, of_key
+        error.key = key
+        error.of_key = of_key
         return error
 
 

@@ -241,7 +241,9 @@ class _Agent:
                 return EXIT_DONE
 
     def _threads(self, metadata: Metadata) -> list[threading.Thread]:
-        run, config, writes = self._run, self._config, self._writes
+        run = self._run
+        config = self._config
+        writes = self._writes
         heartbeat = Heartbeat(
             node=self._node,
             store=run.store,

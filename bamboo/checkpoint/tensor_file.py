@@ -84,7 +84,9 @@ def hashed(file: BinaryIO) -> Hashed:
     RecursionError for a header that is nested too deep, and OSError."""
     begin, header, metadata = _header(file)
     ends = _ends(header, os.fstat(file.fileno()).st_size - len(begin))
-    whole, tensors, at = hashlib.sha256(begin), {}, 0
+    whole = hashlib.sha256(begin)
+    tensors = {}
+    at = 0
     for name, end in ends.items():
         own = hashlib.sha256()
         while at < end:

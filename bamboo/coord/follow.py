@@ -124,7 +124,9 @@ class Follower:
     def _begin(self, entry: Entry, begin: Begin) -> None:
         if self._state is not None:
             raise OtherHistory(f"the log begins again with version {entry.version}")
-        self._state, self._policy, self._first = begin.state, begin.policy, begin
+        self._state = begin.state
+        self._policy = begin.policy
+        self._first = begin
 
     def _apply(self, entry: Entry, said: Committed) -> Decision:
         before = self._state
@@ -184,7 +186,9 @@ class Follower:
             return False
         if not self._is_ours(store):
             self.overtaken = True
-            self._state, self._version, self._store_id = None, -1, ""
+            self._state = None
+            self._version = -1
+            self._store_id = ""
             self._end.clear()
             return True
         if self._driver is not None:

@@ -152,7 +152,8 @@ class MemoryStore:
         """Lose everything, like a server whose disk is gone."""
         with self._changed:
             self._contents = self._offer = None
-            self._leases, self._streams = {}, {}
+            self._leases = {}
+            self._streams = {}
 
     def beat(self, node: NodeId, payload: str) -> None:
         with self._changed:

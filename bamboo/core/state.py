@@ -132,7 +132,9 @@ class Nodes(tuple[Node, ...]):
 
     def having(self, *changed: Node) -> "Nodes":
         """Return the nodes with these, each in place of the one with its id; new ones come last."""
-        nodes, places, zones = list(self), self.places, self.zones
+        nodes = list(self)
+        places = self.places
+        zones = self.zones
         if new := [node for node in changed if node.id not in places]:
             places = {**places, **{node.id: at for at, node in enumerate(new, len(nodes))}}
             zones = {**zones, **{node.id: node.zone for node in new}}
@@ -140,7 +142,8 @@ class Nodes(tuple[Node, ...]):
         for node in changed:
             nodes[places[node.id]] = node
         after = Nodes(nodes)
-        after.places, after.zones = places, zones
+        after.places = places
+        after.zones = zones
         after.live = _corrected(self.live, {n.id: n.status.live for n in changed})
         after.usable = _corrected(self.usable, {n.id: n.usable for n in changed})
         after._advised = _corrected(self._advised, {n.id: n.advised and n.usable for n in changed})

@@ -28,7 +28,9 @@ def transitions(
     Returns all their effects, and the reason of the last event that changed anything, or of the
     last one if none did. Raises CoreMisuse as `transition` does.
     """
-    before, done, reason = state, 0, ""
+    before = state
+    done = 0
+    reason = ""
     effects: list[Effect] = []
     while done < len(events):
         state, noted = _note(state, events, done)

@@ -6,26 +6,15 @@ acknowledged the step before the last. Time is a whole number of nanoseconds, so
 exact and two operations that end together do end together.
 """
 
-from collections.abc import Mapping
 from operator import itemgetter
-from typing import TypeAlias
 
 from bamboo.ids import NodeId
 from bamboo.schedule.fixed_order import begins_fixed_order, work_out
-from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.schedule.links import Happening
-from bamboo.schedule.picker import ReadyOp, next_op
-from bamboo.schedule.standing import Standing
-from bamboo.schedule.states import UNKNOWN_NS, NodeState, ShadowState, SlotState
+from bamboo.schedule.standing import Budgets, Standing
+from bamboo.schedule.states import UNKNOWN_NS, NodeState, SlotState
 from bamboo.schedule.timeline import Ran, Timeline
-from bamboo.topology.slots import Slot
-
-Budgets: TypeAlias = Mapping[Slot, Mapping[int, int]]
-"""For each shadowed slot: cursor of the host's program -> redundant forwards that fit there."""
-
-Ready: TypeAlias = tuple[SlotState | ShadowState, Instruction]
-"""An operation whose inputs are there, with its owner or shadow."""
 
 NOBODY = NodeId("")
 """Stands for all nodes of pipelines that are not simulated."""
@@ -51,8 +40,7 @@ class DryRun(Standing):
     """Whether nodes of fixed order are computed without events, as nothing unforeseen happens."""
 
     def __init__(self, layout: Layout, costs: Costs, steps: int, budgets: Budgets) -> None:
-        super().__init__(layout, costs, steps)
-        self._budgets = budgets
+        super().__init__(layout, costs, steps, budgets)
         self._changed = dict.fromkeys(self._nodes.values())  # may be able to start an operation
         self._sends_until_ns: dict[NodeId, int] = {}
         self._ran: list[Ran] = []
@@ -130,74 +118,6 @@ class DryRun(Standing):
         node.busy = False
         self._finish(node, ran)
 
-    def _pick(self, node: NodeState) -> Ran | None:
-        """The operation that the node runs now; `node.actor` is set to its slot's state."""
-        ready = self._ready(node)
-        if not ready:
-            return None
-        actor, instruction = ready[0] if len(ready) == 1 else _first_of(ready)
-        node.actor = actor
-        now_ns, host = self._links.now_ns, node.owned[0]
-        if isinstance(actor, SlotState):
-            slot, duration_ns = actor.slot, actor.durations_ns[actor.at - actor.base]
-            if instruction.kind == "X" and actor.sent[actor.step]:
-                duration_ns = 0  # the rest of an exchange uses what came; its work is done
-        else:
-            slot, duration_ns = actor.slot, actor.durations_ns[instruction.kind]
-        end_ns, cursor = now_ns + duration_ns, host.at - host.base
-        return Ran(node.id, slot, actor.step, instruction, now_ns, end_ns, cursor)
-
-    # -------------------------------------------------------------- ready operations
-
-    def _ready(self, node: NodeState) -> list[Ready]:
-        ready: list[Ready] = []
-        now_ns = self._links.now_ns
-        for state in node.owned:
-            at = state.at
-            if state.there_ns[at] <= now_ns and (at != state.base or self._may_begin(state.step)):
-                ready.append((state, state.instructions[at - state.base]))
-        for shadow in node.shadowed:
-            instruction = self._next_of_shadow(shadow)
-            if instruction is not None:
-                ready.append((shadow, instruction))
-        return ready
-
-    def _next_of_shadow(self, shadow: ShadowState) -> Instruction | None:
-        """The replica's step, once the gradient came, after which running ahead in that step is
-        useless. Before that, the next redundant backward or forward whose input is there."""
-        if shadow.state.shipped[shadow.step]:
-            return shadow.replica_step
-        if not shadow.forwards or shadow.step == self._steps:
-            return None
-        forward, backward = shadow.forwards_done, shadow.backwards_done
-        if backward < len(shadow.backwards) and self._has_output_gradient(shadow):
-            return shadow.backwards[backward]
-        if forward < len(shadow.forwards) and self._has_input(shadow) and self._fits(shadow):
-            return shadow.forwards[forward]
-        return None
-
-    def _has_input(self, shadow: ShadowState) -> bool:
-        """Stage 0 reads the data by index; other inputs are outputs of the node's own stage."""
-        before = shadow.state.before
-        if before is None:
-            return True
-        place = shadow.step * before.microbatches + shadow.forwards_done
-        return before.node is shadow.host.node and before.outputs[place] > 0
-
-    def _has_output_gradient(self, shadow: ShadowState) -> bool:
-        """Its redundant forward is done, and the successor has sent the gradient here as well."""
-        state, microbatch = shadow.state, shadow.backwards_done
-        if shadow.forwards_done <= microbatch:
-            return False
-        place = shadow.step * state.microbatches + microbatch
-        return state.after is None or state.regradients[place] > 0
-
-    def _fits(self, shadow: ShadowState) -> bool:
-        slot, cursor = shadow.state.slot, shadow.host.cursor
-        fitting = self._budgets.get(slot, {})
-        mode = self._modes[slot.stage]
-        return mode != "gap" or shadow.used.get(cursor, 0) < fitting.get(cursor, 0)
-
     # -------------------------------------------------------------- what an operation changes
 
     def _begin(self, node: NodeState, ran: Ran) -> None:
@@ -246,7 +166,9 @@ class DryRun(Standing):
         before = state.before
         if before is None:
             return
-        links, lanes, takes_ns = self._links, state.gradient_lanes, state.gradient_ns
+        links = self._links
+        lanes = state.gradient_lanes
+        takes_ns = state.gradient_ns
         place = state.step * before.width + before.backward_at[microbatch]
         links.carry(lanes, takes_ns, (self._arrive, before, place))
         if state.sends_twice and before.shadow is not None:
@@ -258,7 +180,9 @@ class DryRun(Standing):
         """First the partial sums go to the owners of shards, and results come back: the latency of
         two messages. Once all are here, or at once in a grid of one pipeline, the gradient is
         whole."""
-        slot, node, step = state.slot, state.node.id, state.step
+        slot = state.slot
+        node = state.node.id
+        step = state.step
         if not state.sent[step]:
             state.sent[step] = True
             size = at_stage(self._costs.exchange_bytes, slot.stage)
@@ -358,13 +282,3 @@ class DryRun(Standing):
             self._changed.update(dict.fromkeys(self._nodes.values()))
             if self._stepped[step] == self._grid.size:
                 self._settled_ns[step] = self._links.now_ns
-
-
-def _first_of(ready: list[Ready]) -> Ready:
-    """The operation that the picker chooses."""
-    operations = [
-        ReadyOp(actor.slot, actor.step, instruction, actor.recovering == actor.step)
-        for actor, instruction in ready
-    ]
-    first = next_op(operations)
-    return next(one for one, op in zip(ready, operations, strict=True) if op is first)

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bamboo.ids import NodeId
-from bamboo.schedule.dry_run import Budgets, dry_run
+from bamboo.schedule.dry_run import dry_run
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.redundancy import GAP_SLACK, Gap, ahead_of_need, gap_budget
+from bamboo.schedule.standing import Budgets
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 

@@ -35,7 +35,8 @@ def begins_fixed_order(node: NodeState, now_ns: int) -> bool:
     for lanes in (state.output_lanes, state.gradient_lanes):
         if lanes is not None and lanes.yielding_free_ns > now_ns:
             return False
-    node.fixed_order, node.free_ns = True, now_ns
+    node.fixed_order = True
+    node.free_ns = now_ns
     return True
 
 
@@ -54,9 +55,14 @@ def work_out(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
 
 def _go_on(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
     """Advance one slot. Returns slots that waited for what it sent."""
-    there_ns, starts_ns, durations_ns = state.there_ns, state.starts_ns, state.durations_ns
+    there_ns = state.there_ns
+    starts_ns = state.starts_ns
+    durations_ns = state.durations_ns
     sends_on, places = state.sends_on, state.places
-    at, base, last, free_ns = state.at, state.base, state.last, state.node.free_ns
+    at = state.at
+    base = state.base
+    last = state.last
+    free_ns = state.node.free_ns
     waited = []
     while at < last:
         if (there := there_ns[at]) > free_ns:
@@ -68,9 +74,13 @@ def _go_on(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
         free_ns += durations_ns[cursor]
         at += 1
         if sends_on[cursor]:
-            to, lanes, carry_ns = state.after, state.output_lanes, state.output_ns
+            to = state.after
+            lanes = state.output_lanes
+            carry_ns = state.output_ns
         else:
-            to, lanes, carry_ns = state.before, state.gradient_lanes, state.gradient_ns
+            to = state.before
+            lanes = state.gradient_lanes
+            carry_ns = state.gradient_ns
         if to is None:
             continue
         assert lanes is not None, "its neighbours are other nodes"
@@ -84,5 +94,6 @@ def _go_on(state: SlotState, links: Links, arrive: Arrive) -> list[SlotState]:
             to.there_ns[place] = arrives_ns
             if to.at == place:
                 waited.append(to)
-    state.at, state.node.free_ns = at, free_ns
+    state.at = at
+    state.node.free_ns = free_ns
     return waited

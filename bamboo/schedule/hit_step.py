@@ -8,8 +8,9 @@ time.
 
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
-from bamboo.schedule.dry_run import Budgets, DryRun
+from bamboo.schedule.dry_run import DryRun
 from bamboo.schedule.layout import Costs, Layout, merged
+from bamboo.schedule.standing import Budgets
 from bamboo.schedule.states import NodeState, ShadowState, SlotState
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
@@ -50,7 +51,8 @@ class _HitRun(DryRun):
         at_ns: int,
     ) -> None:
         super().__init__(layout, costs, steps, budgets)
-        self._victim, self._after = victim, merged(layout, victim)
+        self._victim = victim
+        self._after = merged(layout, victim)
         self._bare = {*layout.assignment.owned_by(victim), *layout.assignment.shadowed_by(victim)}
         """Slots without a shadow after the loss."""
         self._gone = False
@@ -72,7 +74,8 @@ class _HitRun(DryRun):
         lost = self._nodes[self._victim]
         for state in lost.owned:
             self._promote(self._nodes[self._after.assignment.owner(state.slot)], state)
-        lost.owned, lost.shadowed = [], []
+        lost.owned = []
+        lost.shadowed = []
         for slot in self._bare:
             # The slot has no shadow any more, so no step waits for one.
             self._shadow_count -= 1
@@ -90,7 +93,8 @@ class _HitRun(DryRun):
         # A reduced gradient that is already there is used, never computed again.
         taken = state.shipped[shadow.step] > 0
         state.begin(shadow.step + taken)
-        state.node, state.recovering = heir, state.step
+        state.node = heir
+        state.recovering = state.step
         heir.owned.append(state)
         if not taken:
             self._ahead[state.slot, "F"] = shadow.forwards_done

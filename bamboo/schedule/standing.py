@@ -1,16 +1,28 @@
 """The nodes, slots and links of one dry run, made from its layout and costs.
 
-Rule: `dry_run` decides what happens when. This file holds the nodes, the links between them, and
-what operations wait for.
+Rule: `dry_run` says what happens when, and changes what is here. This file holds the nodes, the
+links between them, what operations wait for, and which of a node's ready operations comes first.
 """
+
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
+from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.schedule.links import Links
+from bamboo.schedule.picker import ReadyOp, next_op
 from bamboo.schedule.redundancy import ahead_of_need
 from bamboo.schedule.states import NodeState, ShadowState, SlotState
+from bamboo.schedule.timeline import Ran
 from bamboo.topology.slots import Slot
+
+Budgets: TypeAlias = Mapping[Slot, Mapping[int, int]]
+"""For each shadowed slot: cursor of the host's program -> redundant forwards that fit there."""
+
+Ready: TypeAlias = tuple[SlotState | ShadowState, Instruction]
+"""An operation whose inputs are there, with its owner or shadow."""
 
 
 class Deadlock(CoreMisuse):
@@ -27,12 +39,13 @@ class Deadlock(CoreMisuse):
 class Standing:
     """The state of all slots of `layout` in a dry run of `steps` steps."""
 
-    def __init__(self, layout: Layout, costs: Costs, steps: int) -> None:
+    def __init__(self, layout: Layout, costs: Costs, steps: int, budgets: Budgets) -> None:
         self._layout = layout
         self._grid = layout.assignment.grid
         self._steps = steps
         self._modes = layout.modes
         self._costs = costs
+        self._budgets = budgets
         self._acks = [0] * steps
         self._stepped = [0] * steps
         self._shadow_count = 0
@@ -102,10 +115,80 @@ class Standing:
     def _durations_of(self, stage: int) -> dict[str, int]:
         """The duration of each kind of operation."""
         costs = self._costs
-        forward, backward, step = costs.forward_s, costs.backward_s, costs.step_s
+        forward = costs.forward_s
+        backward = costs.backward_s
+        step = costs.step_s
         kinds = {"F": forward, "FR": forward, "B": backward, "BR": backward}
         kinds |= {"X": costs.exchange_s, "S": step, "R": step}
         return {kind: round(at_stage(figures, stage) * 1e9) for kind, figures in kinds.items()}
+
+    def _pick(self, node: NodeState) -> Ran | None:
+        """The operation that the node runs now; `node.actor` is set to its slot's state."""
+        ready = self._ready(node)
+        if not ready:
+            return None
+        actor, instruction = ready[0] if len(ready) == 1 else _first_of(ready)
+        node.actor = actor
+        now_ns, host = self._links.now_ns, node.owned[0]
+        if isinstance(actor, SlotState):
+            slot, duration_ns = actor.slot, actor.durations_ns[actor.at - actor.base]
+            if instruction.kind == "X" and actor.sent[actor.step]:
+                duration_ns = 0  # the rest of an exchange uses what came; its work is done
+        else:
+            slot, duration_ns = actor.slot, actor.durations_ns[instruction.kind]
+        end_ns, cursor = now_ns + duration_ns, host.at - host.base
+        return Ran(node.id, slot, actor.step, instruction, now_ns, end_ns, cursor)
+
+    # -------------------------------------------------------------- ready operations
+
+    def _ready(self, node: NodeState) -> list[Ready]:
+        ready: list[Ready] = []
+        now_ns = self._links.now_ns
+        for state in node.owned:
+            at = state.at
+            if state.there_ns[at] <= now_ns and (at != state.base or self._may_begin(state.step)):
+                ready.append((state, state.instructions[at - state.base]))
+        for shadow in node.shadowed:
+            instruction = self._next_of_shadow(shadow)
+            if instruction is not None:
+                ready.append((shadow, instruction))
+        return ready
+
+    def _next_of_shadow(self, shadow: ShadowState) -> Instruction | None:
+        """The replica's step, once the gradient came, after which running ahead in that step is
+        useless. Before that, the next redundant backward or forward whose input is there."""
+        if shadow.state.shipped[shadow.step]:
+            return shadow.replica_step
+        if not shadow.forwards or shadow.step == self._steps:
+            return None
+        forward, backward = shadow.forwards_done, shadow.backwards_done
+        if backward < len(shadow.backwards) and self._has_output_gradient(shadow):
+            return shadow.backwards[backward]
+        if forward < len(shadow.forwards) and self._has_input(shadow) and self._fits(shadow):
+            return shadow.forwards[forward]
+        return None
+
+    def _has_input(self, shadow: ShadowState) -> bool:
+        """Stage 0 reads the data by index; other inputs are outputs of the node's own stage."""
+        before = shadow.state.before
+        if before is None:
+            return True
+        place = shadow.step * before.microbatches + shadow.forwards_done
+        return before.node is shadow.host.node and before.outputs[place] > 0
+
+    def _has_output_gradient(self, shadow: ShadowState) -> bool:
+        """Its redundant forward is done, and the successor has sent the gradient here as well."""
+        state, microbatch = shadow.state, shadow.backwards_done
+        if shadow.forwards_done <= microbatch:
+            return False
+        place = shadow.step * state.microbatches + microbatch
+        return state.after is None or state.regradients[place] > 0
+
+    def _fits(self, shadow: ShadowState) -> bool:
+        slot, cursor = shadow.state.slot, shadow.host.cursor
+        fitting = self._budgets.get(slot, {})
+        mode = self._modes[slot.stage]
+        return mode != "gap" or shadow.used.get(cursor, 0) < fitting.get(cursor, 0)
 
     # -------------------------------------------------------------- what operations wait for
 
@@ -135,7 +218,9 @@ class Standing:
 
     def _lacks(self, state: SlotState) -> str | None:
         """What the slot's next operation waits for; None when it is ready."""
-        stage, step, instruction = state.slot.stage, state.step, state.instructions[state.cursor]
+        stage = state.slot.stage
+        step = state.step
+        instruction = state.instructions[state.cursor]
         if state.cursor == 0 and not self._may_begin(step):
             return f"the acknowledgements of step {step - 2}"
         if state.there_ns[state.at] <= self._links.now_ns:
@@ -158,3 +243,13 @@ def _places(state: SlotState) -> list[int]:
         (forward if one.kind == "F" else backward).get(one.microbatch, -1)
         for one in state.instructions[:-2]
     ]
+
+
+def _first_of(ready: list[Ready]) -> Ready:
+    """The operation that the picker chooses."""
+    operations = [
+        ReadyOp(actor.slot, actor.step, instruction, actor.recovering == actor.step)
+        for actor, instruction in ready
+    ]
+    first = next_op(operations)
+    return next(one for one, op in zip(ready, operations, strict=True) if op is first)

@@ -73,7 +73,8 @@ class SlotState:
     ) -> None:
         """`durations_ns`: of each kind of operation."""
         stage = slot.stage
-        self.slot, self.node = slot, node
+        self.slot = slot
+        self.node = node
         self.shadow: NodeState | None = None
         self.before: SlotState | None = None
         """The slot of the stage before, or None. `after` likewise."""
@@ -111,7 +112,8 @@ class SlotState:
         """For each step, whether its partial sums are sent."""
         self.shipped = bytearray(steps + 1)
         """For each step, whether its shadow has the gradient."""
-        self.parts, self.norms = [0] * steps, [0] * steps
+        self.parts = [0] * steps
+        self.norms = [0] * steps
         self.recovering = -1
         """The step that is recomputed after its owner was lost, or was last; -1: none."""
         self.output_lanes: Lanes | None = None
@@ -182,7 +184,8 @@ class ShadowState:
         durations_ns: Mapping[str, int],
     ) -> None:
         """`ahead`: all operations that its mode runs ahead in a step."""
-        self.state, self.slot = state, state.slot
+        self.state = state
+        self.slot = state.slot
         self.host = host
         self.durations_ns = durations_ns
         self.forwards = tuple(i for i in ahead if i.kind == "FR")

@@ -13,7 +13,8 @@ class Boundaries:
     """Actions at step boundaries of one run, at one boundary in the order in which they came."""
 
     def __init__(self, kernel: Kernel, progress: Progress) -> None:
-        self._kernel, self._progress = kernel, progress
+        self._kernel = kernel
+        self._progress = progress
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._entry: Entry | None = None
@@ -34,7 +35,8 @@ class Boundaries:
         if self._entry is not None and at_s == self._at_s:
             return
         self._kernel.cancel(self._entry)
-        self._entry, self._at_s = None, at_s
+        self._entry = None
+        self._at_s = at_s
         if not math.isinf(at_s):
             self._entry = self._kernel.at(at_s, self._happen)
 

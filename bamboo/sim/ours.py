@@ -70,8 +70,11 @@ class Ours:
         pauses: Pauses | None = None,
         sizing: Callable[[Run], Sizing] | None = None,
     ) -> None:
-        self.world, self.workload, self._times = world, workload, times
-        self.state, self.policy = state, policy
+        self.world = world
+        self.workload = workload
+        self._times = times
+        self.state = state
+        self.policy = policy
         self._standbys = standbys
         self._patience = Patience(patience_s=patience_s, park_s=park_s)
         self._patience_entry: Entry | None = None
@@ -80,7 +83,8 @@ class Ours:
         self._idle_since_s: dict[NodeId, float] = {}
         self._least = min(len(cut) - 1 for cut in policy.cuts)
         self.pauses = pauses or Pauses()
-        self._replicas, self._reconfigurations = Replicas(self), Reconfigurations(self)
+        self._replicas = Replicas(self)
+        self._reconfigurations = Reconfigurations(self)
         self._sizing = None if sizing is None else sizing(self)
         self.transitions = 0
 
@@ -150,7 +154,7 @@ class Ours:
             return
         reconfiguration, newest = decided.state.reconfiguration, 0
         if reconfiguration is not None and before.reconfiguration is None:
-            newest = self._newest_checkpoint()
+            newest = _newest_checkpoint(self)
         late = reconfiguration is not None and (
             reconfiguration.base is not None or not decided.state.roll.live
         )
@@ -240,23 +244,9 @@ class Ours:
             again_s = pauses.move_s
         else:
             world.happened(FAILOVER)
-            again_s = self._done_again_s(failover)
+            again_s = _done_again_s(self, self._times, failover)
             world.progress.delay(again_s, of=failover.slot.pipeline)
         world.kernel.after(again_s, lambda: self._caught_up(failover))
-
-    def _done_again_s(self, failover: Failover) -> float:
-        assert self.state.assignment is not None, "who takes over is assigned"
-        layout, work = layout_of(self.state, self.policy), self.workload
-        stage, shares = failover.slot.stage, layout.shares
-        count = shares[failover.slot.pipeline] * work.shape.microbatches
-        part = self.world.progress.steps - step_in_hand(self)
-        forward, backward = (
-            work.sums(each_s, layout.cut)[stage] for each_s in (work.forward_s, work.backward_s)
-        )
-        # The shadow's work in advance, as the planner counts it.
-        ahead = self._times.calm_ahead(self.state.assignment.grid, shares)[stage]
-        again = forward * (1 - ahead[0]) + backward * (1 - ahead[1])
-        return max(0.0, part) * count * again
 
     def _caught_up(self, failover: Failover) -> None:
         if failover not in self.state.failovers:
@@ -273,18 +263,6 @@ class Ours:
         )
 
     # ---------------------------------------------------------------- checkpoints, patience
-
-    def _newest_checkpoint(self) -> int:
-        """The step of the newest complete checkpoint, or 0 if the core knows of it."""
-        every, state = self.policy.checkpoint_every, self.state
-        if not every or state.assignment is None:
-            return 0
-        rate = self.workload.store_bytes_per_s
-        largest = _largest_bytes(self.workload, layout_of(state, self.policy).cut) if rate else 0
-        progress, now_s = self.world.progress, self.world.kernel.now_s
-        written = progress.was(now_s - largest / rate) if rate else progress.steps
-        step = int((min(written, progress.steps) + NEARLY) // every * every)
-        return step if step > max((done.step for done in state.checkpoints), default=0) else 0
 
     def _completed(self, step: int) -> State:
         """The state after a member has reported the checkpoint complete, which is valid also while
@@ -309,6 +287,36 @@ class Ours:
         if at_s is not None:
             at_s = max(at_s, kernel.now_s + self.pauses.answer_s)
             self._patience_entry = kernel.at(at_s, self._be_patient)
+
+
+def _done_again_s(run: Run, times: StepTimes, failover: Failover) -> float:
+    """How long the successor repeats the work of the victim in this step."""
+    assert run.state.assignment is not None, "who takes over is assigned"
+    layout, work = layout_of(run.state, run.policy), run.workload
+    stage, shares = failover.slot.stage, layout.shares
+    count = shares[failover.slot.pipeline] * work.shape.microbatches
+    part = run.world.progress.steps - step_in_hand(run)
+    forward, backward = (
+        work.sums(each_s, layout.cut)[stage] for each_s in (work.forward_s, work.backward_s)
+    )
+    # The shadow's work in advance, as the planner counts it.
+    ahead = times.calm_ahead(run.state.assignment.grid, shares)[stage]
+    again = forward * (1 - ahead[0]) + backward * (1 - ahead[1])
+    return max(0.0, part) * count * again
+
+
+def _newest_checkpoint(run: Run) -> int:
+    """The step of the newest complete checkpoint, or 0 if the core knows of it."""
+    every = run.policy.checkpoint_every
+    state = run.state
+    if not every or state.assignment is None:
+        return 0
+    rate = run.workload.store_bytes_per_s
+    largest = _largest_bytes(run.workload, layout_of(state, run.policy).cut) if rate else 0
+    progress, now_s = run.world.progress, run.world.kernel.now_s
+    written = progress.was(now_s - largest / rate) if rate else progress.steps
+    step = int((min(written, progress.steps) + NEARLY) // every * every)
+    return step if step > max((done.step for done in state.checkpoints), default=0) else 0
 
 
 def _largest_bytes(workload: Workload, cut: Sequence[int]) -> int:

@@ -78,7 +78,9 @@ class Reconfigurations:
         self._run.world.progress.stand()
 
     def _build(self, reconfiguration: Reconfiguration) -> None:
-        run, work, pauses = self._run, self._run.workload, self._run.pauses
+        run = self._run
+        work = self._run.workload
+        pauses = self._run.pauses
         assignment, base = run.state.assignment, reconfiguration.base
         assert assignment is not None
         assert base is not None

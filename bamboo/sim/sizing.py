@@ -43,9 +43,11 @@ class Sizing:
         price: Callable[[ZoneId], float],
         spent: Callable[[], float],
     ) -> None:
-        self._run, self._sizes = run, sizes
+        self._run = run
+        self._sizes = sizes
         self._scaler = Scaler(sizes.terms)
-        self._price, self._spent = price, spent
+        self._price = price
+        self._spent = spent
         self.nodes = sizes.terms.begin
         """Number of nodes to keep now."""
         self.resizes: list[Resize] = []
@@ -67,7 +69,9 @@ class Sizing:
     def _tell(self, now_s: float) -> None:
         """Report the ends of the steps since the last change of pace."""
         progress = self._run.world.progress
-        whole, done, step_s = progress.whole, progress.steps, progress.step_s
+        whole = progress.whole
+        done = progress.steps
+        step_s = progress.step_s
         from_s = progress.straight_since_s
         first = min(whole, max(self._told, whole - MOST - 1)) + 1
         for step in range(first, whole + 1) if math.isfinite(step_s) else ():

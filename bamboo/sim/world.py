@@ -19,8 +19,12 @@ from bamboo.sim.kernel import Kernel
 from bamboo.sim.market.trace import Trace
 from bamboo.sim.progress import Progress
 
-PREEMPTION, FAILOVER, HAND_OVER = "preemption", "failover", "hand-over"
-RECONFIGURATION, RESTORE, END = "reconfiguration", "restore", "end"
+PREEMPTION = "preemption"
+FAILOVER = "failover"
+HAND_OVER = "hand-over"
+RECONFIGURATION = "reconfiguration"
+RESTORE = "restore"
+END = "end"
 RESIZE = "resize"
 FIRST, LAST = -1, 1
 """Priorities at one time: the market moves before any system answers, and the fleet is checked
@@ -193,7 +197,8 @@ class World:
         """From now on each step sends this many bytes between zones."""
         steps = self.progress.steps
         self.crossed_bytes += self._crossing * max(0.0, steps - self._crossing_since)
-        self._crossing, self._crossing_since = bytes_per_step, steps
+        self._crossing = bytes_per_step
+        self._crossing_since = steps
         if self.keep_moments:
             self.crossed_by.append((self.kernel.now_s, self.crossed_bytes))
 
@@ -248,7 +253,8 @@ class World:
             self._free.drop(name)
             return
         self._rented_in[rental.zone] -= 1
-        rental.until_s, rental.interrupted = self.kernel.now_s, True
+        rental.until_s = self.kernel.now_s
+        rental.interrupted = True
         self._name_of.pop(rental.node)
         self.happened(PREEMPTION)
         if rental.up:

@@ -55,7 +55,9 @@ def blocks(virtual_nodes: int, pipelines: int) -> tuple[range, ...]:
                 if after in rest
             ]
             fewest[among], sizes[left][among] = min(options, key=lambda option: option[0])
-    out, start, among = [], 0, ceils
+    out = []
+    start = 0
+    among = ceils
     for left in range(pipelines, 0, -1):
         size = sizes[left][among]
         out.append(range(start, start + size))

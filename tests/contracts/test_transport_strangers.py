@@ -17,7 +17,7 @@ import zmq
 from bamboo.core.events import FaultScope
 from bamboo.errors import InputError
 from bamboo.ports import Buffer
-from bamboo.runtime.node.fault import scope_of
+from bamboo.runtime.node.faults import scope_of
 from bamboo.runtime.wire import login_guard, transport
 from bamboo.runtime.wire.frames import MOST_FRAME_BYTES, encode, to_buffer
 from bamboo.runtime.wire.keys import RunKeys

@@ -139,7 +139,7 @@ class Node:
         """Decisions of the log that it has read."""
         self.alive = True
         self._turns = self._loops = 0
-        self.trainer.executor.attention = self._attention
+        self.trainer.executor.ask(attention=self._attention)
         self.trainer._boundaries.clock = lambda: float(self._loops)
 
     def event(self, event: Event) -> None:

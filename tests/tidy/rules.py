@@ -224,6 +224,31 @@ def _names(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
                 yield field.lineno, field.target.id, True
 
 
+PACKED_YET = (
+    *("bamboo/billing/", "bamboo/controller/", "bamboo/runs/", "bamboo/sites/", "bamboo/study/"),
+    *("bamboo/sim/swarm/", "bamboo/wiring/", "cli/"),
+)
+"""Where packed assignments are yet to be unpacked."""
+
+
+def packed_assignments(source: Source) -> Iterator[str]:
+    """Fields, and three names or more, have a line each; two local names may share one, and so may
+    names that exchange their values."""
+    if not source.is_product or source.path.startswith(PACKED_YET):
+        return
+    for node in ast.walk(source.tree):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)):
+            continue
+        target = node.targets[0]
+        if not isinstance(target, ast.Tuple) or len(target.elts) != len(node.value.elts):
+            continue
+        fields = any(isinstance(one, ast.Attribute) for one in target.elts)
+        given = {ast.unparse(one) for one in target.elts}
+        read = {ast.unparse(n) for n in ast.walk(node.value) if isinstance(n, ast.expr)}
+        if (fields or len(target.elts) > 2) and not given & read:
+            yield f"{source.path}:{node.lineno}: packs an assignment; give each name a line"
+
+
 def silenced_checks(source: Source) -> Iterator[str]:
     for number, line in enumerate(source.lines, 1):
         if re.search(r"#\s*noqa(?!:\s*[A-Z]+\d+)", line):
@@ -256,6 +281,7 @@ PYTHON_RULES: tuple[Rule, ...] = (
     broad_except,
     sleeping_test,
     words,
+    packed_assignments,
     silenced_checks,
 )
 TEXT_RULES: tuple[Rule, ...] = (machine_paths, unfinished)

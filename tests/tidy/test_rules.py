@@ -40,6 +40,8 @@ OFFENDERS = [
     (rules.words, "bamboo/core/state.py", "epoch = 3\n"),
     (rules.words, "bamboo/core/state.py", "class A:\n    node_rank: int = 0\n"),
     (rules.words, "bamboo/core/state.py", "def f(self):\n    self.world_size = 4\n"),
+    (rules.packed_assignments, "bamboo/core/state.py", "self.a, self.b = x, []\n"),
+    (rules.packed_assignments, "bamboo/core/state.py", "a, b, c = 1, x, None\n"),
     (rules.silenced_checks, "cli/main.py", "import a  # no" + "qa\n"),
     (rules.silenced_checks, "cli/main.py", "a = 1  # type" + ": ignore\n"),
     (rules.machine_paths, "README.md", "see /ho" + "me/someone/data\n"),
@@ -65,6 +67,8 @@ INNOCENTS = [
     (rules.words, "bamboo/data/shuffle.py", "data_epoch = 3\n"),
     (rules.words, "bamboo/core/state.py", "def f(*, rank): ...\n"),
     (rules.words, "cli/main.py", "franking = dist.get_rank()\n"),
+    (rules.packed_assignments, "bamboo/core/state.py", "a, b = x, y\na, self.b = self.b, None\n"),
+    (rules.packed_assignments, "bamboo/core/state.py", "self.a, self.b, c = f()\n"),
     (rules.silenced_checks, "cli/main.py", "import a  # no" + "qa: F401\n"),
     (
         rules.machine_paths,

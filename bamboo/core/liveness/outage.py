@@ -82,7 +82,8 @@ class WaitClock:
         """The time of this clock at `now_s`."""
         began_s = self._began_s = now_s if self._began_s is None else self._began_s
         if now_s >= self._away_s + self._lease_s:
-            self._back_s, self._given_s = None, 0.0
+            self._back_s = None
+            self._given_s = 0.0
         elif now_s > self._away_s:
             self._back_s = now_s if self._back_s is None else self._back_s
             self._seen_s = now_s

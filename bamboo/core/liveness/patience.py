@@ -26,7 +26,8 @@ class Patience:
     """
 
     def __init__(self, *, patience_s: float, park_s: float) -> None:
-        self._patience_s, self._park_s = patience_s, park_s
+        self._patience_s = patience_s
+        self._park_s = park_s
         self._short_since_s: float | None = None
         self._parked_since_s: float | None = None
         self._prepares_since_s: float | None = None

@@ -61,7 +61,9 @@ def held_by(state: State, policy: Policy) -> dict[int, list[NodeId]]:
     """For each layer, the live nodes that hold it: owners, then shadows. While a new layout is
     being built: the nodes that held it when all stopped, and those that have all of their new
     layers."""
-    assignment, reconfiguration, live = state.assignment, state.reconfiguration, state.roll.live
+    assignment = state.assignment
+    reconfiguration = state.reconfiguration
+    live = state.roll.live
     out: dict[int, list[NodeId]] = {layer: [] for layer in range(len(policy.layer_bytes))}
     if reconfiguration is not None and reconfiguration.base is not None:
         for layer, nodes in holders(reconfiguration).items():

@@ -311,7 +311,9 @@ def _to_look_at(sight: _Sight, now: int, step_s: Mapping[int, float]) -> int | N
     """An unmeasured size that would tell whether the present one should stay: a neighbour, if it is
     in doubt and a measurement is sharp enough; a size that finishes near the deadline; or, if noise
     leaves the best size open, the one farthest from all measured sizes."""
-    rule, able, seen = sight.rule, sight.able, sight.centres
+    rule = sight.rule
+    able = sight.able
+    seen = sight.centres
     unseen = [size for size in able if size not in seen]
     at = able.index(now)
     for other in (*able[at + 1 : at + 2], *able[max(0, at - 1) : at]):

@@ -16,9 +16,8 @@ from itertools import pairwise
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import (
-    Sizes,
     StageBytes,
-    StageCounts,
+    Weights,
     memory_report,
     sizes_of,
     stage_counts,
@@ -91,7 +90,7 @@ def bounded_cut(
     return Search(facts, costs, weights, limit).best()
 
 
-def _too_much(facts: Sequence[LayerFacts], weights: Sequence["Weights"], limit: int) -> bool:
+def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: int) -> bool:
     """Whether it is clear that nothing fits: some layer does not fit even alone, or the sum of all
     layers exceeds all nodes, with each layer on the stage where it and its replica take least."""
     if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
@@ -107,7 +106,7 @@ def _too_much(facts: Sequence[LayerFacts], weights: Sequence["Weights"], limit: 
     return least > len(weights) * limit
 
 
-def _check_countable(facts: Sequence[LayerFacts], weights: Sequence["Weights"]) -> None:
+def _check_countable(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> None:
     """Raise InputError where sums of bytes would not fit into 64 bits."""
     sizes, most = sizes_of(facts), max(layer.output_bytes for layer in facts)
     whole = max(one.alone(sizes) + one.beside(sizes) + 2 * one.crossing * most for one in weights)
@@ -176,41 +175,5 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
 
 
 @lru_cache(maxsize=4096)
-def _weights(grid: Grid, shape: BatchShape, mode: str) -> tuple["Weights", ...]:
+def _weights(grid: Grid, shape: BatchShape, mode: str) -> tuple[Weights, ...]:
     return tuple(Weights.of(counts) for counts in stage_counts(grid, shape, mode))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """What a byte of each kind adds to a node, taken from `StageCounts`, which defines it."""
-
-    parameters: int
-    activations: int
-    crossing: int
-    following_parameters: int
-    following_activations: int
-
-    @classmethod
-    def of(cls, counts: StageCounts) -> "Weights":
-        def total(own: tuple[int, int], following: tuple[int, int], crossing: int) -> int:
-            held = [Sizes(parameters=p, activations=a) for p, a in (own, following)]
-            return counts.bytes_of(held[0], held[1], crossing_bytes=crossing).total
-
-        return cls(
-            parameters=total((1, 0), (0, 0), 0),
-            activations=total((0, 1), (0, 0), 0),
-            crossing=total((0, 0), (0, 0), 1),
-            following_parameters=total((0, 0), (1, 0), 0),
-            following_activations=total((0, 0), (0, 1), 0),
-        )
-
-    def alone(self, sizes: Sizes) -> int:
-        """Bytes of a stage of this size, without its neighbour."""
-        return self.parameters * sizes.parameters + self.activations * sizes.activations
-
-    def beside(self, sizes: Sizes) -> int:
-        """Bytes that a next stage of this size adds."""
-        return (
-            self.following_parameters * sizes.parameters
-            + self.following_activations * sizes.activations
-        )

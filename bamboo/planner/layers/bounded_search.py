@@ -34,9 +34,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bamboo.planner.layers.bounded import Weights
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
-from bamboo.planner.layers.memory import sizes_of
+from bamboo.planner.layers.memory import Weights, sizes_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -64,7 +63,8 @@ class Search:
         weights: Sequence[Weights],
         limit: int,
     ) -> None:
-        self._stages, self._layers = len(weights), len(facts)
+        self._stages = len(weights)
+        self._layers = len(facts)
         self._rows = self._layers - self._stages + 1
         parts = _parts(facts, weights)
         before = np.array([0.0, *accumulate(costs)])

@@ -181,3 +181,39 @@ def partials_at_end(block: range, virtual_nodes: int) -> int:
     for leaf in block:
         tree.push(leaf, leaf + 1, 1)
     return len(tree.partials)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a byte of each kind adds to a node, taken from `StageCounts`, which defines it."""
+
+    parameters: int
+    activations: int
+    crossing: int
+    following_parameters: int
+    following_activations: int
+
+    @classmethod
+    def of(cls, counts: StageCounts) -> "Weights":
+        def total(own: tuple[int, int], following: tuple[int, int], crossing: int) -> int:
+            held = [Sizes(parameters=p, activations=a) for p, a in (own, following)]
+            return counts.bytes_of(held[0], held[1], crossing_bytes=crossing).total
+
+        return cls(
+            parameters=total((1, 0), (0, 0), 0),
+            activations=total((0, 1), (0, 0), 0),
+            crossing=total((0, 0), (0, 0), 1),
+            following_parameters=total((0, 0), (1, 0), 0),
+            following_activations=total((0, 0), (0, 1), 0),
+        )
+
+    def alone(self, sizes: Sizes) -> int:
+        """Bytes of a stage of this size, without its neighbour."""
+        return self.parameters * sizes.parameters + self.activations * sizes.activations
+
+    def beside(self, sizes: Sizes) -> int:
+        """Bytes that a next stage of this size adds."""
+        return (
+            self.following_parameters * sizes.parameters
+            + self.following_activations * sizes.activations
+        )

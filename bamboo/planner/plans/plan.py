@@ -125,14 +125,14 @@ def make_plan(
     virtual nodes; `timed` is the same layers with their times, None if unknown.
     `zone_spot_usd_per_hour` is per instance; `standbys` are instances beyond the grid of
     `max_pipelines` (0: of `grid`), paid like the others. `spread` is one of SPREADS, or `auto` for
-    the cheapest. Raises InputError when there are more stages than layers, or if the cut or the
-    spread does not fit.
+    the cheapest. Raises InputError for more stages than layers, or an unfit cut or spread.
     """
     whole = whole_cut(facts, grid, cut)
     largest = Grid(pipelines=max(max_pipelines, grid.pipelines), stages=grid.stages)
     count = largest.size + standbys
     spot = {zone: usd_per_hour([usd] * count) for zone, usd in zone_spot_usd_per_hour.items()}
-    shards, step, full = Shards(stage_bytes=()), None, None
+    shards = Shards(stage_bytes=())
+    step = full = None
     spreads: tuple[Spread, ...] = ()
     if timed is not None:
         timed = replace(timed, cuts={**timed.cuts, grid.stages: whole})

@@ -238,7 +238,9 @@ class Judge:
 
     def calm(self, choice: Choice) -> Candidate:
         """The figures of a plan without losses, and without redundancy's share of its step."""
-        grid, work, times = choice.grid, self._work(choice), self._times_of(choice, choice.mode)
+        grid = choice.grid
+        work = self._work(choice)
+        times = self._times_of(choice, choice.mode)
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
         step_s = times.calm_s(grid, shares)
         sent = max(times.sent_bytes(grid, shares))

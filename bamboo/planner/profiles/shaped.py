@@ -85,7 +85,9 @@ class _Size:
 
 
 def _embedding(facts: LayerFacts, size: _Size) -> LayerProfile:
-    tokens, state, drops = size.tokens, size.state, size.drops
+    tokens = size.tokens
+    state = size.state
+    drops = size.drops
     positions_bytes = FLOAT_BYTES * size.context * size.width
     table_bytes = FLOAT_BYTES * size.table * size.width
     masked = 7 * state if drops else 0
@@ -105,7 +107,10 @@ def _embedding(facts: LayerFacts, size: _Size) -> LayerProfile:
 
 
 def _block(facts: LayerFacts, size: _Size) -> LayerProfile:
-    tokens, width, state, drops = size.tokens, size.width, size.state, size.drops
+    tokens = size.tokens
+    width = size.width
+    state = size.state
+    drops = size.drops
     linear_flops = 24.0 * tokens * width * width
     attention_flops = 4.0 * tokens * size.context * width
     weights, biases = 12 * width * width * FLOAT_BYTES, 9 * width * FLOAT_BYTES
@@ -139,7 +144,10 @@ def _block(facts: LayerFacts, size: _Size) -> LayerProfile:
 
 def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
     """The head, with the loss."""
-    tokens, width, state, vocabulary = size.tokens, size.width, size.state, size.table
+    tokens = size.tokens
+    width = size.width
+    state = size.state
+    vocabulary = size.table
     logits, weights = tokens * vocabulary * FLOAT_BYTES, width * vocabulary * FLOAT_BYTES
     flops, moved = 2.0 * tokens * vocabulary * width, float(state + logits + weights)
     return _layer(

@@ -16,7 +16,9 @@ from bamboo.planner.risks.zones import REPLACE_S, Stakes
 from bamboo.planner.value import tokens_per_usd
 from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
 
-ON_DEMAND, SPOT, MIXED = "on-demand", "spot", "mixed"
+ON_DEMAND = "on-demand"
+SPOT = "spot"
+MIXED = "mixed"
 MARKETS = (SPOT, ON_DEMAND, MIXED)
 HOUR_S = 3600.0
 

@@ -310,7 +310,9 @@ class _Table:
 
     def _look_closer(self, entry: _Entry) -> None:
         """Compute the entry one step further; drop it if it turns out to be too slow."""
-        judge, line, level = entry.judge, entry.line, entry.key[1]
+        judge = entry.judge
+        line = entry.line
+        level = entry.key[1]
         known = entry.candidate
         if level == LEAST:
             value = self._bound(line, judge, entry.choice, fatal=True)

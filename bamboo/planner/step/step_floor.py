@@ -24,7 +24,8 @@ class StepFloor:
     """The bound for one workload in one redundancy mode, or one for each stage."""
 
     def __init__(self, workload: Workload, mode: str) -> None:
-        self._workload, self._mode = workload, mode
+        self._workload = workload
+        self._mode = mode
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._floors_s: dict[tuple[Grid, tuple[int, ...]], float] = {}
@@ -97,7 +98,8 @@ class StepFloor:
     ) -> float:
         """Bytes between zones in a step."""
         if zone_of is not self._zones:
-            self._zones, self._many_zones = zone_of, len(set(zone_of.values())) > 1
+            self._zones = zone_of
+            self._many_zones = len(set(zone_of.values())) > 1
         if not self._many_zones:
             return 0.0
         grid, work = assignment.grid, self._workload

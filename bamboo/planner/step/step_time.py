@@ -12,17 +12,16 @@ report quote it. It counts a node's total send rate, and the cores that the node
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress, count
+from itertools import combinations, compress, count
 from operator import ne
 from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.profiles.workload import Workload
-from bamboo.planner.step.exchange_links import exchange_link, zones_in_order
 from bamboo.planner.step.step_floor import StepFloor
 from bamboo.schedule.figures import STEADY_STEPS, busy, computed_ahead, plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
-from bamboo.schedule.links import Far
+from bamboo.schedule.links import Far, Link, ZoneLinks
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
 from bamboo.schedule.timeline import Timeline
@@ -332,3 +331,31 @@ def _unlike(some: Sequence[Of], others: Sequence[Of]) -> set[int]:
 
 def _times(figures: tuple[float, ...], factors: list[float]) -> list[float]:
     return [figure * factor for figure, factor in zip(figures, factors, strict=True)]
+
+
+def exchange_link(
+    assignment: Assignment, zone_of: Mapping[NodeId, ZoneId], links: ZoneLinks
+) -> Link | None:
+    """The longest latency and the lowest rate of the exchange, for which all owners wait; None if
+    it crosses no zone."""
+    stages = assignment.grid.stages
+    columns = (assignment.owners[stage::stages] for stage in range(stages))
+    zones = {frozenset(zone_of.get(owner, ZoneId("")) for owner in column) for column in columns}
+    crossed = {pair for together in zones for pair in combinations(sorted(together), 2)}
+    if not crossed:
+        return None
+    used = [links.between(*pair) for pair in crossed]
+    rates = [link.bytes_per_s for link in used if link.bytes_per_s]
+    latency_s = max(link.latency_s for link in used)
+    return Link(latency_s=latency_s, bytes_per_s=min(rates, default=0.0))
+
+
+def zones_in_order(
+    owners: Sequence[NodeId], zone_of: Mapping[NodeId, ZoneId], *, named: bool
+) -> tuple[str, ...]:
+    """The zone of each owner, in the order of their first stages; empty if all are in one zone."""
+    zones = [zone_of.get(node, ZoneId("")) for node in dict.fromkeys(owners)]
+    numbers = {zone: str(number) for number, zone in enumerate(dict.fromkeys(zones))}
+    if len(numbers) < 2:
+        return ()
+    return tuple(zones) if named else tuple(numbers[zone] for zone in zones)

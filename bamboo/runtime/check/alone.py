@@ -100,8 +100,10 @@ class Alone:
     """The server as its asker sees it. It checks one layer at a time."""
 
     def __init__(self, connection: Connection, pid: int = 0) -> None:
-        self._connection, self._pid = connection, pid
-        self._asked, self._begun = 0, False
+        self._connection = connection
+        self._pid = pid
+        self._asked = 0
+        self._begun = False
 
     @classmethod
     def fork(cls) -> "Alone":

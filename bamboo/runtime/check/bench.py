@@ -32,8 +32,10 @@ class Bench:
         self, stage: Stage, x: Tensor, *, optimizer: AdamW, clips: bool, accumulates: bool
     ) -> None:
         """`accumulates`: most microbatches add their gradient to one that is there already."""
-        self._stage, self._x = stage, x
-        self._optimizer, self._accumulates = optimizer, accumulates
+        self._stage = stage
+        self._x = x
+        self._optimizer = optimizer
+        self._accumulates = accumulates
         self._clip_factor = CLIP_FACTOR if clips else 1.0
         self._moments = optimizer.new_state(stage.params)
         self._gradient: Tensor | None = None

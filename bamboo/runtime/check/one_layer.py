@@ -82,7 +82,9 @@ class OneLayer:
         build: Callable[[ModelSpec, int, int], nn.Module] = build_layer,
         precision: str = "fp32",
     ) -> None:
-        self._seed, self._precision, before = seed, precision, settings()
+        self._seed = seed
+        self._precision = precision
+        before = settings()
         try:
             self.layer = build(spec, place.index, seed)
         except InputError as error:
@@ -186,7 +188,8 @@ class OneLayer:
         """Run back from the gradient of the output. Returns the gradient of the input, or
         `gradient` itself where the input has none."""
         self.layer.zero_grad(set_to_none=True)
-        run.given, before = gradient, settings()
+        run.given = gradient
+        before = settings()
         begin_s = idle_s(gradient)
         try:
             run_back(run.output, gradient)
@@ -259,7 +262,8 @@ class Held:
     """What must be the same after a layer has run."""
 
     def __init__(self, layer: nn.Module, x: Tensor) -> None:
-        self._x, self._given = x, x.detach().clone()
+        self._x = x
+        self._given = x.detach().clone()
         self._modes = {name: module.training for name, module in layer.named_modules()}
         self._trained = {name: (p, p.requires_grad) for name, p in layer.named_parameters()}
         self._values = {name: value.detach().clone() for name, value in named_tensors(layer)}

@@ -67,7 +67,9 @@ class Profiler:
         self, job: JobConfig, asked: Asked, *, tell: Callable[[int, int], None] = tell_progress
     ) -> None:
         job = replace(job, cluster=replace(job.cluster, device=asked.device))
-        self._job, self._asked, self._tell = job, asked, tell
+        self._job = job
+        self._asked = asked
+        self._tell = tell
         self._device = _device(asked.device)
         self._kind = "GPU" if self._device.type == "cuda" else "CPU"
         prepare(job.cluster)

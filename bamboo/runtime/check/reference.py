@@ -19,7 +19,8 @@ class CalmRun:
     """Trains a resolved job step by step; `numerics.prepare` must have been called."""
 
     def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
-        self._job, self._spec = job, spec
+        self._job = job
+        self._spec = spec
         place = place_of(job.cluster)
         self._data = data_at(data, place)
         self._shape = batch_shape(job)
@@ -44,7 +45,8 @@ class CalmRun:
                 parameter.grad = None
             for microbatch in self._shape.microbatches_of(range(virtual_node, virtual_node + 1)):
                 losses.append(self._run(microbatch))
-            tree.push(virtual_node, virtual_node + 1, [_gradient(p) for p in self._params])
+            grads = [zeros_like(p) if p.grad is None else p.grad for p in self._params]
+            tree.push(virtual_node, virtual_node + 1, grads)
         assert tree.root is not None
         grads = self._add_tied(tree.root)
         once = [g for n, g in zip(self._names, grads, strict=True) if n not in self._owner_of]
@@ -70,7 +72,8 @@ class CalmRun:
 
     def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
         """Go on from these, named as in `tensors`, as if `steps_done` steps had led to them."""
-        mine, self.steps_done = self.tensors(), steps_done
+        mine = self.tensors()
+        self.steps_done = steps_done
         for name, tensor in tensors.items():
             mine[name].copy_(tensor)
 
@@ -93,7 +96,3 @@ class CalmRun:
 
 def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     return [a + b for a, b in zip(left, right, strict=True)]
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return zeros_like(parameter) if parameter.grad is None else parameter.grad

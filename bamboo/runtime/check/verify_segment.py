@@ -117,7 +117,10 @@ class _Kept:
     """The run's good checkpoints."""
 
     def __init__(self, url: str, objects: ObjectStore, run: str, semantic_hash: HashAt) -> None:
-        self._url, self._objects, self._run, self._semantic_hash = url, objects, run, semantic_hash
+        self._url = url
+        self._objects = objects
+        self._run = run
+        self._semantic_hash = semantic_hash
         self._steps = steps(objects)
         self.passed_over: list[str] = []
         """A sentence for each checkpoint that was examined and is not used."""

@@ -65,7 +65,8 @@ class Whole:
     """All layers in one process, built in order before any of them runs, as the reference does."""
 
     def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
-        self._job, self._spec = job, spec
+        self._job = job
+        self._spec = spec
         self._largest_token = data.largest_token
         place = place_of(job.cluster)
         self.data = data_at(data, place)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_ARENA_MAX = -8
 """Options of mallopt(3) in glibc."""
 _NEVER = -1
 SHARE = 8

@@ -31,7 +31,9 @@ class _Copy:
 
     def __init__(self, sources: Sequence[Tensor], due_s: float, clock: Callable[[], float]) -> None:
         self.tensors = tuple(_unwritten(source) for source in sources)
-        self._sources, self._due_s, self._clock = tuple(sources), due_s, clock
+        self._sources = tuple(sources)
+        self._due_s = due_s
+        self._clock = clock
 
     def ready(self) -> bool:
         """Make the copy, if it is due; whether it is made."""

@@ -42,7 +42,8 @@ class DataOnDevice(Dataset):
     """The microbatches of a data set, put on a device by `put`."""
 
     def __init__(self, data: Dataset, put: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
-        self._data, self._put = data, put
+        self._data = data
+        self._put = put
 
     def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
         inputs_BT, targets_BT = self._put(self._data.microbatch(step, index))

@@ -59,7 +59,10 @@ class Poster:
         overtaken: threading.Event,
     ) -> None:
         self._overtaken = overtaken
-        self._store, self._driver, self._me, self._state = store, driver, me, state
+        self._store = store
+        self._driver = driver
+        self._me = me
+        self._state = state
         self._backlog: Backlog[Event | Mapping[str, Any]] = Backlog()
         self._log: LineWriter | None = None
         if log is not None:
@@ -224,7 +227,9 @@ def report_to_agent(
     agent is dead. `taken` gets the agent's answer: whether the store takes what this node writes.
     The counter in a line grows while the trainer's loop turns (`turns` in its progress), or has not
     stood still for `patience_s`, because a single operation may take long."""
-    count, turns, turned_s = 0, None, time.monotonic()
+    count = 0
+    turns = None
+    turned_s = time.monotonic()
     while not stop.is_set():
         told, now_s = progress(), time.monotonic()
         if told["turns"] != turns:

@@ -58,7 +58,8 @@ class _Waiting:
     """Waits for messages, each with a deadline."""
 
     def __init__(self, mailbox: Mailbox, interrupted: Callable[[], bool]) -> None:
-        self.mailbox, self._interrupted = mailbox, interrupted
+        self.mailbox = mailbox
+        self._interrupted = interrupted
 
     def come(self, run: SlotRun, kind: MessageKind, index: int) -> bool:
         """Whether the message came in time and no interruption came first."""

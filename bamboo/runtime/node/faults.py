@@ -1,19 +1,43 @@
 """How a node reports what may end the run: a fault of its own, a stall, or a number not finite.
 
-Rule: a fault is reported once, as an event; the node begins no further step until the run ends.
+Rules. (1) A fault is reported once, as an event; the node begins no further step until the run
+ends. (2) What the machine lacks (room, memory, files, threads, an address, a sound GPU) another
+machine may have, so such a fault is this node's alone. Everything else, such as a user's layer that
+raises or data that differ between nodes, would happen to the same work on any node. (3) A loss
+waits for its decision while the store is away, and waiting for that is not a stall. A log that can
+be read but not written counts as away, too. A log that comes and goes does not excuse a stall for
+ever: the times in which it was available add up.
 """
 
+import errno
+import math
 import time
 from collections.abc import Callable
 
-from bamboo.core.events import NonFinite, RunFailed, Stalled
+import torch
+
+from bamboo.core.events import FaultScope, NonFinite, RunFailed, Stalled
+from bamboo.core.liveness.outage import AWAY_S, PIECES
 from bamboo.core.state import Outcome
+from bamboo.errors import StorageFull
 from bamboo.ids import NodeId
 from bamboo.runtime.node.diagnose import diagnose
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.runtime.wire.outbox import Outbox
+from bamboo.user_code.traces import line_of, user_lines
+
+_OF_THE_MACHINE = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+        *(errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN),
+        *(errno.EADDRINUSE, errno.EADDRNOTAVAIL),
+    }
+)
+_WORDS = ("can't allocate memory", "not enough memory", "can't start new thread", "CUDA error")
+"""Texts of a RuntimeError: torch and the interpreter have no class of their own for these, and
+torch's class for errors of a GPU is younger than the oldest torch that we take."""
 
 
 class FaultReports:
@@ -31,8 +55,13 @@ class FaultReports:
         busy: Callable[[], bool],
         patience_s: float,
     ) -> None:
-        self._me, self._executor, self._mailbox, self._outbox = me, executor, mailbox, outbox
-        self._told, self._busy, self._patience_s = told, busy, patience_s
+        self._me = me
+        self._executor = executor
+        self._mailbox = mailbox
+        self._outbox = outbox
+        self._told = told
+        self._busy = busy
+        self._patience_s = patience_s
         self.faulted = False
         self._not_finite: tuple[int, float] | None = None
         """A step whose gradient is not finite, and until when (monotonic) to look for the layer."""
@@ -66,3 +95,73 @@ class FaultReports:
         if self._not_finite is not None and time.monotonic() > self._not_finite[1]:
             step, self._not_finite = self._not_finite[0], None
             self.fail(f"step {step}: a gradient is not finite, and no node found where")
+
+
+class LogWatch:
+    """Tells whether the log was available for the whole time that a step may take. Updated by the
+    thread that follows the log and by the one that reads the agent's answers; asked by the
+    trainer."""
+
+    def __init__(self, step_timeout_s: float) -> None:
+        self._step_timeout_s = step_timeout_s
+        self._answered_s = self._back_s = -math.inf
+        self._refuses = False
+        self._there_s = 0.0
+        """How long the log was available in all."""
+        self._excused: tuple[str, float] | None = None
+        """Where the node stood when an outage first excused it, and `_there_s` at that time."""
+
+    def answered(self) -> None:
+        """Note that the store answers; called often."""
+        now_s = time.monotonic()
+        if now_s - self._answered_s > AWAY_S:
+            self._back_s = now_s
+        elif not self._refuses:
+            self._there_s += now_s - self._answered_s
+        self._answered_s = now_s
+
+    def taken(self, taken: bool) -> None:
+        """Note whether the store takes what this node writes; called often."""
+        if taken and self._refuses:
+            self._back_s = time.monotonic()
+        self._refuses = not taken
+
+    def away(self) -> bool:
+        """Whether the store does not answer at present, or refuses what is written."""
+        return self._refuses or time.monotonic() - self._answered_s > AWAY_S
+
+    def excuses(self, where: str) -> bool:
+        """Whether a node that has stood at `where` for the time that a step may take may still wait
+        for a decision, because not every decision of that time has reached it. At one place this
+        holds until the log was available for PIECES times as long in all."""
+        if not self.away() and time.monotonic() - self._back_s > self._step_timeout_s:
+            self._excused = None
+            return False
+        if self._excused is None or self._excused[0] != where:
+            self._excused = (where, self._there_s)
+        return self._there_s - self._excused[1] < PIECES * self._step_timeout_s
+
+
+def scope_of(error: BaseException) -> FaultScope:
+    """The scope of an error, by itself or by the error that caused it."""
+    found: BaseException | None = error
+    while found is not None:
+        if _is_of_the_machine(found):
+            return FaultScope.NODE
+        found = found.__cause__
+    return FaultScope.RUN
+
+
+def _is_of_the_machine(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | StorageFull | torch.OutOfMemoryError):
+        return True
+    if getattr(error, "errno", None) in _OF_THE_MACHINE:  # an OSError, or an error of ZeroMQ
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+
+
+def reason_of(error: BaseException, *, run: str, node: str) -> str:
+    """The error, where in the user's own code it arose, and the command that shows the rest."""
+    own = user_lines(error)
+    where = f" at {' <- '.join(reversed(own))}" if own else ""
+    return f"{line_of(error)}{where}; `bamboo logs {run} --node {node}` has the traceback"

@@ -33,7 +33,10 @@ class Finish:
         outbox: Outbox,
         keep: KeepStage | None,
     ) -> None:
-        self._me, self._executor, self._outbox, self._keep = me, executor, outbox, keep
+        self._me = me
+        self._executor = executor
+        self._outbox = outbox
+        self._keep = keep
         self._said: tuple[Slot, ...] = ()
         self._behind = False
         """Whether the run waits for this node to catch up."""

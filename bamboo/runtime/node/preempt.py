@@ -23,7 +23,8 @@ class Preemptions:
         self._due = {
             (k.phase, k.pipeline, k.stage, k.step, _microbatch(k)) for k in kills if not k.notice_s
         }
-        self._node, self._stamp_file = node, stamp_file
+        self._node = node
+        self._stamp_file = stamp_file
 
     def at(self, phase: str, slot: Slot, step: int, microbatch: int) -> None:
         """Kill this instance if it is listed."""

@@ -41,7 +41,9 @@ class Records:
         outbox: Outbox,
         store_away: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._me, self._tokens, self._outbox = me, builder.tokens, outbox
+        self._me = me
+        self._tokens = builder.tokens
+        self._outbox = outbox
         self._store_away = store_away
         self._data = builder.dataset
         self._losses: dict[int, dict[str, Any]] = {}

@@ -6,8 +6,9 @@ reported as events and records through `Outbox`, which never blocks.
 """
 
 import time
-from typing import Any
 
+from bamboo.config.resolve import batch_shape
+from bamboo.config.tree import JobConfig
 from bamboo.core.effects import (
     OTHERS,
     AgreeBoundary,
@@ -30,102 +31,24 @@ from bamboo.core.events import StopReady
 from bamboo.core.saving.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
-from bamboo.ports import Transport
-from bamboo.runtime.node.faults import FaultReports
-from bamboo.runtime.node.finish import Finish, KeepStage
-from bamboo.runtime.node.log_watch import LogWatch
-from bamboo.runtime.node.preempt import Preemptions
-from bamboo.runtime.node.reconfiguration import NodeReconfiguration
-from bamboo.runtime.node.records import Records, ReplicaCheck, acknowledged, progress_of
-from bamboo.runtime.state.boundary import Boundaries
-from bamboo.runtime.state.checkpoints import Checkpoints
+from bamboo.runtime.node.at_work import NodeAtWork
 from bamboo.runtime.state.decision import Decided, Goodbye
-from bamboo.runtime.state.inbound import Inbound
-from bamboo.runtime.state.transfer import Transfers
-from bamboo.runtime.step.executor import Completed, Executor, Interrupted
-from bamboo.runtime.step.gap_budget import gap_budget_of
-from bamboo.runtime.step.operations import Operations
-from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
-from bamboo.runtime.step.slots import SlotBuilder
+from bamboo.runtime.step.executor import Completed, Interrupted
+from bamboo.runtime.step.slot_run import Recovery
 from bamboo.runtime.step.takeover import declare_safe, resend, tell_what_was_reduced
-from bamboo.runtime.wire.messages import Mailbox
-from bamboo.runtime.wire.outbox import Outbox
+from bamboo.schedule.figures import gap_budgets
+from bamboo.schedule.layout import Costs, Layout
+from bamboo.schedule.one_f_one_b import one_f_one_b
+from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import stage_modes
+from bamboo.topology.virtual_nodes import blocks
 
 
-class Trainer:
+class Trainer(NodeAtWork):
     """Trains this node's slots until the run ends, this node has left, or it is fenced."""
 
-    def __init__(
-        self,
-        *,
-        me: NodeId,
-        builder: SlotBuilder,
-        transport: Transport,
-        outbox: Outbox,
-        preemptions: Preemptions,
-        keep_final: KeepStage | None,
-        checkpoints: Checkpoints | None = None,
-    ) -> None:
-        job = builder.job
-        self._me, self._job, self._transport = me, job, transport
-        self._outbox, self._preemptions = outbox, preemptions
-        self.device = builder.device
-        self.device.woken_by(transport.wake)
-        self.mailbox = mailbox = Mailbox(transport, me, self.device)
-        self.executor = executor = Executor(
-            mailbox=mailbox,
-            operations=Operations(
-                mailbox=mailbox,
-                device=self.device,
-                optimizer=builder.optimizer,
-                listener=self,
-                redundancy=job.cluster.redundancy,
-                clip_norm=job.train.clip_norm,
-            ),
-            listener=self,
-            redundancy=job.cluster.redundancy,
-            last_step=job.train.steps - 1,
-            stall_s=job.cluster.step_timeout_s,
-        )
-        self.log_watch = LogWatch(job.cluster.step_timeout_s)
-        self._records = Records(
-            me=me, builder=builder, outbox=outbox, store_away=self.log_watch.away
-        )
-        self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
-        if job.cluster.check_replicas:
-            executor.settled = lambda: acknowledged(mailbox, executor)
-        self._inbound = Inbound()
-        executor.attention = lambda: bool(self._inbound)
-        self.transfers = Transfers(
-            me=me, mailbox=mailbox, executor=executor, builder=builder, outbox=outbox
-        )
-        executor.background = self._background
-        self.device.meanwhile = lambda until_s: self.transfers.serve_until(until_s, self._inbound)
-        self._boundaries = Boundaries(me=me, executor=executor, mailbox=mailbox, outbox=outbox)
-        self._checkpoints, self._era, self._stopping = checkpoints, 0, False
-        self.gone_seen_s: dict[str, float] = {}  # a peer's connection ended then (monotonic)
-        self._fault_reports = FaultReports(
-            me=me,
-            executor=executor,
-            mailbox=mailbox,
-            outbox=outbox,
-            told=self._set_hold,
-            busy=lambda: bool(self._inbound),
-            patience_s=job.cluster.step_timeout_s,
-        )
-        self.reconfiguration = NodeReconfiguration(
-            me=me,
-            mailbox=mailbox,
-            executor=executor,
-            builder=builder,
-            outbox=outbox,
-            vault=checkpoints,
-            prefetch=self.transfers.prefetch,
-        )
-        self.reconfiguration.say_losses = self._records.promoted
-        self.finish = Finish(me=me, executor=executor, outbox=outbox, keep=keep_final)
-        self._goodbye: Goodbye | None = None
+    _goodbye: Goodbye | None = None
 
     # ------------------------------------------------------------------ from other threads
 
@@ -133,14 +56,6 @@ class Trainer:
         """Hand over a decision; called by the thread that follows the log."""
         self._inbound.append(decided)
         self._transport.wake()
-
-    def saw_gone(self, node: str, at_s: float) -> None:
-        """Note when this node saw a peer's connection end, for the parts of a pause."""
-        self.gone_seen_s.setdefault(node, at_s)
-
-    def progress(self) -> dict[str, Any]:
-        """The payload of the node's lease: step, counts of operations, bytes of tensors."""
-        return progress_of(self.executor, self.mailbox, self.device)
 
     # ------------------------------------------------------------------ the life of a node
 
@@ -163,14 +78,6 @@ class Trainer:
         self._background()
         self.reconfiguration.serve()
 
-    def _background(self) -> bool:
-        self.transfers.pump()
-        self.reconfiguration.pump()
-        self._end_recoveries()
-        self._boundaries.serve()
-        self._set_hold()
-        return self.transfers.prefetch.can_follow
-
     def _attend(self, interrupted: Interrupted) -> None:
         while self._inbound and self._goodbye is None:
             self._apply(self._inbound.popleft())
@@ -181,20 +88,15 @@ class Trainer:
             words = f"node {self._me} made no progress at {interrupted.cursor}"
             self._fault_reports.stalled(words, era=self._era)
 
-    def _set_hold(self) -> None:
-        """Set whether slots may begin a step: none does while any of these holds."""
-        ending = self._boundaries.holding or self._stopping or self._fault_reports.faulted
-        self.executor.hold_steps(ending or self.reconfiguration.holding)
-
     def say_finished(self) -> None:
         """The last step is taken: write the final state of what is owned here, and report it."""
-        if self._fault_reports.faulted or self._replicas_differ():
+        if self._fault_reports.faulted or self.replicas_differ():
             self.mailbox.collect(0.05)
             return
         for run in self.executor.owned.values():
             if run.recovery is not None:
                 # Its victim had only the final state left to write.
-                self._end_recovery(run, run.recovery)
+                self.end_recovery(run, run.recovery)
         self._records.memory(self.executor, self.mailbox, self.device)
         self.finish.say()
 
@@ -232,7 +134,7 @@ class Trainer:
         self.finish.take_back()
         self.reconfiguration.sync(state)
         self._replicas.forget()
-        self._set_hold()
+        self.set_hold()
 
     def _reassign(self, state: State) -> None:
         assignment = state.assignment
@@ -241,12 +143,13 @@ class Trainer:
         self.mailbox.connect(state)
         self.reconfiguration.sync(state)
         # Also without a GoOn to perform: for a standby, or a node that joined after it.
-        self.transfers.builder = self.reconfiguration.builder
-        self.device.lay_out(self.reconfiguration.builder.strategy.placement.cut)
+        self.transfers.builder = self.reconfiguration.layout.builder
+        self.device.lay_out(self.reconfiguration.layout.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged and the state is the same.
             run = self.executor.owned[slot]
-            run.owner, run.recovery = False, None
+            run.owner = False
+            run.recovery = None
             self.executor.adopt(run)
             self.finish.take_back()
         self.transfers.sync(state)
@@ -264,10 +167,10 @@ class Trainer:
             case Quiesce(since=since):
                 self.reconfiguration.stop(since)
             case GoOn():
-                self.executor.gap_budget = {}
+                self.executor.fill_gaps({})
                 self.reconfiguration.finish()
                 for run in self.executor.owned.values():
-                    self._at_boundary(run)
+                    self.at_boundary(run)
                 self._records.promoted()
             case CompleteCheckpoint(step=step, era=era):
                 if self._checkpoints is not None:
@@ -290,22 +193,22 @@ class Trainer:
                 self._goodbye = Goodbye.FENCED
             case End():
                 self._goodbye = Goodbye.ENDED
-        self._set_hold()
+        self.set_hold()
 
     def _start(self) -> None:
         assignment = self.mailbox.assignment
         for slot in assignment.owned_by(self._me):
-            self.executor.adopt(self.reconfiguration.builder.build(slot, owner=True))
+            self.executor.adopt(self.reconfiguration.layout.builder.build(slot, owner=True))
         for slot in assignment.shadowed_by(self._me):
-            self.executor.adopt(self.reconfiguration.builder.build(slot, owner=False))
-        self.executor.gap_budget = gap_budget_of(self._job, assignment, self._me)
+            self.executor.adopt(self.reconfiguration.layout.builder.build(slot, owner=False))
+        self.executor.fill_gaps(gap_budget_of(self._job, assignment, self._me))
 
     def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
         run = self.executor.shadowed[slot]
         while self.mailbox.has(slot, "ship", run.step):
             # A reduced gradient that has come already is used and never computed again.
             self.executor.operations.step_replica(run, run.replica_step)
-        self.executor.gap_budget = {}
+        self.executor.fill_gaps({})
         run.owner = True
         failover = next((f for f in decided.state.failovers if f.slot == slot), None)
         run.recovery = Recovery(
@@ -325,79 +228,35 @@ class Trainer:
         resend(self.mailbox, self.executor.owned, slot)
         tell_what_was_reduced(self.mailbox, run)
         self.mailbox.declare_safe(slot, run.step)
-        self._at_boundary(run)
+        self.at_boundary(run)
         self._records.promoted()
         self.finish.take_back()
 
-    def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
-        """Acknowledge, record, and drop what no node can ask for any more."""
-        meta = self._replicas.stepped(run)
-        bare = self.mailbox.assignment.shadow(run.slot) is None and not self.mailbox.guarded(
-            run.slot
-        )
-        if not run.owner or bare:
-            self.mailbox.declare_safe(run.slot, run.step, meta)
-        self._records.stepped(run, done, factor)
-        self._boundaries.stepped(run, self.transfers.awaited())
-        if run.owner:
-            self._at_boundary(run)
-        else:
-            self.transfers.followed(run)
-        self._end_recoveries()
-        self._replicas_differ()  # before their hashes are forgotten
-        self.mailbox.prune(self.transfers.replicas_from())
-        for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
-            other.forget(self.mailbox.safe_step)
 
-    def _at_boundary(self, run: SlotRun) -> None:
-        """An owned slot stands between two steps: send its state and store it where wanted. It is
-        not stored once all nodes stop, because the step may be one of the old cut in the era of the
-        new one."""
-        self.transfers.boundary(run)
-        if self._checkpoints is not None and not self.executor.frozen:
-            left_s = self._boundaries.save_watch.left_s()
-            self._checkpoints.boundary(run, self._era, left_s=left_s)
+def gap_budget_of(job: JobConfig, assignment: Assignment, node: NodeId) -> dict[int, int]:
+    """Cursor of the node's owned slot -> redundant forwards of the slot that it shadows, in mode
+    `gap`, predicted by a dry run.
 
-    def _replicas_differ(self) -> bool:
-        if (difference := self._replicas.difference(self.mailbox)) is not None:
-            self._fault_reports.fail(difference)
-        return difference is not None
-
-    def _end_recoveries(self) -> None:
-        """A slot has caught up when no node can ask any more for what only its victim had."""
-        for run in self.executor.owned.values():
-            recovery = run.recovery
-            beyond = recovery is not None and run.step > recovery.hit_step
-            if recovery and beyond and self.mailbox.safe_step >= recovery.version:
-                self._end_recovery(run, recovery)
-
-    def _end_recovery(self, run: SlotRun, recovery: Recovery) -> None:
-        recovery.first_operation_s = recovery.first_operation_s or time.monotonic()
-        self._records.caught_up(run, recovery)
-        run.recovery = None
-
-    def first_operation(self, run: SlotRun) -> None:
-        """Note the time at which the pause ends."""
-        assert run.recovery is not None
-        run.recovery.first_operation_s = time.monotonic()
-
-    def more_to_ship(self, run: SlotRun) -> bool:
-        """Whether another slot of this node and pipeline has yet to ship in the step of `run`."""
-        here = (run.slot.pipeline, run.step)
-        others = (x for x in self.executor.owned.values() if x is not run and not x.shipped)
-        return any((other.slot.pipeline, other.step) == here for other in others)
-
-    def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
-        """Tell prefetches and transfers about the gradient and the step, and carry out a listed
-        preemption of the owner of a slot, once."""
-        if phase == "exchange" and run.exchanged:
-            self.transfers.prefetch.share(run)
-        if phase == "ship":
-            self.transfers.freeze(run)
-        if run.owner:
-            self._preemptions.at(phase, run.slot, run.step, microbatch)
-
-    def idle(self) -> None:
-        """Go on with what waits until no operation is ready, and check for a stall or fault."""
-        self.reconfiguration.serve()
-        self._fault_reports.idle()
+    On the virtual device the durations are its figures. On a CPU the stages' durations are not
+    known before the first step; there the dry run assumes equal stages and a backward of twice a
+    forward, in which case the answer depends on this ratio alone.
+    """
+    shadowed, grid = assignment.shadowed_by(node), assignment.grid
+    modes = stage_modes(job.cluster.redundancy, grid.stages)
+    if len(shadowed) != 1 or modes[shadowed[0].stage] != "gap":
+        return {}
+    batch = batch_shape(job)
+    programs = tuple(
+        one_f_one_b(grid.stages, len(batch.microbatches_of(block)))
+        for block in blocks(batch.virtual_nodes, grid.pipelines)
+    )
+    virtual = job.cluster.device == "virtual"
+    forward = job.cluster.virtual_forward_ms if virtual else (1.0,)
+    backward = job.cluster.virtual_backward_ms if virtual else (2.0,)
+    costs = Costs.of(
+        grid.stages,
+        forward_s=tuple(f / 1e3 for f in forward),
+        backward_s=tuple(b / 1e3 for b in backward),
+    )
+    layout = Layout(assignment=assignment, programs=programs, mode="gap")
+    return dict(gap_budgets(layout, costs).get(shadowed[0], {}))

@@ -62,7 +62,7 @@ from bamboo.runtime.node.control import (
     report_to_agent,
     watch_peers,
 )
-from bamboo.runtime.node.fault import reason_of, scope_of
+from bamboo.runtime.node.faults import reason_of, scope_of
 from bamboo.runtime.node.finish import KeepStage
 from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.trainer import Trainer
@@ -200,15 +200,20 @@ class _Worker:
         overtaken: threading.Event,
     ) -> None:
         self._overtaken = overtaken
-        self._config, self._store, self._driver, self._bucket = config, store, driver, bucket
-        self._first, self._documents = first, documents
+        self._config = config
+        self._store = store
+        self._driver = driver
+        self._bucket = bucket
+        self._first = first
+        self._documents = documents
         self._me = NodeId(config["node"])
         self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
         if self._job.code and self._run_dir is not None:
             self._job = replace(self._job, code=str(self._run_dir.absolute() / CODE_FOLDER))
-        self._objects, self._text = objects, text
+        self._objects = objects
+        self._text = text
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 

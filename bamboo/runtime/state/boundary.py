@@ -34,7 +34,10 @@ class Boundaries:
     """Hand-overs and moves of one node. Belongs to the trainer's thread and never waits."""
 
     def __init__(self, *, me: NodeId, executor: Executor, mailbox: Mailbox, outbox: Outbox) -> None:
-        self._me, self._executor, self._mailbox, self._outbox = me, executor, mailbox, outbox
+        self._me = me
+        self._executor = executor
+        self._mailbox = mailbox
+        self._outbox = outbox
         self.clock: Callable[[], float] = time.monotonic
         self.save_watch = SaveWatch(me=me, executor=executor, outbox=outbox)
         self.draining = False

@@ -92,8 +92,12 @@ class Checkpoints:
         keeps it. `layers`: the layers that have parameters, where they are known; no checkpoint
         that lacks one of them is completed."""
         self._layers = layers
-        self._me, self._run, self._semantic_hash = me, run, semantic_hash
-        self._objects, self._config, self._scratch = objects, config, scratch
+        self._me = me
+        self._run = run
+        self._semantic_hash = semantic_hash
+        self._objects = objects
+        self._config = config
+        self._scratch = scratch
         self._last_step = last_step
         self._outbox = outbox
         self.backlog: Backlog[Save | Complete | Tidy] = Backlog()

@@ -81,8 +81,11 @@ class NodePrefetch:
         builder: SlotBuilder,
         outbox: Outbox,
     ) -> None:
-        self._me, self._mailbox, self._executor = me, mailbox, executor
-        self._builder, self._outbox = builder, outbox
+        self._me = me
+        self._mailbox = mailbox
+        self._executor = executor
+        self._builder = builder
+        self._outbox = outbox
         self.version = 0
         """The version of the newest state that it follows."""
         self._out: dict[Prefetch, Copying] = {}
@@ -181,7 +184,8 @@ class NodePrefetch:
     def take(self) -> dict[tuple[int, int], Mapping[str, Tensor]]:
         """Hand over the layers that are whole, by (step, layer); nothing changes them any more."""
         whole = [found for found in self._in.values() if found.gathering.whole]
-        self._in, self._wanted = {}, frozenset()
+        self._in = {}
+        self._wanted = frozenset()
         return {
             (found.step, layer): {n: x for n, x in found.room.items() if layer_of(n) == layer}
             for found in whole

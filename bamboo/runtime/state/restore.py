@@ -59,8 +59,11 @@ class Reading:
     def __init__(
         self, vault: Vault, step: int, layers: frozenset[int], *, patience_s: float
     ) -> None:
-        self._vault, self._step, self._layers = vault, step, layers
-        self._patience_s, self._tried_s = patience_s, time.monotonic()
+        self._vault = vault
+        self._step = step
+        self._layers = layers
+        self._patience_s = patience_s
+        self._tried_s = time.monotonic()
         self._over = threading.Event()
         self._outcome: Outcome | None = None
         self._failure: StorageUnavailable | None = None

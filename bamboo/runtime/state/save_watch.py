@@ -34,7 +34,9 @@ class SaveWatch:
     """The watch of one node. Belongs to the trainer's thread and never waits."""
 
     def __init__(self, *, me: NodeId, executor: Executor, outbox: Outbox) -> None:
-        self._me, self._executor, self._outbox = me, executor, outbox
+        self._me = me
+        self._executor = executor
+        self._outbox = outbox
         self.clock: Callable[[], float] = time.monotonic
         self.holding = False
         """Whether no step is begun because it would end too late."""

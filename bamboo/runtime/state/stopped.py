@@ -21,7 +21,9 @@ class Stopped:
     """The stopped state of one node. Belongs to the trainer's thread."""
 
     def __init__(self, *, me: NodeId, mailbox: Mailbox, executor: Executor) -> None:
-        self._me, self._mailbox, self._executor = me, mailbox, executor
+        self._me = me
+        self._mailbox = mailbox
+        self._executor = executor
         self._runs: list[SlotRun] = []
         self.held: dict[tuple[int, int], Mapping[str, Tensor]] = {}
         """By (step, layer): layers that were prefetched, sent since, or read."""
@@ -38,7 +40,9 @@ class Stopped:
 
     def clear(self) -> None:
         """Drop everything: all nodes go on."""
-        self._runs, self.held, self._views = [], {}, {}
+        self._runs = []
+        self.held = {}
+        self._views = {}
         self._kept.clear()
 
     def holdings(self) -> tuple[Holding, ...]:
@@ -60,7 +64,7 @@ class Stopped:
 
     def reach(self, base: int, total_square: float | None) -> None:
         """Take the step that lacked only the norm of the whole model, or waited for shadows."""
-        self._executor.operations.shadows_first.wanted = False
+        self._executor.operations.shadows_first.end()
         if total_square is None:
             return
         for run in self._runs:

@@ -35,6 +35,7 @@ from bamboo.runtime.step.takeover import declare_safe
 from bamboo.runtime.wire.chunks import SMALL_CHUNK, Copying, Gathering
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.runtime.wire.outbox import Outbox
+from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 
 WINDOW = 2
@@ -67,6 +68,108 @@ class Incoming:
     run: SlotRun | None = None
 
 
+class Sources:
+    """The transfers of which one node is the source, by slot."""
+
+    def __init__(self, *, me: NodeId, mailbox: Mailbox, executor: Executor, outbox: Outbox) -> None:
+        self._me = me
+        self._mailbox = mailbox
+        self._executor = executor
+        self._outbox = outbox
+        self._out: dict[Slot, Outgoing] = {}
+
+    @property
+    def under_way(self) -> bool:
+        """Whether anything is sent."""
+        return bool(self._out)
+
+    def sync(self, wanted: Mapping[Slot, Transfer], assignment: Assignment) -> list[Slot]:
+        """Have the wanted transfers and no others; returns the slots of those that begin."""
+        for slot in [s for s, found in self._out.items() if wanted.get(s) != found.transfer]:
+            del self._out[slot]
+            self._mailbox.end_joining(slot, released=assignment.shadow(slot))
+        begun = [slot for slot in wanted if slot not in self._out]
+        for slot in begun:
+            self._out[slot] = Outgoing(transfer=wanted[slot])
+        return begun
+
+    def end_all(self) -> None:
+        """Send nothing more."""
+        for slot in self._out:
+            self._mailbox.end_joining(slot, released=None)
+        self._out = {}
+
+    def is_awaited(self, slot: Slot) -> bool:
+        """Whether a slot that changes hands soon has a next owner that lacks at most a step."""
+        run = self._executor.owned.get(slot)
+        if run is None or (run.recovery is not None and run.step <= run.recovery.hit_step):
+            return False  # no slot moves before it has caught up
+        found = self._out.get(slot)
+        if found is None:
+            return True  # its successor is the shadow by now
+        joining = self._mailbox.joining.get(slot)
+        stands = found.copying.step if joining is None else max(found.copying.step, joining.stands)
+        return found.copying.all_sent and stands >= run.step - 1
+
+    def offer(self, run: SlotRun) -> None:
+        """The owner stands between two steps: begin to send this state, where it is wanted."""
+        found = self._out.get(run.slot)
+        if found is None or found.copying.begun or run.cursor:
+            return
+        self._mailbox.begin_joining(run.slot, found.transfer.receiver)
+        for chunk in found.copying.begin(list(run.tensors().values()), run.step):
+            self._send_chunk(found, chunk)
+
+    def freeze(self, slot: Slot) -> None:
+        """Copy what is still to be sent of a slot: its tensors are about to change."""
+        found = self._out.get(slot)
+        if found is not None:
+            found.copying.freeze()
+
+    def pulled(self, slot: Slot, since: int, chunk: int) -> None:
+        """The receiver asks for a chunk."""
+        found = self._out.get(slot)
+        if found is not None and found.transfer.since == since:
+            self._send_chunk(found, chunk)
+
+    def _send_chunk(self, found: Outgoing, chunk: int) -> None:
+        part = found.copying.chunk(chunk)
+        if part is None:
+            return
+        to, slot = found.transfer.receiver, found.transfer.slot
+        key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
+        about = {"since": found.transfer.since, "at_step": found.copying.step}
+        self._mailbox.post_to(to, key, (part,), about | {"elements": found.copying.elements})
+
+    def stood(self, slot: Slot, since: int, step: int) -> None:
+        """Note that the receiver has followed up to `step`. When it is close behind, the owner
+        guards it: what is safe is then the receiver's word. Once the receiver has all that the
+        owner ever called safe, the owner reports it. The receiver must have taken a step itself
+        before that, to know what others may still ask about the step before."""
+        found = self._out.get(slot)
+        if found is None or found.transfer.since != since or step == found.copying.step:
+            return
+        self._mailbox.joining_stands(slot, step)
+        run = self._executor.owned[slot]
+        if found.close_at is None and step >= run.step - 1:
+            found.close_at = run.step
+            self._mailbox.guard(slot)
+        if found.said or found.close_at is None or step < found.close_at:
+            return
+        found.said = True
+        followed = (step - found.copying.step) * run.stage.parameter_bytes()
+        self._outbox.event(
+            ReplicaJoined(
+                node=self._me,
+                slot=slot,
+                receiver=found.transfer.receiver,
+                since=since,
+                step=step,
+                bytes=4 * found.copying.elements + followed,
+            )
+        )
+
+
 class Transfers:
     """The transfers of one node, by slot. Belongs to the trainer's thread; only `serve_until`
     waits."""
@@ -80,23 +183,21 @@ class Transfers:
         builder: SlotBuilder,
         outbox: Outbox,
     ) -> None:
-        self._me, self._mailbox, self._executor = me, mailbox, executor
-        self.builder, self._outbox = builder, outbox
+        self._me = me
+        self._mailbox = mailbox
+        self._executor = executor
+        self.builder = builder
         """The builder of the newest layout."""
-        self._version, self._anew = 0, False
-        """`_anew` is true during a reconfiguration."""
+        self._version = 0
+        self._anew = False
+        """Whether a reconfiguration is under way."""
         self.prefetch = NodePrefetch(
             me=me, mailbox=mailbox, executor=executor, builder=builder, outbox=outbox
         )
-        self._out: dict[Slot, Outgoing] = {}
+        self._out = Sources(me=me, mailbox=mailbox, executor=executor, outbox=outbox)
         self._in: dict[Slot, Incoming] = {}
         self._soon_taken: frozenset[Slot] = frozenset()
         """Slots of this node that another node will own once it has their state."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether this node receives a transfer."""
-        return bool(self._in)
 
     def replicas_from(self) -> dict[Slot, int]:
         """For each slot, the step from which on shipped gradients are still needed here."""
@@ -105,18 +206,7 @@ class Transfers:
 
     def awaited(self) -> frozenset[Slot]:
         """Slots of this node that change hands soon and whose next owner lacks at most a step."""
-        return frozenset(slot for slot in self._soon_taken if self._is_awaited(slot))
-
-    def _is_awaited(self, slot: Slot) -> bool:
-        run = self._executor.owned.get(slot)
-        if run is None or (run.recovery is not None and run.step <= run.recovery.hit_step):
-            return False  # no slot moves before it has caught up
-        found = self._out.get(slot)
-        if found is None:
-            return True  # its successor is the shadow by now
-        joining = self._mailbox.joining.get(slot)
-        stands = found.copying.step if joining is None else max(found.copying.step, joining.stands)
-        return found.copying.all_sent and stands >= run.step - 1
+        return frozenset(slot for slot in self._soon_taken if self._out.is_awaited(slot))
 
     # ------------------------------------------------------------------ decisions
 
@@ -134,9 +224,8 @@ class Transfers:
             self._mailbox.assign(assignment, state.participants())
             self.sync(state)
             declare_safe(self._mailbox, self._me, self._executor.owned, self._executor.shadowed)
-        for slot in self._out:
-            self._mailbox.end_joining(slot, released=None)
-        self._out, self._in = {}, {}
+        self._out.end_all()
+        self._in = {}
         self._soon_taken = frozenset()
         self.prefetch.sync(state)
         self._anew = True
@@ -144,17 +233,13 @@ class Transfers:
     def sync(self, state: State) -> None:
         """Begin and end transfers as the newest state has them."""
         assert state.assignment is not None
-        self._version, self._anew = state.version, False
+        self._version = state.version
+        self._anew = False
         self._soon_taken = soon_taken(state, self._me)
         mine = {t.slot: t for t in state.transfers if t.source == self._me}
-        for slot in [s for s, found in self._out.items() if mine.get(s) != found.transfer]:
-            del self._out[slot]
-            self._mailbox.end_joining(slot, released=state.assignment.shadow(slot))
-        for slot, transfer in mine.items():
-            if slot not in self._out:
-                self._out[slot] = Outgoing(transfer=transfer)
-                if slot in self._executor.owned:  # else this very decision makes it the owner
-                    self.boundary(self._executor.owned[slot])
+        for slot in self._out.sync(mine, state.assignment):
+            if slot in self._executor.owned:  # else this very decision makes it the owner
+                self.boundary(self._executor.owned[slot])
         self._sync_incoming(state)
         self.prefetch.sync(state)
 
@@ -183,61 +268,12 @@ class Transfers:
     def boundary(self, run: SlotRun) -> None:
         """The owner stands between two steps: transfers and prefetches send this state."""
         self.prefetch.offer(run)
-        found = self._out.get(run.slot)
-        if found is None or found.copying.begun or run.cursor:
-            return
-        self._mailbox.begin_joining(run.slot, found.transfer.receiver)
-        for chunk in found.copying.begin(list(run.tensors().values()), run.step):
-            self._send_chunk(found, chunk)
+        self._out.offer(run)
 
     def freeze(self, run: SlotRun) -> None:
         """Copy what is still to be sent: the owner's tensors are about to change."""
         self.prefetch.ship(run)
-        found = self._out.get(run.slot)
-        if found is not None:
-            found.copying.freeze()
-
-    def _pulled(self, transfer: Transfer, chunk: int) -> None:
-        found = self._out.get(transfer.slot)
-        if found is not None and found.transfer == transfer:
-            self._send_chunk(found, chunk)
-
-    def _send_chunk(self, found: Outgoing, chunk: int) -> None:
-        part = found.copying.chunk(chunk)
-        if part is None:
-            return
-        to, slot = found.transfer.receiver, found.transfer.slot
-        key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
-        about = {"since": found.transfer.since, "at_step": found.copying.step}
-        self._mailbox.post_to(to, key, (part,), about | {"elements": found.copying.elements})
-
-    def _stood(self, transfer: Transfer, step: int) -> None:
-        """Note that the receiver has followed up to `step`. When it is close behind, the owner
-        guards it: what is safe is then the receiver's word. Once the receiver has all that the
-        owner ever called safe, the owner reports it. The receiver must have taken a step itself
-        before that, to know what others may still ask about the step before."""
-        found = self._out.get(transfer.slot)
-        if found is None or found.transfer != transfer or step == found.copying.step:
-            return
-        self._mailbox.joining_stands(transfer.slot, step)
-        run = self._executor.owned[transfer.slot]
-        if found.close_at is None and step >= run.step - 1:
-            found.close_at = run.step
-            self._mailbox.guard(transfer.slot)
-        if found.said or found.close_at is None or step < found.close_at:
-            return
-        found.said = True
-        followed = (step - found.copying.step) * run.stage.parameter_bytes()
-        self._outbox.event(
-            ReplicaJoined(
-                node=self._me,
-                slot=transfer.slot,
-                receiver=transfer.receiver,
-                since=transfer.since,
-                step=step,
-                bytes=4 * found.copying.elements + followed,
-            )
-        )
+        self._out.freeze(run.slot)
 
     # ------------------------------------------------------------------ by the receiver
 
@@ -290,7 +326,7 @@ class Transfers:
             if self.look_ahead(inbound):
                 self._mailbox.collect(0.0)  # messages that came too early for it
                 self.serve()
-            elif self._out or self._in or self.prefetch.under_way:
+            elif self._out.under_way or self._in or self.prefetch.under_way:
                 self._mailbox.collect(left_s)
                 self.serve()
             elif not inbound.wait(until_s - time.perf_counter()):
@@ -336,13 +372,10 @@ class Transfers:
             if coming is not None and coming.transfer.since == since and coming.run is None:
                 self._chunk_came(coming, key.index, message)
             return
-        going = self._out.get(slot)
-        if going is None or going.transfer.since != since:
-            return
         if key.kind == "pull":
-            self._pulled(going.transfer, key.index)
+            self._out.pulled(slot, since, key.index)
         else:
-            self._stood(going.transfer, key.index)
+            self._out.stood(slot, since, key.index)
 
     def _tell_source(self, kind: MessageKind, transfer: Transfer, index: int) -> None:
         key = MessageKey(kind=kind, to=transfer.slot, source=transfer.slot, step=0, index=index)

@@ -92,7 +92,8 @@ class Exchange:
     """One step's reduction for one slot."""
 
     def __init__(self, plan: ExchangePlan, step: int) -> None:
-        self.plan, self.step = plan, step
+        self.plan = plan
+        self.step = step
         self.stand = Stand.FILLING
         self._sum: TreeSum[list[Tensor]] = TreeSum(plan.leaves, _add)
         self._filled = 0
@@ -192,7 +193,8 @@ class Exchange:
                 tree.push(lo, hi, message.tensors[number * count : (number + 1) * count])
             self.losses |= {int(m): float(loss) for m, loss in message.meta["losses"]}
         assert tree.root is not None, "the blocks of all pipelines cover every leaf"
-        self._shard_sum, self._mine = tree.root, {}
+        self._shard_sum = tree.root
+        self._mine = {}
         for e in self._others():
             mailbox.post(self._key("shard", self._peer(e), slot.pipeline), self._shard_sum)
         self.stand = Stand.GATHERING

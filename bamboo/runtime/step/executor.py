@@ -6,7 +6,7 @@ wrong is a value (`Interrupted`), and the loop can be entered again at any time.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,18 +57,37 @@ class Executor(Roster):
         stall_s: float,
     ) -> None:
         super().__init__(mailbox=mailbox, last_step=last_step)
-        self.operations, self._listener = operations, listener
-        self._redundancy, self._stall_s = redundancy, stall_s
-        self.gap_budget: dict[int, int] = {}
-        """For the shadowed stage in mode `gap`: how many redundant forwards fit the wait at each
-        cursor of the owned slot."""
+        self.operations = operations
+        self._listener = listener
+        self._redundancy = redundancy
+        self._stall_s = stall_s
+        self._gap_budget: Mapping[int, int] = {}
         self._gap_used: dict[int, int] = {}
-        self.attention: Callable[[], bool] = lambda: False
-        self.background: Callable[[], bool] = lambda: False
-        """Serves other work between operations without blocking; returns whether there is more."""
-        self.settled: Callable[[], bool] = lambda: True
-        """Whether all that must follow the last step has come."""
-        self._moved_s, self._stood = 0.0, ""
+        self._attention: Callable[[], bool] = lambda: False
+        self._background: Callable[[], bool] = lambda: False
+        self._settled: Callable[[], bool] = lambda: True
+        self._moved_s = 0.0
+        self._stood = ""
+
+    def ask(
+        self,
+        *,
+        attention: Callable[[], bool] | None = None,
+        background: Callable[[], bool] | None = None,
+        settled: Callable[[], bool] | None = None,
+    ) -> None:
+        """From now on ask these, none of which may block; None leaves one as it is. `attention`:
+        whether the loop is to be left. `background`: serves other work between operations, and
+        tells whether there is more. `settled`: whether all that must follow the last step has
+        come."""
+        self._attention = attention or self._attention
+        self._background = background or self._background
+        self._settled = settled or self._settled
+
+    def fill_gaps(self, budget: Mapping[int, int]) -> None:
+        """For the shadowed stage in mode `gap`: run so many redundant forwards in the wait at each
+        cursor of the owned slot."""
+        self._gap_budget = budget
 
     def run(self, *, linger: bool = False) -> Result:
         """Run until the last step is taken, somebody needs attention, or nothing moves. `linger`:
@@ -79,8 +98,8 @@ class Executor(Roster):
         while True:
             self.mailbox.collect(wait_s)
             wait_s = 0.0
-            more = self.background()
-            if self.attention():
+            more = self._background()
+            if self._attention():
                 self._stood = self.cursor
                 return Interrupted(cursor=self._stood, cause="attention")
             op = next_op(self._ready())
@@ -107,7 +126,7 @@ class Executor(Roster):
     @property
     def finished(self) -> bool:
         taken = all(run.step > self.last_step for run in self.owned.values())
-        return bool(self.owned) and taken and self.settled()
+        return bool(self.owned) and taken and self._settled()
 
     # ------------------------------------------------------------------ what is ready
 
@@ -155,7 +174,7 @@ class Executor(Roster):
 
     def _gap_fits(self) -> bool:
         cursors = [run.cursor for run in self.owned.values()]
-        used, budget = self._gap_used, self.gap_budget
+        used, budget = self._gap_used, self._gap_budget
         return len(cursors) == 1 and used.get(cursors[0], 0) < budget.get(cursors[0], 0)
 
     def _run_of(self, op: ReadyOp) -> SlotRun:

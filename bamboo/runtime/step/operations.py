@@ -13,7 +13,6 @@ from torch import Tensor
 from bamboo.ports import MessageKey
 from bamboo.runtime.device.devices import Device
 from bamboo.runtime.step.optimizer import AdamW, Moments, clip_factor
-from bamboo.runtime.step.shadows_first import ShadowsFirst
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.schedule.instruction import Instruction
@@ -39,6 +38,38 @@ class Listener(Protocol):
         """Nothing is ready; the loop is about to wait."""
 
 
+class ShadowsFirst:
+    """Once all nodes are to stop for a new layout, an owner takes a step only after every shadow
+    has, so whichever node is lost in such a step, there is a step that every slot still has.
+
+    After a loss nobody computes. If owners took the step as soon as they can, a slot that only its
+    owner still has could be a step ahead of a slot that only its shadow has, because what the lost
+    owner sent was lost with it. So owners ship their gradients first, and the owner of a slot with
+    a shadow then waits. Until all shadows have stepped, every owner stands before the step, and the
+    shadow of the lost node's slot stands there too or has its gradient. From then on every shadow
+    is beyond the step, and an owner that is not has its gradient and the norm.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._wanted = False
+
+    def begin(self) -> None:
+        """Wait from now on: from the question which step is begun, since that step may be the last
+        one already."""
+        self._wanted = True
+
+    def end(self) -> None:
+        """Wait no more."""
+        self._wanted = False
+
+    def waits(self, run: SlotRun) -> bool:
+        """Whether the owner may ship its gradient but not take the step yet."""
+        if not self._wanted or self._mailbox.assignment.shadow(run.slot) is None:
+            return False
+        return self._mailbox.safe_step <= run.step
+
+
 def act_key(run: SlotRun, local: int) -> MessageKey:
     """The key of the message that carries the input of a local microbatch to the run's slot."""
     before = run.plan.grid.protector(run.slot)
@@ -58,8 +89,12 @@ class Operations:
         redundancy: str,
         clip_norm: float,
     ) -> None:
-        self._mailbox, self.device, self._optimizer = mailbox, device, optimizer
-        self._listener, self._redundancy, self._clip_norm = listener, redundancy, clip_norm
+        self._mailbox = mailbox
+        self.device = device
+        self._optimizer = optimizer
+        self._listener = listener
+        self._redundancy = redundancy
+        self._clip_norm = clip_norm
         self.shadows_first = ShadowsFirst(mailbox)
         self.counts: dict[str, int] = dict.fromkeys(("F", "B", "FR", "BR", "X", "S", "R"), 0)
         self._table: dict[str, Callable[[SlotRun, Instruction], bool]] = {

@@ -39,7 +39,8 @@ class AdamW:
 
     def __init__(self, train: TrainConfig, segments: Sequence[Segment] = ()) -> None:
         """`segments`: the finished segments of the run before the one that `train` describes."""
-        self._train, self._segments = train, segments
+        self._train = train
+        self._segments = segments
 
     def new_state(self, params: Sequence[Tensor]) -> Moments:
         """Zero moments for these parameters."""

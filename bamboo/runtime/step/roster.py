@@ -43,7 +43,8 @@ class Roster:
     def release_all(self) -> tuple[SlotRun, ...]:
         """Stop running every slot; returns their runs, those of owned slots first."""
         runs = (*self.owned.values(), *self.shadowed.values())
-        self.owned, self.shadowed = {}, {}
+        self.owned = {}
+        self.shadowed = {}
         return runs
 
     # ------------------------------------------------------------------ limits
@@ -62,11 +63,13 @@ class Roster:
 
     def freeze(self) -> None:
         """Compute no forward or backward; take the steps that need none."""
-        self.boundary, self.frozen = None, True
+        self.boundary = None
+        self.frozen = True
 
     def go_on(self) -> None:
         """Lift `stop_after` and `freeze`."""
-        self.boundary, self.frozen = None, False
+        self.boundary = None
+        self.frozen = False
 
     def stand_still(self, slots: Iterable[Slot]) -> None:
         """Let these owned slots, and no others, begin no step."""

@@ -70,7 +70,9 @@ class SlotRun:
         step: int = 0,
     ) -> None:
         self.slot: Slot = plan.slot
-        self.plan, self.stage, self.moments = plan, stage, moments
+        self.plan = plan
+        self.stage = stage
+        self.moments = moments
         self.owner = owner
         self.batch = batch
         self.microbatches: Sequence[int] = batch.microbatches_of(plan.blocks[self.slot.pipeline])

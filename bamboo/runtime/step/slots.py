@@ -45,7 +45,10 @@ class SlotBuilder:
         `device`: None: the one that the job names."""
         self._initial = initial
         self.device = device or device_of(job.cluster, strategy.placement.cut)
-        self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
+        self.job = job
+        self.strategy = strategy
+        self.spec = spec
+        self.dataset = dataset
         self.optimizer = AdamW(job.train, job.segments)
         self.batch = batch_shape(job)
         self.tokens = job.train.batch * job.model.context

@@ -63,8 +63,10 @@ class Stage:
         self.stage = stage
         self.is_first = stage == 0
         self.is_last = stage == placement.grid.stages - 1
-        self._spec, self._data = spec, dataset
-        self.seed, self.precision = semantics.seed, semantics.precision
+        self._spec = spec
+        self._data = dataset
+        self.seed = semantics.seed
+        self.precision = semantics.precision
         self._tokens = tokens
         build = build_layer if values is None else build_shell
         self.layers = [(i, build(spec, i, semantics.seed)) for i in placement.layers_of(stage)]

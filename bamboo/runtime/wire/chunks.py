@@ -89,7 +89,9 @@ class Copying:
 
     def begin(self, tensors: Sequence[Tensor], step: int) -> list[int]:
         """Set the state; returns the chunks that were asked for before it was there."""
-        self._state, self.step, self.begun = tensors, step, True
+        self._state = tensors
+        self.step = step
+        self.begun = True
         self.elements = sum(tensor.numel() for tensor in tensors)
         early, self._early = self._early, []
         return early
@@ -125,7 +127,8 @@ class Gathering:
     for. The chunks are written into `into`, whose tensors are contiguous and all of one type."""
 
     def __init__(self, window: int, into: Sequence[Tensor], size: int) -> None:
-        self._asked, self._size = window, size
+        self._asked = window
+        self._size = size
         self._into = [tensor.view(-1).view(torch.uint8) for tensor in into if tensor.numel()]
         self._starts = [0, *accumulate(tensor.numel() for tensor in self._into)]
         self._elements = sum(tensor.numel() for tensor in into)

@@ -6,10 +6,13 @@ the bytes go one after the other; while both have some, each gets half of the li
 two connections would.
 """
 
+import heapq
+import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bamboo.ids import NodeId
+from bamboo.ports import YIELDING, Delivered
 
 
 class Due(NamedTuple):
@@ -60,3 +63,38 @@ class VirtualLink:
         lanes.yielding_free_s += sharing_s
         lanes.shared_s += sharing_s
         return Due(lanes.free_s + self.latency_s, lanes.shared_s)
+
+
+class Held:
+    """The messages that a virtual link still holds at their receiver, until they are due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Delivered, float]] = []
+        """When due, number, message, and the `shared_s` that the due time includes."""
+        self._shared_s: dict[NodeId, float] = {}
+        self._sequence = 0
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When the next one is due (monotonic), if there is one."""
+        return self._heap[0][0] if self._heap else None
+
+    def hold(self, message: Delivered, due: Due) -> None:
+        """Keep a message that came over a virtual link until it is due."""
+        sender = message.sender
+        self._shared_s[sender] = max(self._shared_s.get(sender, 0.0), due.shared_s)
+        self._sequence += 1
+        heapq.heappush(self._heap, (due.at_s, self._sequence, message, due.shared_s))
+
+    def take_due(self) -> list[Delivered]:
+        """The messages that are due by now."""
+        out = []
+        while self._heap and self._heap[0][0] <= time.monotonic():
+            due_s, sequence, message, shared_s = heapq.heappop(self._heap)
+            late_s = self._shared_s[message.sender] - shared_s
+            if message.key.kind in YIELDING and late_s > 0.0:
+                later = (due_s + late_s, sequence, message, shared_s + late_s)
+                heapq.heappush(self._heap, later)
+            else:
+                out.append(message)
+        return out

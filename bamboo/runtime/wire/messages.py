@@ -57,28 +57,17 @@ class Joining:
     withheld: list[tuple[MessageKey, Message]] = field(default_factory=list)
 
 
-class Mailbox:
-    """Sends, keeps and takes in the messages of one node."""
+class Inbox:
+    """What came for the slots of one node, and has not been taken yet."""
 
-    def __init__(self, transport: Transport, me: NodeId, device: Device | None = None) -> None:
-        self._transport, self._me = transport, me
-        self._device = device or Cpu()
-        self._outgoing: deque[tuple[NodeId, MessageKey, Message]] = deque()
-        """Messages that wait until their copy, or that of one before them, is complete."""
-        self._assignment: Assignment | None = None
-        self._stash: dict[int, dict[MessageKey, Message]] = defaultdict(dict)
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._inbox: dict[Slot, dict[Address, Message | Delivered]] = defaultdict(dict)
         self._taken: dict[Slot, set[Address]] = defaultdict(set)
         self.safe: dict[Slot, int] = {}
         """Per slot, the step before which nothing will ever be asked for again: the version of its
         shadow, or of its owner where there is no shadow."""
-        self.peak_stash_bytes = 0
-        self.stash_bytes = 0
-        self.turns = 0
-        """How often messages were taken in: at least once in each turn of the trainer's loop, which
-        turns several times a second even while it waits."""
         self.replica_hashes: dict[tuple[Slot, int], str] = {}
-        self.joining: dict[Slot, Joining] = {}
         self.of_transfers: deque[tuple[MessageKey, Message]] = deque()
         """Messages about the state of slots: they belong to no step, and those that wait for them
         take them."""
@@ -86,7 +75,105 @@ class Mailbox:
         """Messages of reconfigurations."""
         self.of_feeds: deque[tuple[MessageKey, Message]] = deque()
         """Messages about layers that are prefetched."""
-        self._era, self._connected = 0, -1
+        self._era = 0
+
+    def forget_before(self, era: int) -> None:
+        """Forget all messages of eras before this one, and drop those that still come. Messages
+        about layers stay."""
+        self._era = era
+        for slot, messages in self._inbox.items():
+            self._inbox[slot] = {a: x for a, x in messages.items() if x.generation >= era}
+        self._taken.clear()
+        self.of_transfers = deque(x for x in self.of_transfers if x[1].generation >= era)
+        self.of_feeds = deque(x for x in self.of_feeds if x[1].generation >= era)
+        self.replica_hashes.clear()
+
+    def forget_steps(self, bound: int, replicas_from: Mapping[Slot, int]) -> None:
+        """Forget the messages of steps before `bound`, except the gradients that a replica of this
+        node has yet to follow, from its step in `replicas_from` on."""
+        for slot, messages in self._inbox.items():
+            ships = min(bound, replicas_from.get(slot, bound))
+            for address in [a for a in messages if a[1] < (ships if a[0] == "ship" else bound)]:
+                del messages[address]
+            self._taken[slot] = {a for a in self._taken[slot] if a[1] >= bound}
+        for known in [k for k in self.replica_hashes if k[1] < bound]:
+            del self.replica_hashes[known]
+
+    @property
+    def safe_step(self) -> int:
+        """The step before which every slot is safe."""
+        return min(self.safe.values())
+
+    def _deliver(self, key: MessageKey, message: Message | Delivered) -> None:
+        if key.kind in ("want", "part"):
+            self.of_layers.append((key, _as_it_lies(message)))
+            return
+        if isinstance(message, Delivered) and message.generation < self._era:
+            return
+        if key.kind == "ack":
+            self.safe[key.to] = max(self.safe.get(key.to, 0), key.step)
+            if "hash" in message.meta:
+                self.replica_hashes[(key.to, key.step)] = str(message.meta["hash"])
+            return
+        if "parcel" in message.meta:
+            for part_key, part in _unparcelled(key, self._opened(message, key.kind)):
+                self._deliver(part_key, part)
+            return
+        if key.kind in ("pull", "state", "stand"):
+            self.of_transfers.append((key, _as_it_lies(message)))
+            return
+        if key.kind in ("ask", "copy", "taken"):
+            self.of_feeds.append((key, _as_it_lies(message)))
+            return
+        if key.kind == "follow":
+            self.of_feeds.append((key, self._opened(message, key.kind)))
+            return
+        address = (key.kind, key.step, key.index)
+        if address not in self._taken[key.to]:
+            self._inbox[key.to].setdefault(address, message)
+
+    def has(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> bool:
+        """Whether that message for `slot` has come and was not taken yet."""
+        return (kind, step, index) in self._inbox[slot]
+
+    def take(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> Message:
+        """Take a message that `has` has found."""
+        address = (kind, step, index)
+        self._taken[slot].add(address)
+        return self._opened(self._inbox[slot].pop(address), kind)
+
+    def _opened(self, message: Message | Delivered, kind: MessageKind) -> Message:
+        """The message with its tensors on the device."""
+        if isinstance(message, Message):
+            if message.copy is None:
+                return message
+            tensors = self._device.put(message.tensors, message.copy)
+            return replace(message, tensors=tensors, copy=None)
+        # Where it is copied to the device, it is not copied on the host first.
+        lies = kind in GRADIENTS or self._device.place.type != "cpu"
+        tensors = tuple(map(to_gradient if lies else to_tensor, message.buffers))
+        tensors = self._device.put(tensors)
+        return Message(tensors=tensors, meta=message.meta, generation=message.generation)
+
+
+class Mailbox(Inbox):
+    """Sends, keeps and takes in the messages of one node."""
+
+    def __init__(self, transport: Transport, me: NodeId, device: Device | None = None) -> None:
+        super().__init__(device or Cpu())
+        self._transport = transport
+        self._me = me
+        self._outgoing: deque[tuple[NodeId, MessageKey, Message]] = deque()
+        """Messages that wait until their copy, or that of one before them, is complete."""
+        self._assignment: Assignment | None = None
+        self._stash: dict[int, dict[MessageKey, Message]] = defaultdict(dict)
+        self.peak_stash_bytes = 0
+        self.stash_bytes = 0
+        self.turns = 0
+        """How often messages were taken in: at least once in each turn of the trainer's loop, which
+        turns several times a second even while it waits."""
+        self.joining: dict[Slot, Joining] = {}
+        self._connected = -1
         self._participants: frozenset[NodeId] = frozenset()
         self._bundle: list[tuple[MessageKey, Message]] = []
 
@@ -105,7 +192,8 @@ class Mailbox:
         if state.version < self._connected:
             return
         self._send_all()  # they belong to the generation in which they were posted
-        self._connected, members = state.version, state.participants()
+        self._connected = state.version
+        members = state.participants()
         endpoints = {n.id: n.endpoint for n in state.nodes if n.id in members}
         self._transport.reconfigure(generation=state.generation, members=endpoints)
 
@@ -113,18 +201,14 @@ class Mailbox:
         """Slots mean something else from generation `era` on: forget all messages of earlier eras,
         and drop those that still come. Every node starts before `step`. Messages that already
         belong to this era stay: they came before this node read the log."""
-        self._era, self._assignment = era, assignment
+        self.forget_before(era)
+        self.safe = dict.fromkeys(assignment.grid.slots(), step)
+        self._assignment = assignment
         self._outgoing.clear()
         self._stash.clear()
-        for slot, messages in self._inbox.items():
-            self._inbox[slot] = {a: x for a, x in messages.items() if x.generation >= era}
-        self._taken.clear()
+        self.stash_bytes = 0
         self.joining.clear()
-        self.of_transfers = deque(x for x in self.of_transfers if x[1].generation >= era)
-        self.of_feeds = deque(x for x in self.of_feeds if x[1].generation >= era)
-        self.replica_hashes.clear()
-        self._bundle, self.stash_bytes = [], 0
-        self.safe = dict.fromkeys(assignment.grid.slots(), step)
+        self._bundle = []
 
     @property
     def assignment(self) -> Assignment:
@@ -300,57 +384,6 @@ class Mailbox:
             self._deliver(message.key, message)
         return len(messages)
 
-    def _deliver(self, key: MessageKey, message: Message | Delivered) -> None:
-        if key.kind in ("want", "part"):
-            self.of_layers.append((key, _as_it_lies(message)))
-            return
-        if isinstance(message, Delivered) and message.generation < self._era:
-            return
-        if key.kind == "ack":
-            self.safe[key.to] = max(self.safe.get(key.to, 0), key.step)
-            if "hash" in message.meta:
-                self.replica_hashes[(key.to, key.step)] = str(message.meta["hash"])
-            return
-        if "parcel" in message.meta:
-            for part_key, part in _unparcelled(key, self._opened(message, key.kind)):
-                self._deliver(part_key, part)
-            return
-        if key.kind in ("pull", "state", "stand"):
-            self.of_transfers.append((key, _as_it_lies(message)))
-            return
-        if key.kind in ("ask", "copy", "taken"):
-            self.of_feeds.append((key, _as_it_lies(message)))
-            return
-        if key.kind == "follow":
-            self.of_feeds.append((key, self._opened(message, key.kind)))
-            return
-        address = (key.kind, key.step, key.index)
-        if address not in self._taken[key.to]:
-            self._inbox[key.to].setdefault(address, message)
-
-    def has(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> bool:
-        """Whether that message for `slot` has come and was not taken yet."""
-        return (kind, step, index) in self._inbox[slot]
-
-    def take(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> Message:
-        """Take a message that `has` has found."""
-        address = (kind, step, index)
-        self._taken[slot].add(address)
-        return self._opened(self._inbox[slot].pop(address), kind)
-
-    def _opened(self, message: Message | Delivered, kind: MessageKind) -> Message:
-        """The message with its tensors on the device."""
-        if isinstance(message, Message):
-            if message.copy is None:
-                return message
-            tensors = self._device.put(message.tensors, message.copy)
-            return replace(message, tensors=tensors, copy=None)
-        # Where it is copied to the device, it is not copied on the host first.
-        lies = kind in GRADIENTS or self._device.place.type != "cpu"
-        tensors = tuple(map(to_gradient if lies else to_tensor, message.buffers))
-        tensors = self._device.put(tensors)
-        return Message(tensors=tensors, meta=message.meta, generation=message.generation)
-
     def keeps(self, key: MessageKey) -> bool:
         """Whether this node sent that message and still keeps it."""
         return key in self._stash.get(key.step, {})
@@ -363,24 +396,13 @@ class Mailbox:
 
     # ------------------------------------------------------------------ forgetting
 
-    @property
-    def safe_step(self) -> int:
-        """The step before which every slot is safe."""
-        return min(self.safe.values())
-
     def prune(self, replicas_from: Mapping[Slot, int]) -> None:
         """Forget all messages of steps before `safe_step`, except the gradients that a replica of
         this node has yet to follow, from its step in `replicas_from` on."""
         bound = self.safe_step
         for step in [s for s in self._stash if s < bound]:
             self.stash_bytes -= sum(x.size_bytes() for x in self._stash.pop(step).values())
-        for slot, messages in self._inbox.items():
-            ships = min(bound, replicas_from.get(slot, bound))
-            for address in [a for a in messages if a[1] < (ships if a[0] == "ship" else bound)]:
-                del messages[address]
-            self._taken[slot] = {a for a in self._taken[slot] if a[1] >= bound}
-        for known in [k for k in self.replica_hashes if k[1] < bound]:
-            del self.replica_hashes[known]
+        self.forget_steps(bound, replicas_from)
 
 
 def _as_it_lies(message: Message | Delivered) -> Message:

@@ -12,7 +12,6 @@ user can enter.
 """
 
 import errno
-import heapq
 import os
 import socket
 import stat
@@ -33,11 +32,13 @@ from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.wire.assembly import Assembly
 from bamboo.runtime.wire.frames import MOST_FRAME_BYTES, Malformed, decode, encode
 from bamboo.runtime.wire.keys import Login, RunKeys
-from bamboo.runtime.wire.link import AT_ONCE, Due, VirtualLink
+from bamboo.runtime.wire.link import AT_ONCE, Held, VirtualLink
 from bamboo.runtime.wire.login_guard import LoginGuard, counts_bytes
 
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
 """Plain numbers, because the enumerations' own operators cost the hot loop four times as much."""
 WAITING_CONNECTIONS = 4096
 """All members connect to each other at once at the start; one that is refused looks dead."""
@@ -73,6 +74,58 @@ def _check_private(folder: Path) -> None:
         )
 
 
+class Ends:
+    """Sees connections to peers end. One thread waits here; another says which ones to watch."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._watch_in, self._watch_out = _pipe(context, f"watch-{id(self)}")
+        self._new: deque[tuple[NodeId, zmq.Socket[bytes]]] = deque()
+        self._monitors: dict[zmq.Socket[bytes], NodeId] = {}
+        self._told: set[NodeId] = set()
+
+    def watch(self, node: NodeId, monitor: zmq.Socket[bytes]) -> None:
+        """Watch a connection by the socket that reports its end."""
+        self._new.append((node, monitor))
+        self._watch_in.send(b"")
+
+    def wait(self, timeout_s: float) -> Sequence[PeerGone]:
+        """The peers whose connections end within this time, each of them once."""
+        poller = zmq.Poller()
+        poller.register(self._watch_out, zmq.POLLIN)
+        for monitor in self._monitors:
+            poller.register(monitor, zmq.POLLIN)
+        gone = []
+        for ready, _ in poller.poll(int(timeout_s * 1000)):
+            if ready is self._watch_out:
+                self._watch_out.recv()
+                while self._new:
+                    node, monitor = self._new.popleft()
+                    self._monitors[monitor] = node
+                continue
+            node = self._monitors[ready]
+            event = recv_monitor_message(ready)
+            # Where a peer has two connections, both end.
+            if event["event"] != zmq.EVENT_MONITOR_STOPPED and node not in self._told:
+                self._told.add(node)
+                gone.append(PeerGone(node=node, seen_at_s=time.monotonic()))
+            del self._monitors[ready]
+            ready.close(linger=0)
+        return gone
+
+
+def _pipe(
+    context: zmq.Context[zmq.Socket[bytes]], name: str
+) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    """An in-process pipe: (write end, read end)."""
+    address = f"inproc://{name}"
+    read = context.socket(zmq.PULL)
+    read.bind(address)
+    write = context.socket(zmq.PUSH)
+    write.setsockopt(zmq.LINGER, 0)
+    write.connect(address)
+    return write, read
+
+
 class ZmqTransport:
     """`ports.Transport` over ZeroMQ. `bind` is `ipc:///dir/name` or `tcp://host:*`."""
 
@@ -91,7 +144,8 @@ class ZmqTransport:
             raise ValueError("a tcp transport needs the run's keys")
         if bind.startswith("ipc:"):
             _check_private(Path(bind.removeprefix("ipc://")).parent)
-        self._me, self._link = me, link
+        self._me = me
+        self._link = link
         self._login = None if keys is None else Login(keys=keys, encrypt=encrypt)
         self._heartbeat_ms = int(heartbeat_s * 1000)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -114,7 +168,7 @@ class ZmqTransport:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._watch_in, self._watch_out = self._pair("watch")
+        self._ends = Ends(self._context)
         self._poller = zmq.Poller()
         self._poller.register(self._pull, zmq.POLLIN)
         self._poller.register(self._wake_out.fileno(), zmq.POLLIN)
@@ -125,14 +179,7 @@ class ZmqTransport:
         self._generation = 0
         self._assembly = Assembly(message_limit_bytes)
         self._early: list[Delivered] = []
-        self._held: list[tuple[float, int, Delivered, float]] = []
-        """What the virtual link still holds, each with the `shared_s` that its due time
-        includes."""
-        self._shared_s: dict[NodeId, float] = {}
-        self._sequence = 0
-        self._new_monitors: deque[tuple[NodeId, zmq.Socket[bytes]]] = deque()
-        self._monitors: dict[zmq.Socket[bytes], NodeId] = {}
-        self._told: set[NodeId] = set()
+        self._held = Held()
         self._closed = False
         # pyzmq creates what it needs to send frames uncopied at the first such frame: do it now,
         # while it can be done.
@@ -155,16 +202,6 @@ class ZmqTransport:
         made.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms)
         made.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1e3))
         return made
-
-    def _pair(self, name: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """An in-process pipe: (write end, read end)."""
-        address = f"inproc://{name}-{id(self)}"
-        read = self._context.socket(zmq.PULL)
-        read.bind(address)
-        write = self._context.socket(zmq.PUSH)
-        write.setsockopt(zmq.LINGER, 0)
-        write.connect(address)
-        return write, read
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
         for sockets in (self._peers, self._yielding):
@@ -192,8 +229,7 @@ class ZmqTransport:
                 break
         if self._login is not None:
             self._login.show_from(peer)
-        self._new_monitors.append((node, monitor))
-        self._watch_in.send(b"")
+        self._ends.watch(node, monitor)
         peer.connect(endpoint)
         return peer
 
@@ -240,14 +276,14 @@ class ZmqTransport:
 
     def poll(self, timeout_s: float) -> Sequence[Delivered]:
         until_s = time.monotonic() + timeout_s
-        out, woken = self._take_due(), False
+        out, woken = self._held.take_due(), False
         while True:
             # It is checked between any two operations: the poller, or a refused receive, costs more
             # than a look.
             if not out and timeout_s > 0 and not self._heard_early() and not self._waits():
                 woken = self._wait(until_s - time.monotonic())
             self._receive(out)
-            out += self._take_due()
+            out += self._held.take_due()
             heard = [m for m in self._release_early() + out if self._accept(m)]
             # Messages that are not accepted, and frames that complete none, do not end the wait.
             if heard or woken or until_s - time.monotonic() < LEAST_WAIT_S:
@@ -256,8 +292,8 @@ class ZmqTransport:
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait until something came, is due, or another thread called `wake`; whether one did."""
-        if self._held:
-            timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
+        if self._held.next_due_s is not None:
+            timeout_s = min(timeout_s, self._held.next_due_s - time.monotonic())
         ready = dict(self._poller.poll(int(max(0.0, timeout_s) * 1000)))
         woken = self._wake_out.fileno() in ready
         if woken:
@@ -278,32 +314,13 @@ class ZmqTransport:
                 self.malformed += 1
                 continue
             if message is not None and part.due.at_s:
-                self._hold(message, part.due)
+                self._held.hold(message, part.due)
             elif message is not None:
                 out.append(message)
 
     def _waits(self) -> bool:
         """Whether a frame can be received now."""
         return bool(cast(int, self._pull.get(_EVENTS)) & _POLLIN)
-
-    def _hold(self, message: Delivered, due: Due) -> None:
-        """Keep a message that came over a virtual link until it is due."""
-        sender = message.sender
-        self._shared_s[sender] = max(self._shared_s.get(sender, 0.0), due.shared_s)
-        self._sequence += 1
-        heapq.heappush(self._held, (due.at_s, self._sequence, message, due.shared_s))
-
-    def _take_due(self) -> list[Delivered]:
-        out = []
-        while self._held and self._held[0][0] <= time.monotonic():
-            due_s, sequence, message, shared_s = heapq.heappop(self._held)
-            late_s = self._shared_s[message.sender] - shared_s
-            if message.key.kind in YIELDING and late_s > 0.0:
-                later = (due_s + late_s, sequence, message, shared_s + late_s)
-                heapq.heappush(self._held, later)
-            else:
-                out.append(message)
-        return out
 
     def _hears(self, message: Delivered) -> bool:
         """Whether the sender is a member, or of a generation that this node does not know yet."""
@@ -336,27 +353,7 @@ class ZmqTransport:
             self._wake_in.send(b"w")
 
     def wait_gone(self, timeout_s: float) -> Sequence[PeerGone]:
-        poller = zmq.Poller()
-        poller.register(self._watch_out, zmq.POLLIN)
-        for monitor in self._monitors:
-            poller.register(monitor, zmq.POLLIN)
-        gone = []
-        for ready, _ in poller.poll(int(timeout_s * 1000)):
-            if ready is self._watch_out:
-                self._watch_out.recv()
-                while self._new_monitors:
-                    node, monitor = self._new_monitors.popleft()
-                    self._monitors[monitor] = node
-                continue
-            node = self._monitors[ready]
-            event = recv_monitor_message(ready)
-            # Where a peer has two connections, both end.
-            if event["event"] != zmq.EVENT_MONITOR_STOPPED and node not in self._told:
-                self._told.add(node)
-                gone.append(PeerGone(node=node, seen_at_s=time.monotonic()))
-            del self._monitors[ready]
-            ready.close(linger=0)
-        return gone
+        return self._ends.wait(timeout_s)
 
     def close(self) -> None:
         """Close everything; call it when no thread waits in `wait_gone` any more."""

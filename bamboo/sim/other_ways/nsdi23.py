@@ -158,7 +158,8 @@ class _Play:
         )
         if not math.isinf(last_step):
             boundaries.when(int(last_step), self._all_done)
-        self._events, self._next = _as_queued(trace.events), 0
+        self._events = _as_queued(trace.events)
+        self._next = 0
         if self._events:
             self.kernel.at(self._events[0].at_s, self._market, priority=FIRST)
 

@@ -96,9 +96,14 @@ class PaperRules:
         terms: PaperTerms | None = None,
         standbys: int = 0,
     ) -> None:
-        self._kernel, self._progress, self._boundaries = kernel, progress, boundaries
-        self._stages, self._most, self._standbys = stages, pipelines, standbys
-        self._step_s, self._happened = step_s, happened
+        self._kernel = kernel
+        self._progress = progress
+        self._boundaries = boundaries
+        self._stages = stages
+        self._most = pipelines
+        self._standbys = standbys
+        self._step_s = step_s
+        self._happened = happened
         self._terms = terms or PaperTerms()
         self.phase = Phase.IDLE
         self.pipelines = 0
@@ -286,7 +291,9 @@ class PaperRules:
             self._happened(RECONFIGURATION)
 
     def _should_reconfigure(self) -> bool:
-        pairs, active, waiting = self.pairs, self.active, self.waiting
+        pairs = self.pairs
+        active = self.active
+        waiting = self.waiting
         if pairs and (waiting >= pairs or 2 * pairs / active > MORE_THAN_PAIRED):
             return True
         return self._most > self.pipelines < (active + waiting) // self._stages

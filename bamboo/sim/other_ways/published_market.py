@@ -23,7 +23,8 @@ class _Market:
     """Hour by hour, in the order in which the published simulator draws its random numbers."""
 
     def __init__(self, hazard: float, seed: int) -> None:
-        self._hazard, self._chance = hazard, random.Random(seed)
+        self._hazard = hazard
+        self._chance = random.Random(seed)
         self._joins = [self._chance.random() for _ in range(HOURS_OF_DAY)]
         self._named = 0
         self.events: list[TraceEvent] = []

@@ -32,7 +32,9 @@ class Spot:
     """What all of them have in common: nodes in the order in which they came, and a grid."""
 
     def __init__(self, world: World, times: StepTimes, policy: Policy, *, standbys: int) -> None:
-        self._world, self._times, self._policy = world, times, policy
+        self._world = world
+        self._times = times
+        self._policy = policy
         self._standbys = standbys
         self._nodes: list[NodeId] = []
         self._zones: Mapping[NodeId, ZoneId] = {}
@@ -255,7 +257,8 @@ class CheckpointRestart(Spot):
         self._restarting = None
         self._stand()
         best = self._best()
-        self._layout, self._members = None, frozenset()
+        self._layout = None
+        self._members = frozenset()
         if best is not None:
             self._members = self._laid(best.grid).members()
             delay_s = 0.0 if first else self._delay_s
@@ -267,6 +270,7 @@ class CheckpointRestart(Spot):
         best = self._best()
         assert best is not None, "a loss on the way begins anew"
         self._world.happened(RECONFIGURATION)
-        self._layout, self._members = best, self._train_calm(best).members()
+        self._members = self._train_calm(best).members()
+        self._layout = best
         if self._look_at is None:
             self._look_at = self._world.kernel.after(self._terms.settle_s, self._grow)

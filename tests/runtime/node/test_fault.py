@@ -10,7 +10,7 @@ import zmq
 
 from bamboo.core.events import FaultScope
 from bamboo.errors import CoreMisuse, InputError, StorageFull, StorageUnavailable, StoreUnavailable
-from bamboo.runtime.node.fault import reason_of, scope_of
+from bamboo.runtime.node.faults import reason_of, scope_of
 from bamboo.user_code.loading import entry_of, load_entry
 from bamboo.user_code.traces import line_of
 

@@ -9,7 +9,7 @@ import torch
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.core.events import FaultScope
 from bamboo.errors import StorageUnavailable
-from bamboo.runtime.node.fault import scope_of
+from bamboo.runtime.node.faults import scope_of
 from bamboo.runtime.node.worker import keep_in_bucket, keep_in_folder
 from tests.full_disk import files_up_to
 

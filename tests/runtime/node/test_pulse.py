@@ -13,7 +13,7 @@ import pytest
 from bamboo.coord.writes import Writes
 from bamboo.core.state import Phase
 from bamboo.ports import REFUSED, TAKEN
-from bamboo.runtime.node import log_watch
+from bamboo.runtime.node import faults
 from bamboo.runtime.node.control import report_to_agent
 from tests.runtime.simulated import World
 from tests.runtime.test_interleavings import job
@@ -124,8 +124,8 @@ def test_a_log_that_takes_nothing_is_away_though_it_is_read(
 ) -> None:
     """What waits for a decision that cannot be written is no standstill, nor just after."""
     now_s = 100.0
-    monkeypatch.setattr(log_watch.time, "monotonic", lambda: now_s)
-    watch = log_watch.LogWatch(step_timeout_s=2.0)
+    monkeypatch.setattr(faults.time, "monotonic", lambda: now_s)
+    watch = faults.LogWatch(step_timeout_s=2.0)
     for _ in range(30):
         now_s += 0.1
         watch.answered()
@@ -154,9 +154,9 @@ def test_a_log_is_there_however_rarely_its_node_beats(
 ) -> None:
     """Between two beats nothing is written, which is no outage; a refused beat begins one."""
     now_s = 100.0
-    monkeypatch.setattr(log_watch.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(faults.time, "monotonic", lambda: now_s)
     writes = Writes(every_s=beat_s, clock=lambda: now_s)
-    watch = log_watch.LogWatch(step_timeout_s=3 * beat_s)
+    watch = faults.LogWatch(step_timeout_s=3 * beat_s)
 
     def pass_beat(told: Callable[[], None]) -> None:
         nonlocal now_s
@@ -182,8 +182,8 @@ def test_a_log_that_comes_and_goes_excuses_no_standstill_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s, step_timeout_s = 100.0, 2.0
-    monkeypatch.setattr(log_watch.time, "monotonic", lambda: now_s)
-    watch = log_watch.LogWatch(step_timeout_s=step_timeout_s)
+    monkeypatch.setattr(faults.time, "monotonic", lambda: now_s)
+    watch = faults.LogWatch(step_timeout_s=step_timeout_s)
 
     def excused_for(where: str, *, most_s: float, refused: int) -> float:
         """One in `refused` tenths of a second the store takes nothing."""
@@ -220,9 +220,9 @@ def test_a_trainer_turns_while_it_waits() -> None:
     assert turns() > 0
     world.run(until=lambda: world.operations > 5)
     assert world.state.phase is Phase.RUNNING
-    node.trainer.executor.hold = True
+    node.trainer.executor.hold_steps(True)
     assert turns() > 0
-    node.trainer.executor.frozen = True
+    node.trainer.executor.freeze()
     assert turns() > 0
     before = standby.trainer.progress()["turns"]
     standby.turn(1)

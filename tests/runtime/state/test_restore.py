@@ -59,7 +59,7 @@ class Bench:
             {n: t for slot in slots for n, t in builder.build(slot, owner=True).tensors().items()}
         )
         self.trainer = self.node.trainer
-        self.trainer.reconfiguration._vault = self.shelf
+        self.trainer.reconfiguration.layout._vault = self.shelf
 
     def state(self, since: int, base: int | None) -> State:
         reconfiguration = Reconfiguration(
@@ -106,7 +106,7 @@ def test_a_short_outage_passes_no_checkpoint_over(bench: Bench) -> None:
     bench.restore()
     assert isinstance(bench.first_said(), LayoutBuilt)
     assert bench.shelf.tries == 3
-    assert all(run.step == BASE for run in bench.trainer.reconfiguration.owned.values())
+    assert all(run.step == BASE for run in bench.trainer.reconfiguration.layout.runs if run.owner)
 
 
 def test_the_trainer_goes_round_while_it_is_read(bench: Bench) -> None:
@@ -176,7 +176,7 @@ def test_another_round_ends_the_reading(bench: Bench) -> None:
     bench.shelf.for_good = AWAY
     bench.restore()
     wait_until(lambda: bench.shelf.tries > 0, what="a try", timeout_s=30)
-    reading = bench.trainer.reconfiguration._reading
+    reading = bench.trainer.reconfiguration.layout._reading
     assert reading is not None
     bench.trainer.reconfiguration.sync(bench.state(101, None))
     wait_until(lambda: not _reads(), what="its end", timeout_s=30)

@@ -24,7 +24,7 @@ class Host:
         self._decided_after = decided_after
         self.now_s, self.served = 10.0, 0
         self.waits: list[float] = []
-        self._out: dict[str, str] = {}
+        self._out = SimpleNamespace(under_way=False)
         self._in: dict[str, str] = {}
         self.prefetch = SimpleNamespace(under_way=under_way)
         self._mailbox = self

@@ -74,7 +74,7 @@ class Bench:
         self.idled = 0
         self.at_idle: Callable[[], None] = self.leave
         self.leaving = False
-        self.executor.attention = lambda: self.leaving
+        self.executor.ask(attention=lambda: self.leaving)
 
     def leave(self) -> None:
         self.leaving = True
@@ -178,7 +178,7 @@ def test_full_runs_backwards_ahead_as_their_gradients_come() -> None:
 def test_gap_computes_ahead_only_what_is_predicted_to_fit() -> None:
     bench = Bench(0, "gap")
     assert bench.go() == WARM_UP
-    bench.executor.gap_budget = {4: 2}
+    bench.executor.fill_gaps({4: 2})
     assert bench.go() == ["1FR0", "1FR1"]
     bench.get("grad", S0, S1, index=0)
     assert bench.go() == ["0B0", "0F4"], "the budget was for another wait"
@@ -189,7 +189,7 @@ def test_a_shadow_computes_ahead_what_the_mode_of_its_stage_says() -> None:
     assert Bench(0, "stash,eager,stash").go() == [*WARM_UP, "1FR0", "1FR1", "1FR2", "1FR3"]
     bench = Bench(0, "full,gap,full")
     assert bench.go() == WARM_UP
-    bench.executor.gap_budget = {4: 1}
+    bench.executor.fill_gaps({4: 1})
     assert bench.go() == ["1FR0"]
     assert Bench(2, "eager,stash,stash").go() == [f"0FR{m}" for m in range(8)]
 
@@ -252,11 +252,11 @@ def test_nobody_is_more_than_one_step_beyond_what_is_safe() -> None:
 
 def test_hold_lets_a_begun_step_go_on_and_no_other_begin() -> None:
     bench = Bench(0)
-    bench.executor.hold = True
+    bench.executor.hold_steps(True)
     assert bench.go() == []
-    bench.executor.hold = False
+    bench.executor.hold_steps(False)
     bench.go()
-    bench.executor.hold = True
+    bench.executor.hold_steps(True)
     bench.get("grad", S0, S1, index=0)
     assert bench.go() == ["0B0", "0F4"]
 
@@ -266,14 +266,14 @@ def test_a_step_that_one_slot_has_begun_is_begun_by_all_slots_of_the_node() -> N
     bench = Bench(0)
     bench.executor.owned[S2] = builder_of(bench.job).build(S2, owner=True)
     assert bench.go() == WARM_UP
-    bench.executor.hold = True
+    bench.executor.hold_steps(True)
     bench.get("act", S2, S1, index=0)
     assert bench.go() == ["2F0", "2B0"]
 
 
 def test_no_step_begins_after_the_last() -> None:
     bench = Bench(0)
-    bench.executor.last_step = -1
+    bench.executor.end_after(-1)
     assert bench.go() == []
 
 
@@ -282,17 +282,17 @@ def test_no_step_begins_after_the_last() -> None:
 
 def test_it_ends_when_the_last_step_is_taken_and_all_is_settled() -> None:
     bench = Bench(0)
-    bench.executor.last_step = -1
-    bench.executor.settled = lambda: False
+    bench.executor.end_after(-1)
+    bench.executor.ask(settled=lambda: False)
     assert isinstance(bench.executor.run(), Interrupted)
     bench.leaving = False
-    bench.executor.settled = lambda: True
+    bench.executor.ask(settled=lambda: True)
     assert bench.executor.run() == Completed()
 
 
 def test_lingering_goes_on_until_somebody_calls() -> None:
     bench = Bench(0)
-    bench.executor.last_step = -1
+    bench.executor.end_after(-1)
     left = bench.executor.run(linger=True)
     assert isinstance(left, Interrupted)
     assert left.cause == "attention"
@@ -314,7 +314,7 @@ def test_a_loop_in_which_nothing_moves_says_where_it_stands() -> None:
 
 def test_a_held_loop_does_not_stall() -> None:
     bench = Bench(1, stall_s=0.0)
-    bench.executor.hold = True
+    bench.executor.hold_steps(True)
 
     def leave_after_a_while() -> None:
         bench.leaving = bench.idled > 20

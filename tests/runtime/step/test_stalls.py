@@ -15,7 +15,7 @@ def test_decisions_that_move_nothing_do_not_hide_that_nothing_moves() -> None:
         calls += 1
         return calls % 2 == 0  # every other look: a decision about others came
 
-    bench.executor.attention = each_time
+    bench.executor.ask(attention=each_time)
     begin_s, causes = time.monotonic(), set()
     while "stalled" not in causes:
         left = bench.executor.run()
@@ -32,10 +32,10 @@ def test_who_was_told_to_wait_has_all_his_time_again() -> None:
     def held_for_long() -> None:
         nonlocal turns
         turns += 1
-        bench.executor.hold = time.monotonic() - begin_s < 0.4
+        bench.executor.hold_steps(time.monotonic() - begin_s < 0.4)
 
     bench.at_idle = held_for_long
-    bench.executor.hold = True
+    bench.executor.hold_steps(True)
     begin_s = time.monotonic()
     left = bench.executor.run()
     assert isinstance(left, Interrupted)

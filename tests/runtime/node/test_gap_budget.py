@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bamboo.runtime.step.gap_budget import gap_budget_of
+from bamboo.runtime.node.trainer import gap_budget_of
 from bamboo.schedule.layout import layout_of
 from bamboo.topology.grid import Grid
 from tests.runtime.test_interleavings import job
