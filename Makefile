@@ -50,7 +50,7 @@ chaos: setup
 	$(BIN)/bamboo chaos examples/chaos-local.toml --minutes 10
 
 swarm: setup
-	$(BIN)/bamboo simulate --swarm $(SEEDS)
+	$(BIN)/python -m testbed.swarm $(SEEDS)
 	$(BIN)/pytest -m full tests/sim/swarm
 
 terraform-e2e: setup

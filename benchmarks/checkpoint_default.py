@@ -36,8 +36,8 @@ from benchmarks.measuring.report import (
     paired_ratios,
     write_result,
 )
-from tests.e2e.calm import difference
-from tests.e2e.cluster import cluster
+from testbed.calm import difference
+from testbed.cluster import cluster
 
 LIMIT = 0.01
 """Share of the step time that the default may cost."""

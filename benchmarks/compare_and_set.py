@@ -44,7 +44,7 @@ from bamboo.ports import Store
 from benchmarks.control_plane import Run, formed, joined, repair
 from benchmarks.measuring.options import at_least, parsed, selected
 from benchmarks.measuring.report import command_of, median_and_quartiles, write_result
-from tests.store_server import start_store
+from testbed.store_server import start_store
 
 RUN = RunId("bench")
 SEEN_WITHIN_S = 10.0

@@ -42,8 +42,8 @@ from benchmarks.measuring.report import (
     paired_ratios,
     write_result,
 )
-from tests.e2e.calm import difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import difference
+from testbed.cluster import Cluster, cluster
 
 FAST, SLOW = "us-east-1a", "us-east-1b"
 BASED = "all go on from step"

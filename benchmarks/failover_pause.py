@@ -26,8 +26,8 @@ from bamboo.core.state import Outcome
 from benchmarks.measuring.claim import Claim
 from benchmarks.measuring.options import at_least, parsed
 from benchmarks.measuring.report import command_of, median_and_quartiles, write_result
-from tests.e2e.calm import difference
-from tests.e2e.cluster import cluster
+from testbed.calm import difference
+from testbed.cluster import cluster
 
 LIMIT_S = 0.15
 PARTS = ("disconnect", "decision", "promotion", "first operation", "pause")

@@ -40,7 +40,7 @@ from benchmarks.measuring.report import command_of, write_result
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
 from benchmarks.peers.torchft_group import Settings, Theirs, Work
-from tests.e2e.forker import close_shared_forker
+from testbed.forker import close_shared_forker
 
 TORCHFT = {
     "torchft 1 s": Settings(heartbeat_ms=1000, join_ms=1000, tick_ms=20, collective_s=1.0),

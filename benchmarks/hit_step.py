@@ -30,9 +30,9 @@ from benchmarks.measuring.report import (
     ratio_of_means,
     write_result,
 )
-from tests.e2e.calm import difference
-from tests.e2e.cluster import Cluster, cluster, protected
-from tests.e2e.forker import close_shared_forker
+from testbed.calm import difference
+from testbed.cluster import Cluster, cluster, protected
+from testbed.forker import close_shared_forker
 
 FORWARD_S = (0.014, 0.018, 0.022, 0.026)
 MODES = ("stash", "eager")

@@ -27,9 +27,9 @@ from benchmarks.hit_step import FORWARD_S, Loss, losses, whole
 from benchmarks.measuring.claim import Claim
 from benchmarks.measuring.options import at_least, parsed
 from benchmarks.measuring.report import command_of, in_turn, ratio_of_means, write_result
-from tests.e2e.calm import difference
-from tests.e2e.cluster import Cluster, cluster
-from tests.e2e.forker import close_shared_forker
+from testbed.calm import difference
+from testbed.cluster import Cluster, cluster
+from testbed.forker import close_shared_forker
 
 ARMS = ("quiet", "attacked")
 LIMIT = 2.0

@@ -1,4 +1,4 @@
-"""The preset `nsdi23` compared with the published figures (Thorpe et al., Bamboo, NSDI 2023).
+"""The published simulator compared with its published figures (Thorpe et al., Bamboo, NSDI 2023).
 
     python -m benchmarks.nsdi23 --trace bamboo-p3.csv [--seeds 500]
 
@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bamboo.sim.market.trace import read_trace
-from bamboo.sim.other_ways.nsdi23 import MODELS, PublishedRun, play, play_random
-from bamboo.sim.other_ways.published_market import PUBLISHED_SEEDS
 from bamboo.sim.report import spread
 from benchmarks.measuring.options import at_least, parsed, trace_file
 from benchmarks.measuring.report import command_of, write_result
+from benchmarks.published.nsdi23 import MODELS, PublishedRun, play, play_random
+from benchmarks.published.random_market import PUBLISHED_SEEDS
 
 Figure = Callable[[PublishedRun], float]
 COUNTED = ("preemptions", "fatal")

@@ -65,8 +65,8 @@ from benchmarks.failover.recovery_tables import (
 from benchmarks.measuring.commit_gaps import layout_gaps, longest_gap_s, median_gap_s
 from benchmarks.measuring.options import at_least, chosen, parsed
 from benchmarks.measuring.report import command_of, write_result
-from tests.e2e.calm import samples_difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import samples_difference
+from testbed.cluster import Cluster, cluster
 
 STATE_BYTES = 12
 """State of a parameter: itself and two moments."""

@@ -36,7 +36,6 @@ from bamboo.sim.market.prices import constant
 from bamboo.sim.market.synth import Market, ZoneNodes, synthesise
 from bamboo.sim.market.trace import Trace
 from bamboo.sim.members import Pauses
-from bamboo.sim.other_ways.nsdi23 import ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from bamboo.sim.presets import bert_large
 from bamboo.sim.run import Figures, TimesBook, simulate
 from bamboo.sim.ways import CHECKPOINT_RESTART
@@ -45,6 +44,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from benchmarks.measuring.options import at_least, more_than_zero, parsed
 from benchmarks.measuring.report import command_of, write_result
+from benchmarks.published.nsdi23 import ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from cli.pictures.canvas import AMBER, GREEN, check_name, to_svg
 
 if TYPE_CHECKING:

@@ -31,7 +31,6 @@ from bamboo.planner.renting.option import ON_DEMAND, Option
 from bamboo.sim.market.prices import constant
 from bamboo.sim.market.synth import fit
 from bamboo.sim.market.trace import Trace, TraceEvent, read_trace
-from bamboo.sim.other_ways.nsdi23 import SPOT_USD_PER_HOUR
 from bamboo.sim.run import Figures, simulate
 from bamboo.sim.ways import CHECKPOINT_RESTART, OURS
 from bamboo.sim.world import Terms
@@ -40,6 +39,7 @@ from bamboo.study.outcomes import MarketTerms, row_of
 from bamboo.study.pricing import TimesAsked
 from benchmarks.measuring.options import at_least, chosen, parsed, selected, trace_file
 from benchmarks.measuring.report import command_of, write_result
+from benchmarks.published.nsdi23 import SPOT_USD_PER_HOUR
 
 OF_THE_TRACE = "p3.2xlarge"
 WANTED = 2.0

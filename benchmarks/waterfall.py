@@ -21,7 +21,6 @@ from bamboo.sim.asked import Asked
 from bamboo.sim.market.prices import constant
 from bamboo.sim.market.trace import Trace, read_trace
 from bamboo.sim.members import Pauses
-from bamboo.sim.other_ways.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from bamboo.sim.other_ways.published import PaperRules, PaperTerms
 from bamboo.sim.presets import STAGES, bert_large
 from bamboo.sim.run import Figures, figures_of, simulate
@@ -31,6 +30,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from benchmarks.measuring.options import parsed, trace_file
 from benchmarks.measuring.report import command_of, write_result
+from benchmarks.published.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 
 MODEL = "bert"
 PIPELINES = 4

@@ -23,7 +23,7 @@ from bamboo.errors import BambooError
 from bamboo.local_sockets import accept_own, listen_privately, user_of
 from cloud.local import control, host, zygote
 from cloud.local.control import ControlServer, seconds_of
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(30)
 CONNECT = """

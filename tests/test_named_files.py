@@ -23,7 +23,7 @@ from bamboo.study import profiling
 from bamboo.study.strategies import read_strategy
 from bamboo.telemetry.reader import Tail
 from cli.new_file import refuse_to_overwrite
-from cli.swarming import play_file
+from testbed.swarm.__main__ import play_file
 from tests.jobs import tiny_job
 
 pytestmark = pytest.mark.timeout(30)

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from bamboo.coord.acl import user_line, user_name, user_rules
 from bamboo.ids import RunId
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 SERVER = "redis-server"
 MUST_BE_THERE = "BAMBOO_REDIS_E2E"

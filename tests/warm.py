@@ -25,7 +25,7 @@ from cloud.local.environment import without_settings
 from cloud.local.fork_starter import ForkedWorker, fork
 from cloud.local.services import wait_for_zygote
 from cloud.local.zygote import Request
-from tests.e2e.forker import DEADLINE_S, ROOT
+from testbed.forker import DEADLINE_S, ROOT
 
 MODULES = (
     *(

@@ -22,8 +22,8 @@ from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome
 from bamboo.topology.slots import Slot
 from benchmarks.failover.failover_figures import Commit, Kill, Play, step_s, taken_back
-from tests.e2e.calm import difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import difference
+from testbed.cluster import Cluster, cluster
 
 STAGES = 4
 STANDBYS = 1

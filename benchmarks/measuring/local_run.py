@@ -7,7 +7,7 @@ screen) would only add noise on a small machine.
 import itertools
 
 from bamboo.config.tree import JobConfig
-from tests.e2e.cluster import cluster
+from testbed.cluster import cluster
 
 SKIPPED_STEPS = 2
 """The first steps pay for connections and caches."""

@@ -18,8 +18,8 @@ from bamboo.runtime.device.devices import Cpu, Device, VirtualDevice
 from bamboo.runtime.node.trainer import Trainer
 from benchmarks.measuring.turns import Contender, Stamp, Stamps, read_stamps
 from benchmarks.peers.processes import die_with_parent
-from tests.e2e import entry
-from tests.e2e.cluster import Cluster, cluster
+from testbed import entry
+from testbed.cluster import Cluster, cluster
 
 ENTRY = "benchmarks.measuring.stamped:main"
 DEADLINE_S = 600.0

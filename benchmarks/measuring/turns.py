@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.measuring.report import in_turn
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 LOOK_S = 0.01
 DEADLINE_S = 600.0

@@ -34,6 +34,8 @@ MODULES: dict[str, dict[str, str]] = {
         "money": "cli.money",
         "wiring": "cli.wiring",
         "kept": "tests/cli/kept/spent",
+        "simulated": "tests.runtime.simulated",
+        "swarm": "bamboo.sim.swarm",
     },
     "new": {
         "preempt": "bamboo.runtime.node.preempt",
@@ -41,6 +43,8 @@ MODULES: dict[str, dict[str, str]] = {
         "money": "bamboo.billing.money",
         "wiring": "bamboo.wiring",
         "kept": "tests/billing/kept/spent",
+        "simulated": "testbed.simulated",
+        "swarm": "testbed.swarm",
     },
 }
 Answer = dict[str, Any]
@@ -149,11 +153,12 @@ class Lines:
 def swarm(asked: Asked, words: Words, given: Given) -> Cases:
     """Decisions of seeded worlds. The older side draws them and says their texts, and both sides
     play the texts: seeds of the newer side draw worlds that the older one cannot have."""
-    cluster = importlib.import_module("bamboo.sim.swarm.cluster")
-    run = importlib.import_module("bamboo.sim.swarm.run")
-    scenario = importlib.import_module("bamboo.sim.swarm.scenario")
-    red = importlib.import_module("bamboo.sim.swarm.red")
-    draw = importlib.import_module("bamboo.sim.swarm.draw")
+    swarm = MODULES[asked["side"]]["swarm"]
+    cluster = importlib.import_module(f"{swarm}.cluster")
+    run = importlib.import_module(f"{swarm}.run")
+    scenario = importlib.import_module(f"{swarm}.scenario")
+    red = importlib.import_module(f"{swarm}.red")
+    draw = importlib.import_module(f"{swarm}.draw")
     if not words.old:
         _nobody_attests(cluster)
     for seed in asked["cases"]:
@@ -181,7 +186,7 @@ def _nobody_attests(cluster: Any) -> None:
     """Let the worlds begin as a run whose numerics are known, and let nodes say nothing of theirs:
     what they would say comes before they join, and would move every version by one."""
     core = importlib.import_module("bamboo.core.state")
-    member = importlib.import_module("bamboo.sim.swarm.member").Member
+    member = importlib.import_module(MODULES["new"]["swarm"] + ".member").Member
     facts = (core.Fact(name="device", value="a card"),)
     honest = cluster.initial_state
     known = core.Attestation(node="", numerics=facts)
@@ -211,7 +216,7 @@ class Killed(BaseException):
 
 def _killing(asked: Asked, due: list[Any]) -> Any:
     """The simulated runs of the tests, with the kills in `due` planted as a job's are."""
-    simulated = importlib.import_module("tests.runtime.simulated")
+    simulated = importlib.import_module(MODULES[asked["side"]]["simulated"])
     preempt = importlib.import_module(MODULES[asked["side"]]["preempt"])
     honest_turn, honest_step, dead = simulated.Node.turn, simulated.World.step, []
 

@@ -14,6 +14,7 @@ from bamboo.core.events import FaultScope, NodeLeft, PeerLost, RunFailed, StopRe
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.errors import BambooError, StoreRefused, StoreUnavailable
 from bamboo.ports import FENCED_STATUS, REFUSED, STORE_AWAY_STATUS, TAKEN, Notice
+from testbed.waiting import wait_until
 from tests.agent.test_watch import peer_watch
 from tests.agent.world import (
     HASTY,
@@ -28,7 +29,6 @@ from tests.agent.world import (
 )
 from tests.coord.flaky import FlakyStore
 from tests.core.build import failed
-from tests.support import wait_until
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from bamboo.errors import StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId, node_id
 from bamboo.ports import Identity, Notice
 from bamboo.topology.grid import Grid
+from testbed.store_server import start_store
+from testbed.waiting import wait_until
 from tests.agent.world import HASTY, POLICY, RUN, Service, join, make_store, state_of
 from tests.coord.flaky import FlakyStore
-from tests.store_server import start_store
-from tests.support import wait_until
 
 
 class Clock:

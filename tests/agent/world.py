@@ -18,7 +18,7 @@ from bamboo.core.state import Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId, node_id
 from bamboo.ports import Identity, Notice, Store, WorkerStarter
 from bamboo.topology.grid import Grid
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 RUN = RunId("test-run")
 POLICY = Policy(suspect_s=30.0, gone_s=60.0)

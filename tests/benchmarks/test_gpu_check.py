@@ -26,7 +26,7 @@ from benchmarks.gpu_check.figures import (
     table,
     with_record,
 )
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 FACTS = {"date": "2026-11-27", "commit": "abc1234", "device": "cuda", "uuid": "GPU-1"}
 

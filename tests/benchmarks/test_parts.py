@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import end, in_session
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

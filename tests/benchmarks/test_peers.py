@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import processes
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 HOLD = (

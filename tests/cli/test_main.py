@@ -51,14 +51,6 @@ def test_reading_verbs_import_no_torch() -> None:
     assert out.stdout.split("\n") == [*(f"{v} False" for v in (*main.COMMANDS, *main.HIDDEN)), ""]
 
 
-def test_to_simulate_a_job_imports_no_swarm() -> None:
-    code = "import sys, cli.commands.simulate; print([m for m in sys.modules if 'swarm' in m])"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert out.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

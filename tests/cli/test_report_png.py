@@ -10,9 +10,9 @@ import pytest
 from bamboo.runs import run_folder
 from cli import main
 from cli.pictures import report_png
+from testbed.waiting import wait_until
 from tests.runs.test_reading import home
 from tests.study.test_report import spent
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 __all__ = ["home", "spent"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.forker import close_shared_forker
 from tests.contracts.transport_net import Net
-from tests.e2e.forker import close_shared_forker
 
 
 @pytest.fixture(scope="module", autouse=True)

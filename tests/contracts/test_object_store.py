@@ -21,7 +21,7 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.ports import SMALL_BYTES, ObjectStore
 from cloud.ec2.s3 import S3Store
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).parents[2]

@@ -19,6 +19,7 @@ from cloud.provider import (
     Market,
     RefusalKind,
 )
+from testbed.waiting import wait_until
 from tests.contracts.provider_worlds import (
     OUT,
     POOLS,
@@ -31,7 +32,6 @@ from tests.contracts.provider_worlds import (
     fake_world,
     recorded_world,
 )
-from tests.support import wait_until
 
 KINDS = list(HeldKind)
 

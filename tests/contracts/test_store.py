@@ -19,8 +19,8 @@ from bamboo.core.state import Phase
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import NodeId, RunId, run_id
 from bamboo.ports import Entry, Store
+from testbed.store_server import StoreServer, start_store
 from tests.core.build import POLICY, forming, joined, lost
-from tests.store_server import StoreServer, start_store
 from tests.tls_store import TlsStore, start_tls_store
 
 A, B = NodeId("a.1"), NodeId("b.1")

@@ -16,6 +16,7 @@ import torch
 from bamboo.ports import PeerGone
 from bamboo.runtime.wire.frames import to_buffer, to_tensor
 from bamboo.runtime.wire.link import VirtualLink
+from testbed.waiting import wait_until
 from tests.contracts.transport_net import (
     NEVER_S,
     A,
@@ -27,7 +28,6 @@ from tests.contracts.transport_net import (
     receive,
     steps,
 )
-from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(60)

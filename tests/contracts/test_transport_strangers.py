@@ -23,6 +23,7 @@ from bamboo.runtime.wire.frames import MOST_FRAME_BYTES, encode, to_buffer
 from bamboo.runtime.wire.keys import RunKeys
 from bamboo.runtime.wire.login_guard import FEW_WAITING, MOST_WAITING, raise_file_limit
 from bamboo.runtime.wire.transport import ZmqTransport
+from testbed.waiting import wait_until
 from tests.contracts.transport_net import (
     KEYS,
     NEVER_S,
@@ -39,7 +40,6 @@ from tests.contracts.transport_net import (
 )
 from tests.security.worker_ports import FRAME_BYTES as FRAME_SIZES
 from tests.security.worker_ports import GREETINGS, Crowd, large_frame, silence, slow_greeting
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

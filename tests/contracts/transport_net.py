@@ -13,8 +13,8 @@ from bamboo.ports import Delivered, MessageKey, MessageKind, PeerGone
 from bamboo.runtime.wire.keys import RunKeys
 from bamboo.runtime.wire.transport import ZmqTransport
 from bamboo.topology.slots import Slot
-from tests.e2e.forker import Process, shared_forker
-from tests.support import wait_until
+from testbed.forker import Process, shared_forker
+from testbed.waiting import wait_until
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 KEYS = RunKeys.generate()

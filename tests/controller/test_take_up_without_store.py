@@ -18,9 +18,9 @@ from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
 from cli.screen import PlainScreen
 from cloud.local.session import is_member
+from testbed.waiting import wait_until
 from tests.launches.test_detach import Detached, attached, detached, says
 from tests.launches.test_launch import Bench
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

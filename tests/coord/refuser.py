@@ -10,8 +10,8 @@ from typing import Any
 
 import redis
 
-from tests.store_server import StoreServer
-from tests.support import wait_until
+from testbed.store_server import StoreServer
+from testbed.waiting import wait_until
 
 Way = Callable[[StoreServer, "redis.Redis[Any]"], Any]
 """Has a server refuse as long as the `with` block lasts."""

@@ -15,8 +15,8 @@ from bamboo.coord.open import check_store
 from bamboo.errors import StoreRefused
 from bamboo.ids import RunId
 from cloud.local.directory import make_directory
+from testbed.store_server import AdminStore, StoreServer, start_admin_store, start_store
 from tests.security.run_login import done_to
-from tests.store_server import AdminStore, StoreServer, start_admin_store, start_store
 from tests.tls_store import free_port
 
 RUN = RunId("calm-fox")

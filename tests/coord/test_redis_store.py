@@ -24,9 +24,9 @@ from bamboo.core.events import StoreRefilled
 from bamboo.errors import StoreRefused, StoreUnavailable, UnreadableRecord
 from bamboo.ids import NodeId, run_id
 from bamboo.ports import Lease
+from testbed.store_server import StoreServer, start_store
+from testbed.waiting import wait_until
 from tests.core.build import POLICY, forming, joined, lost
-from tests.store_server import StoreServer, start_store
-from tests.support import wait_until
 
 RUN = run_id("test")
 PASSWORD = "open sesame"

@@ -18,10 +18,10 @@ from bamboo.coord.replay import verify_decisions
 from bamboo.errors import StoreNotReached, StoreRefused, StoreRefuses, StoreUnavailable
 from bamboo.ids import NodeId, RunId, run_id
 from bamboo.ports import Entry
+from testbed.store_server import StoreServer, start_store
 from tests.coord import refuser
 from tests.coord.refuser import Sayer, Way
 from tests.core.build import POLICY, forming, joined
-from tests.store_server import StoreServer, start_store
 
 RUN = run_id("r1")
 SECONDS = 6.0

@@ -28,10 +28,10 @@ from cloud.ec2.account import SPOT_ROLE
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
+from testbed.store_server import start_admin_store, start_store
 from tests.coord import refuser
 from tests.jobs import tiny_job
 from tests.mock_account import ACCOUNT_CALLS, variables_of
-from tests.store_server import start_admin_store, start_store
 from tests.tls_store import free_port
 
 REGION = "us-west-2"

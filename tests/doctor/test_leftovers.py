@@ -15,8 +15,8 @@ from bamboo.ids import RunId
 from bamboo.runs import lock, run_folder
 from bamboo.sites.account.boot_files import AGENT_ENV
 from bamboo.sites.account.ending import remove_left, runs_left
+from testbed.store_server import start_admin_store
 from tests.sites.test_boot_files import reference
-from tests.store_server import start_admin_store
 from tests.tls_store import free_port
 
 OVER, LED, THERE, MUTE, LOST, BARE = (

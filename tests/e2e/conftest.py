@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.forker import close_shared_forker
+from testbed.forker import close_shared_forker
 
 
 @pytest.fixture(scope="session", autouse=True)

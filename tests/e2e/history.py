@@ -3,7 +3,7 @@
 from bamboo.coord.driver import read_begin
 from bamboo.core.machine import transition
 from bamboo.core.state import State
-from tests.e2e.cluster import Cluster
+from testbed.cluster import Cluster
 
 
 def states(run: Cluster) -> list[State]:

@@ -10,8 +10,8 @@ from bamboo.core.events import CheckpointDone, NoticeReceived
 from bamboo.core.state import NodeStatus
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

@@ -23,12 +23,12 @@ from bamboo.core.events import CheckpointDamaged, CheckpointFailed, PeerLost
 from bamboo.core.state import Phase
 from bamboo.ids import NodeId
 from cloud.ec2.s3 import S3Store
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import RUN, Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import RUN, Cluster, cluster
+from testbed.storage_faults import PART_BYTES
+from testbed.waiting import wait_until
 from tests.e2e.history import bases, restores
 from tests.e2e.jobs import job
-from tests.e2e.storage_faults import PART_BYTES
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 EVERY = 5

@@ -6,8 +6,8 @@ Each fault is one wrong thing in one process: what a mistake in the runtime woul
 import pytest
 
 from bamboo.config.tree import Kill
-from tests.e2e.calm import assert_calm, difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm, difference
+from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]

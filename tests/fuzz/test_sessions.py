@@ -22,14 +22,14 @@ from bamboo.runtime.wire.frames import MOST_FRAME_BYTES, encode, to_buffer, to_t
 from bamboo.runtime.wire.keys import RunKeys
 from bamboo.runtime.wire.login_guard import raise_file_limit
 from bamboo.runtime.wire.transport import ZmqTransport
+from testbed.calm import difference
+from testbed.cluster import cluster
+from testbed.forker import close_shared_forker
+from testbed.waiting import wait_until
 from tests.contracts.transport_net import A, B, Net, key, receive, steps, with_keys
-from tests.e2e.calm import difference
-from tests.e2e.cluster import cluster
-from tests.e2e.forker import close_shared_forker
 from tests.e2e.jobs import job
 from tests.fuzz.cases import CASES, FEW
 from tests.security.worker_ports import GREETINGS
-from tests.support import wait_until
 
 SEED = 0 if CASES == FEW else random.randrange(1 << 32)
 GROUP = 20

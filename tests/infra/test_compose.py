@@ -14,8 +14,8 @@ from bamboo.coord.acl import COMMANDS
 from bamboo.coord.open import check_store
 from bamboo.errors import StoreRefused
 from bamboo.ids import RunId
+from testbed.waiting import wait_until
 from tests.infra.fakes import Machine
-from tests.support import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "infra" / "compose.yaml").read_text())

@@ -16,8 +16,8 @@ from bamboo.coord.logins import check_separates_runs, make_login
 from bamboo.coord.open import check_store
 from bamboo.errors import StoreRefused
 from bamboo.ids import RunId
+from testbed.waiting import wait_until
 from tests.infra.fakes import Machine
-from tests.support import wait_until
 
 REAL = ("cat", "sed", "tr", "cut", "awk", "sha256sum", "openssl", "mkdir", "chmod")
 METADATA = """

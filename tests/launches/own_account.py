@@ -15,11 +15,11 @@ from bamboo.ids import RunId
 from bamboo.sites.account.account_ready import BOOT_FILES
 from bamboo.sites.account.instances import LAUNCH_TEMPLATE
 from cloud.local.start import LocalCloud, start_local_cloud
+from testbed.store_server import AdminStore, start_admin_store
 from tests.jobs import SMALL, TEXT
 from tests.launches.boots import BUCKET, FORKS
 from tests.mock_account import ACCOUNT_CALLS, client_at, variables_of
 from tests.sites.stack import Stack
-from tests.store_server import AdminStore, start_admin_store
 from tests.tls_store import MUST_BE_THERE, SERVER, TlsStore, free_port, start_tls_store
 from tests.warm import Process, begun_warm, warm
 

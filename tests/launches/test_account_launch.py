@@ -12,10 +12,10 @@ import pytest
 
 from bamboo.coord.acl import user_name
 from bamboo.ids import InstanceId, RunId
+from testbed.waiting import wait_until
 from tests.exposed import files_with
 from tests.launches.boots import BUCKET
 from tests.launches.own_account import LONGEST_S, REGION, Account, an_account
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 STAMPS_S = 3.0

@@ -16,9 +16,9 @@ from bamboo.ids import run_id
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import status_of
 from cloud.local.session import is_member, members
+from testbed.store_server import start_store
+from testbed.waiting import wait_until
 from tests.launches.test_launch import LONG, Bench
-from tests.store_server import start_store
-from tests.support import wait_until
 from tests.warm import Process, warm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

@@ -11,8 +11,8 @@ import pytest
 
 from bamboo.ids import InstanceId
 from cloud.local.control import ControlClient
+from testbed.waiting import wait_until
 from tests.launches.test_launch import Bench, Launched
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

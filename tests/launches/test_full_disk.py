@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from cloud.local.session import is_member, members
+from testbed.waiting import wait_until
 from tests.full_disk import fill, small_disk
 from tests.launches.test_detach import GONE_S, Detached, detached
 from tests.launches.test_launch import Bench, Launched
 from tests.launches.test_resume import QUICK
-from tests.support import wait_until
 
 SHORT = ("train.steps=100", "checkpoint.every_steps=5")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.waiting import wait_until
 from tests.launches.test_elastic_launch import control_of
 from tests.launches.test_launch import Bench
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

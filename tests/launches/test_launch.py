@@ -13,11 +13,11 @@ import pytest
 
 from cli import main
 from cloud.local.session import members
+from testbed.store_server import start_store
+from testbed.waiting import wait_until
 from tests.exposed import files_with, processes_with
 from tests.jobs import SMALL, TEXT
 from tests.security.open_files import done_by_another, open_to_others
-from tests.store_server import start_store
-from tests.support import wait_until
 from tests.warm import Process, warm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

@@ -11,9 +11,9 @@ from bamboo.coord.open import open_store
 from bamboo.core.state import Policy, initial_state
 from bamboo.ids import RunId
 from bamboo.topology.grid import Grid
+from testbed.store_server import start_store
 from tests.coord import refuser
 from tests.launches.test_launch import Bench
-from tests.store_server import start_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

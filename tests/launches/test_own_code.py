@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.waiting import wait_until
 from tests.launches.test_launch import Bench, Launched
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

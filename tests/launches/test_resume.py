@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cloud.local.session import members
+from testbed.store_server import start_store
+from testbed.waiting import wait_until
 from tests.launches.test_detach import decided
 from tests.launches.test_launch import Bench, Launched
-from tests.store_server import start_store
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

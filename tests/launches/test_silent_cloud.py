@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cloud.local.session import is_member
+from testbed.waiting import wait_until
 from tests.launches.test_detach import Detached, detached
 from tests.launches.test_launch import Bench
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

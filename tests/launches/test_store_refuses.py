@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import redis
 
+from testbed.waiting import wait_until
 from tests.launches.test_launch import Bench, Launched, bench
-from tests.support import wait_until
 
 __all__ = ["bench"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

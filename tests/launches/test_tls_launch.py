@@ -11,9 +11,9 @@ import pytest
 
 from bamboo.ids import RunId
 from cloud.local.session import members
+from testbed.waiting import wait_until
 from tests.exposed import files_with, processes_with
 from tests.launches.test_launch import Bench
-from tests.support import wait_until
 from tests.tls_store import TlsStore, start_tls_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(300)]

@@ -10,11 +10,11 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.runs import lock, run_folder
 from bamboo.runs.run_status import status_of
 from cli import main
+from testbed.waiting import wait_until
 from tests.controller.world import World, finished, job, joined, step
 from tests.launches.test_detach import detached
 from tests.launches.test_launch import Bench
 from tests.runs.test_reading import folder_of, live
-from tests.support import wait_until
 
 
 @pytest.fixture

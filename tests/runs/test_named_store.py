@@ -17,8 +17,8 @@ from bamboo.runs.decisions import saved_store
 from bamboo.runs.run_folder import RunFolder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
+from testbed.store_server import StoreServer, start_store
 from tests.runs.test_reading import folder_of
-from tests.store_server import StoreServer, start_store
 from tests.topology.test_strategy import PLACEMENT, SEMANTICS
 
 GONE_S = 2.0

@@ -25,8 +25,8 @@ from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.runtime.state.decision import Goodbye
 from bamboo.topology.strategy import redundancy_of
-from tests.e2e.calm import calm, samples_difference
-from tests.runtime.simulated import NOW_S, World
+from testbed.calm import calm, samples_difference
+from testbed.simulated import NOW_S, World
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
-from tests.runtime.simulated import World
+from testbed.simulated import World
 from tests.runtime.test_interleavings import calmly, job
 from tests.runtime.test_layouts import policy_of
 

@@ -21,7 +21,7 @@ from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.topology.slots import Slot
-from tests.runtime.simulated import NOW_S, Node, World, builder_of
+from testbed.simulated import NOW_S, Node, World, builder_of
 from tests.runtime.test_interleavings import calmly, job
 
 pytestmark = pytest.mark.timeout(120)

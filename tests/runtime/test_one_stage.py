@@ -15,7 +15,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.events import NoticeReceived, Pace, PaceMeasured
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
-from tests.runtime.simulated import NOW_S, SimulatedTransport, World
+from testbed.simulated import NOW_S, SimulatedTransport, World
 from tests.runtime.test_interleavings import job
 from tests.runtime.test_layouts import go, to_the_end, world_of
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.store_server import AdminStore, start_admin_store
 from tests.security import laid_names, local_cloud, open_files, run_login, worker_ports
-from tests.store_server import AdminStore, start_admin_store
 from tests.tls_store import free_port
 
 Main = Callable[[Sequence[str]], int]

@@ -23,7 +23,7 @@ from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.stage import Stage
 from bamboo.user_code import local
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 GATE_DEADLINE_S = 30.0
 

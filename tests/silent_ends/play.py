@@ -36,11 +36,11 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
 from bamboo.user_code.manifest import Manifest
-from tests.e2e.cluster import Cluster
-from tests.e2e.forker import Forker, Process
+from testbed.cluster import Cluster
+from testbed.forker import Forker, Process
+from testbed.store_server import start_store
 from tests.silent_ends.feature import Edit
 from tests.silent_ends.generate import CONTEXT, DATA, GATE_STEP, MODEL, STAGES, STEPS, Case
-from tests.store_server import start_store
 
 DEADLINE_S = 30.0
 """For each part of a case: many times what it takes."""

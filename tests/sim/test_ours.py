@@ -8,8 +8,8 @@ from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.sim.members import Pauses
 from bamboo.sim.run import Figures, simulate
 from bamboo.sim.world import RECONFIGURATION, Terms
+from tests.hash_orders import said_whatever_the_hash
 from tests.sim.worlds import asked, calm_step_s, trace
-from tests.support import said_whatever_the_hash
 
 FOUR = "0 +a b c d"
 

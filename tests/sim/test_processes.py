@@ -13,7 +13,7 @@ import pytest
 
 from bamboo.errors import InputError, ProcessLost
 from bamboo.sim.processes import in_order
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 PATIENCE_S = 60.0

@@ -25,9 +25,9 @@ from bamboo.sites.account.boot_files import (
 )
 from bamboo.sites.account.wheel import own_wheel
 from cloud.provider import CloudUnavailable
+from testbed.store_server import AdminStore, start_admin_store
 from tests.exposed import files_with
 from tests.jobs import TEXT, tiny_job
-from tests.store_server import AdminStore, start_admin_store
 from tests.tls_store import free_port, make_certificates
 
 RUN = RunId("r1")

@@ -7,10 +7,10 @@ import pytest
 from bamboo.config.account import account_defaults
 from bamboo.sites.account import terraform
 from cli.main import run
+from testbed.waiting import wait_until
 from tests.cloud.local.local_world import alive
 from tests.sites.stack import Stack, changes, stack_on_the_path
 from tests.sites.test_init_stack import nothing_held
-from tests.support import wait_until
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from bamboo.sites.account import standing, terraform
 from bamboo.sites.account.standing import public_address
 from cli import agreement
 from cli.main import run
+from testbed.waiting import wait_until
 from tests.sites.stack import Stack, stack_on_the_path
 from tests.sites.test_init import text_of
-from tests.support import wait_until
 
 
 @pytest.fixture

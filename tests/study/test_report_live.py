@@ -12,8 +12,8 @@ import pytest
 from bamboo.runs.books import DUTY
 from bamboo.telemetry.reader import read_events
 from cloud.local.session import members
+from testbed.waiting import wait_until
 from tests.launches.test_launch import Bench
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

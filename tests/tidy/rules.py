@@ -103,7 +103,7 @@ def opens_with_docstring(source: Source) -> Iterator[str]:
 
 
 def public_docstrings(source: Source) -> Iterator[str]:
-    if not source.path.startswith("bamboo/"):
+    if not source.path.startswith(("bamboo/", "testbed/")):
         return
     for node in source.tree.body:
         named = isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")
@@ -181,16 +181,20 @@ def broad_except(source: Source) -> Iterator[str]:
             )
 
 
+WAITS = "testbed/waiting.py"
+"""Where a test may sleep."""
+
+
 def sleeping_test(source: Source) -> Iterator[str]:
-    if not source.is_test or source.path == "tests/support.py":
+    if not source.path.startswith(("testbed/", "tests/")) or source.path == WAITS:
         return
     for node in ast.walk(source.tree):
         imported = isinstance(node, ast.ImportFrom) and node.module == "time"
         if imported and any(alias.name == "sleep" for alias in node.names):
-            yield f"{source.path}:{node.lineno}: imports sleep; take tests.support.wait_until"
+            yield f"{source.path}:{node.lineno}: imports sleep; take testbed.waiting.wait_until"
         called = isinstance(node, ast.Attribute) and node.attr == "sleep"
         if called and isinstance(node.value, ast.Name) and node.value.id == "time":
-            yield f"{source.path}:{node.lineno}: sleeps; take tests.support.wait_until"
+            yield f"{source.path}:{node.lineno}: sleeps; take testbed.waiting.wait_until"
 
 
 def words(source: Source) -> Iterator[str]:

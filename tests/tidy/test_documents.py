@@ -11,7 +11,7 @@ import pytest
 from cli import main
 from tests.tidy.tree import ROOT, Source, paths, text_sources
 
-ROOMS = r"(?:bamboo|benchmarks|cli|cloud|docs|examples|infra|terraform|tests|\.ci)"
+ROOMS = r"(?:bamboo|benchmarks|cli|cloud|docs|examples|infra|terraform|testbed|tests|\.ci)"
 NAMED_PATH = re.compile(rf"(?<![\w/.-])({ROOMS}/[\w./-]*\w)")
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 NAMED_TARGET = re.compile(

@@ -17,7 +17,7 @@ from tests.tidy.tree import ROOT, paths, python_sources, text_sources
 IMPORT_NAME_OF = {"pyzmq": "zmq"}
 """Distributions whose import name is another one."""
 MOST_FILES = 30
-SMALL_FOLDERS = ("bamboo/", "benchmarks/", "cli/", "cloud/", "examples/", "tests/")
+SMALL_FOLDERS = ("bamboo/", "benchmarks/", "cli/", "cloud/", "examples/", "testbed/", "tests/")
 """Where a folder has at most `MOST_FILES` Python files at one level."""
 
 
@@ -43,7 +43,7 @@ def test_every_folder_with_python_is_a_package() -> None:
     folders = {
         PurePosixPath(s.path).parent
         for s in python_sources()
-        if s.path.startswith(("bamboo/", "cloud/", "cli/", "tests/"))
+        if s.path.startswith(("bamboo/", "cloud/", "cli/", "testbed/", "tests/"))
     }
     missing = [f"{f}/__init__.py" for f in sorted(folders) if f"{f}/__init__.py" not in paths()]
     assert not missing

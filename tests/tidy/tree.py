@@ -35,10 +35,6 @@ class Source:
     def is_product(self) -> bool:
         return self.path.startswith(PRODUCT)
 
-    @property
-    def is_test(self) -> bool:
-        return self.path.startswith("tests/")
-
 
 @cache
 def paths() -> tuple[str, ...]:

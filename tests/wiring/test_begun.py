@@ -16,9 +16,9 @@ from bamboo import wiring
 from bamboo.errors import BambooError, InputError
 from bamboo.wiring import torch_process
 from bamboo.wiring.begun import Begun, Forked
+from testbed.waiting import wait_until
 from tests.cloud.local.local_world import alive
 from tests.jobs import tiny_job
-from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = "tests.wiring.test_begun"

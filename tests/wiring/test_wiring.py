@@ -10,8 +10,8 @@ import pytest
 from bamboo import wiring
 from bamboo.errors import BambooError, InputError
 from bamboo.wiring import torch_process
+from testbed.waiting import wait_until
 from tests.jobs import tiny_job
-from tests.support import wait_until
 
 
 def speaks(program: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ def memory(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     import torch
 
     from bamboo.config.load import load_job
-    from tests.runtime.simulated import World
+    from testbed.simulated import World
 
     job = load_job(asked["job"])
     world = World(job, random.Random(1))

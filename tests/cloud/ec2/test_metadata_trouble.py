@@ -12,7 +12,7 @@ import pytest
 from bamboo.errors import InputError
 from cloud.ec2 import imds
 from cloud.ec2.imds import Imds, read_notice
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 NOW_S = 1_800_000_000.0
 TOKEN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\ntoken"

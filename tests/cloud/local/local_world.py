@@ -14,7 +14,7 @@ from cloud.local.begun import READY_DEADLINE_S, BegunCloud
 from cloud.local.session import members
 from cloud.local.start import LocalCloud, start_local_cloud
 from cloud.provider import Market
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 ACTORS = Path(__file__).parent / "actors"
 PRICES = {"g4dn.xlarge": {"us-east-1a": 0.2, "us-east-1b": 0.3}}

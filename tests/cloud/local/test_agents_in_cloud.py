@@ -19,6 +19,7 @@ from bamboo.sites.fleet import RunFleet
 from bamboo.topology.grid import Grid
 from cloud.local.session import members
 from cloud.local.start import LocalCloud, start_local_cloud
+from testbed.waiting import wait_until
 from tests.agent.world import JOB, POLICY
 from tests.cloud.local.local_world import (
     ACTORS,
@@ -29,7 +30,6 @@ from tests.cloud.local.local_world import (
     provider_of,
     told,
 )
-from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
 

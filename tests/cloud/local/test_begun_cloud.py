@@ -12,8 +12,8 @@ import pytest
 from bamboo.errors import BambooError
 from cloud.local.begun import begin_local_cloud
 from cloud.local.session import members
+from testbed.waiting import wait_until
 from tests.cloud.local.local_world import ACTORS, GONE_S, alive, command_line, member, start
-from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[3]

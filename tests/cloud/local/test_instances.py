@@ -17,7 +17,7 @@ from cloud.local.faults import Market
 from cloud.local.instances import Instances
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockInstance
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

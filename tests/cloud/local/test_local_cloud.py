@@ -13,6 +13,7 @@ from bamboo.errors import InputError
 from cloud.fleet import Fleet
 from cloud.local.session import is_member, members
 from cloud.local.start import LocalCloud
+from testbed.waiting import wait_until
 from tests.cloud.local.local_world import (
     ACTORS,
     alive,
@@ -26,7 +27,6 @@ from tests.cloud.local.local_world import (
     told,
 )
 from tests.security.local_cloud import ATTACKS, Mock, a_slow_request, many_connections
-from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -21,6 +21,7 @@ from cloud.local.directory import choose_directory
 from cloud.local.host import Host
 from cloud.local.session import members
 from cloud.local.start import LocalCloud
+from testbed.waiting import wait_until
 from tests.cloud.local.local_world import (
     ACTORS,
     GONE_S,
@@ -33,7 +34,6 @@ from tests.cloud.local.local_world import (
     said,
     start,
 )
-from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[3]

@@ -17,10 +17,10 @@ from cloud.local.http_server import Answer, Handling, LoopbackServer, Request
 from cloud.local.metadata import MOST_TOKENS, PREFIX, TTL_HEADER, InstanceFacts, MetadataService
 from cloud.local.mock_aws import MOST_BODY_BYTES, MockAws
 from cloud.local.mock_calls import RUN_CALLS, call_of, is_among
+from testbed.waiting import wait_until
 from tests.mock_account import client_at
 from tests.security import local_cloud
 from tests.security.local_cloud import ATTACKS, Mock, main, through
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 ME = InstanceId("i-0123456789abcdef0")

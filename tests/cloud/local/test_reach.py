@@ -18,7 +18,7 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.local.reach import loopback_trouble, mock_trouble
 from cloud.local.start import LocalCloud
-from tests.support import wait_until
+from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -21,8 +21,8 @@ from cloud.local import fork_starter
 from cloud.local.fork_starter import ForkedWorker, ForkStarter, fork, log_to
 from cloud.local.services import start_zygote
 from cloud.local.zygote import Request, run_entry
+from testbed.waiting import wait_until
 from tests.cloud.local.local_world import ACTORS, alive, lines
-from tests.support import wait_until
 
 
 class Server:

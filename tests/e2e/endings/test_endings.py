@@ -8,8 +8,8 @@ from bamboo.config.tree import Kill
 from bamboo.core.events import NodeJoined, PeerLost, StopReady, StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
-from tests.e2e.calm import assert_calm, difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm, difference
+from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
 

@@ -4,7 +4,7 @@ that is, and whoever is lost meanwhile; and no step is taken on it."""
 import pytest
 
 from bamboo.config.tree import Kill
-from tests.e2e.cluster import Cluster, cluster
+from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 
 pytestmark = pytest.mark.e2e

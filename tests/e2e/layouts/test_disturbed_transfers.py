@@ -12,12 +12,12 @@ from bamboo.core.events import NoticeReceived, PeerLost
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import assert_calm, difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm, difference
+from testbed.cluster import Cluster, cluster
+from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
 from tests.e2e.losses.test_protected_again import protected
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

@@ -19,8 +19,8 @@ from bamboo.ids import NodeId
 from bamboo.models import build_layer, build_model
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
 from tests.e2e.history import bases, restores, states
 from tests.e2e.jobs import job
 

@@ -10,8 +10,8 @@ import pytest
 from bamboo.config.tree import DataConfig, Kill
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome
-from tests.e2e.calm import difference
-from tests.e2e.cluster import cluster, protected
+from testbed.calm import difference
+from testbed.cluster import cluster, protected
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

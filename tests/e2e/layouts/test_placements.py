@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from bamboo.config.tree import Kill
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import cluster
+from testbed.calm import assert_calm
+from testbed.cluster import cluster
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]

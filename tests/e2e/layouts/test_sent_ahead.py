@@ -12,8 +12,8 @@ from bamboo.config.tree import JobConfig, ModelConfig
 from bamboo.core.prefetch import feeds_under_way
 from bamboo.core.state import Phase, State
 from bamboo.topology.grid import Grid
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
 from tests.e2e.history import restores, states
 from tests.e2e.jobs import job
 

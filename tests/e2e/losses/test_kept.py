@@ -12,10 +12,10 @@ import pytest
 from bamboo.core.events import CheckpointDone, NoticeReceived
 from bamboo.core.liveness.patience import parked
 from bamboo.ids import NodeId
-from tests.e2e.calm import assert_calm, difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm, difference
+from testbed.cluster import Cluster, cluster
+from testbed.waiting import wait_until
 from tests.e2e.jobs import job
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

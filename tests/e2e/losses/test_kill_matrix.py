@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from bamboo.config.tree import JobConfig, Kill
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import cluster
+from testbed.calm import assert_calm
+from testbed.cluster import cluster
 from tests.e2e.jobs import STEPS, job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]

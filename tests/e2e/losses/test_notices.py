@@ -17,11 +17,11 @@ from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.models import build_layer, build_model
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
+from testbed.waiting import wait_until
 from tests.e2e.history import restores
 from tests.e2e.jobs import job
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

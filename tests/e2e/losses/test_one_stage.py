@@ -16,8 +16,8 @@ from bamboo.core.liveness.patience import parked
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
 from tests.e2e.history import bases, restores
 from tests.e2e.jobs import STEPS, job
 from tests.e2e.losses.test_kept import SLOW, notice, take

@@ -6,8 +6,8 @@ import statistics
 import pytest
 
 from bamboo.config.tree import Kill
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import cluster
+from testbed.calm import assert_calm
+from testbed.cluster import cluster
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_kill_matrix import PHASES, SEED
 from tests.e2e.losses.test_random_kills import PAIRS

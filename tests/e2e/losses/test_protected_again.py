@@ -10,8 +10,8 @@ from bamboo.core.events import CaughtUp, PeerLost, ReplicaJoined, Yielded
 from bamboo.core.machine import transition
 from bamboo.core.state import Phase, State
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster, protected
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster, protected
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

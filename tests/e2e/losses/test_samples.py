@@ -8,8 +8,8 @@ from bamboo.core.state import NodeStatus
 from bamboo.data.dataset import load_data
 from bamboo.runtime.check.verify_samples import verify_samples
 from bamboo.telemetry.samples import SamplesRecord
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 from tests.runtime.check.test_verify_samples import write_facts
 

@@ -19,10 +19,10 @@ from bamboo.core.events import PeerLost, SpeedsMeasured
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.ids import NodeId
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
+from testbed.waiting import wait_until
 from tests.e2e.jobs import job
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

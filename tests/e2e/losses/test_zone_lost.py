@@ -9,8 +9,8 @@ import pytest
 from bamboo.core.events import Quiesced
 from bamboo.core.state import Phase
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import cluster
+from testbed.calm import assert_calm
+from testbed.cluster import cluster
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_protected_again import protected
 

@@ -15,11 +15,11 @@ from bamboo.core.events import PeerLost, StoreRefilled
 from bamboo.core.state import State
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import assert_calm
+from testbed.cluster import Cluster, cluster
+from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

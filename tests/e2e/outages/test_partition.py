@@ -9,8 +9,8 @@ import pytest
 from bamboo.coord.replay import verify_decisions
 from bamboo.core.events import PeerLost
 from bamboo.core.state import NodeStatus
-from tests.e2e.calm import difference
-from tests.e2e.cluster import Cluster, cluster
+from testbed.calm import difference
+from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
 

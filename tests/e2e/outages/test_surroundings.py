@@ -8,11 +8,11 @@ import pytest
 
 from bamboo.core.state import NodeStatus
 from bamboo.ids import NodeId
-from tests.e2e.calm import assert_calm, difference
-from tests.e2e.cluster import cluster
+from testbed.calm import assert_calm, difference
+from testbed.cluster import cluster
+from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
-from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import cluster
+from testbed.calm import assert_calm
+from testbed.cluster import cluster
+from testbed.waiting import wait_until
 from tests.e2e.jobs import job
-from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
 LONG = {"steps": 100_000, "redundancy": "stash"}

@@ -19,7 +19,7 @@ from bamboo.runtime.wire.frames import to_tensor
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
-from tests.runtime.simulated import SimulatedTransport, Wires, World
+from testbed.simulated import SimulatedTransport, Wires, World
 from tests.runtime.test_interleavings import calmly, job, longer, victim
 
 pytestmark = pytest.mark.timeout(120)

@@ -18,7 +18,7 @@ from bamboo.config.tree import (
 from bamboo.models.spec import named_parameters
 from bamboo.runtime.device import host_memory
 from bamboo.runtime.node.arrival import needed_bytes
-from tests.runtime.simulated import builder_of
+from testbed.simulated import builder_of
 
 TOUCHED = """
 import resource, sys
@@ -40,7 +40,7 @@ from bamboo.config.tree import (
 )
 from bamboo.runtime.node.arrival import needed_bytes
 from bamboo.runtime.device.host_memory import keep_freed_memory
-from tests.runtime.simulated import builder_of
+from testbed.simulated import builder_of
 
 def held():
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

@@ -15,7 +15,7 @@ from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
-from tests.runtime.simulated import SimulatedTransport, Wires, builder_of
+from testbed.simulated import SimulatedTransport, Wires, builder_of
 from tests.runtime.test_interleavings import job
 
 STAGES = 3

@@ -18,8 +18,8 @@ from bamboo.ids import NodeId, run_id
 from bamboo.runtime.node import control, worker
 from bamboo.runtime.node.control import Poster, follow_log
 from bamboo.runtime.state.decision import Decided
+from testbed.waiting import wait_until
 from tests.core.build import POLICY, forming, joined
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 ME = NodeId("n1.1")

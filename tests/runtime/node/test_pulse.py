@@ -15,9 +15,9 @@ from bamboo.core.state import Phase
 from bamboo.ports import REFUSED, TAKEN
 from bamboo.runtime.node import faults
 from bamboo.runtime.node.control import report_to_agent
-from tests.runtime.simulated import World
+from testbed.simulated import World
+from testbed.waiting import wait_until
 from tests.runtime.test_interleavings import job
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 BEAT_S = 0.01

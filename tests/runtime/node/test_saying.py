@@ -20,9 +20,9 @@ from bamboo.runtime.node.control import Poster
 from bamboo.runtime.node.records import FORGOTTEN_A_STEP, LOSSES_KEPT, Records
 from bamboo.runtime.wire.outbox import URGENT
 from bamboo.topology.slots import Slot
+from testbed.simulated import builder_of
 from tests.core.build import POLICY, forming, joined
 from tests.full_disk import files_up_to
-from tests.runtime.simulated import builder_of
 from tests.runtime.test_interleavings import job
 
 ME = NodeId("n1.1")

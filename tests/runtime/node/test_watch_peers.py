@@ -11,8 +11,8 @@ from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import PeerGone
 from bamboo.runtime.node.control import watch_peers
+from testbed.waiting import wait_until
 from tests.core.build import running
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

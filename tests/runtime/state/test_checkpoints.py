@@ -25,8 +25,8 @@ from bamboo.runtime.state.checkpoints import Checkpoints, Complete, Save
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from testbed.waiting import wait_until
 from tests.full_disk import files_up_to
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 HASH = "88a126d5201019a4"

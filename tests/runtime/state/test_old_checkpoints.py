@@ -14,7 +14,7 @@ from bamboo.core.events import CheckpointFailed
 from bamboo.core.state import Checkpoint, Reconfiguration
 from bamboo.runtime.state.checkpoints import Checkpoints, Complete, Save, Tidy
 from bamboo.runtime.state.decision import Decided
-from tests.runtime.simulated import World
+from testbed.simulated import World
 from tests.runtime.state.test_checkpoints import (
     AWAY,
     HASH,

@@ -23,7 +23,7 @@ from bamboo.runtime.wire.chunks import Gathering
 from bamboo.runtime.wire.messages import Message
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from tests.runtime.simulated import World
+from testbed.simulated import World
 from tests.runtime.test_interleavings import job
 from tests.runtime.test_layouts import policy_of, to_the_end
 

@@ -13,9 +13,9 @@ from bamboo.core.events import CheckpointDamaged, FaultScope, LayoutBuilt, NodeF
 from bamboo.core.state import Outcome, Reconfiguration, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.runtime.state.restore import Reading
-from tests.runtime.simulated import Node, World, builder_of
+from testbed.simulated import Node, World, builder_of
+from testbed.waiting import wait_until
 from tests.runtime.test_interleavings import job
-from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 BASE = 5

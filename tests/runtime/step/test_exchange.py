@@ -23,7 +23,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import split
 from bamboo.topology.slots import Slot
 from bamboo.topology.virtual_nodes import blocks
-from tests.runtime.simulated import SimulatedTransport, Wires
+from testbed.simulated import SimulatedTransport, Wires
 
 SHAPES = ((3, 2), (5,), (1,))
 STEP = 4

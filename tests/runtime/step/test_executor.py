@@ -17,7 +17,7 @@ from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from tests.runtime.simulated import SimulatedTransport, Wires, builder_of
+from testbed.simulated import SimulatedTransport, Wires, builder_of
 from tests.runtime.test_interleavings import job
 
 GRID = Grid(pipelines=1, stages=3)

@@ -11,7 +11,7 @@ from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.virtual_nodes import blocks
-from tests.runtime.simulated import SimulatedTransport, Wires
+from testbed.simulated import SimulatedTransport, Wires
 
 ME = NodeId("n0")
 GRID = Grid(pipelines=1, stages=2)

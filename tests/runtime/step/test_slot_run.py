@@ -7,7 +7,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.slots import Slot
-from tests.runtime.simulated import builder_of
+from testbed.simulated import builder_of
 from tests.runtime.test_interleavings import job
 
 LAST = Slot(pipeline=0, stage=1)

@@ -14,7 +14,7 @@ import pytest
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
 from bamboo.ids import NodeId
-from tests.runtime.simulated import World
+from testbed.simulated import World
 from tests.runtime.test_interleavings import calmly, job
 
 MODEL = f"{Path(__file__).with_name('tied_layers.py')}:build"

@@ -16,7 +16,7 @@ from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from tests.runtime.simulated import SimulatedTransport, Wires
+from testbed.simulated import SimulatedTransport, Wires
 
 GRID = Grid(pipelines=1, stages=3)
 S0, S1, S2 = GRID.slots()

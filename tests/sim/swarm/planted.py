@@ -27,7 +27,7 @@ from bamboo.core.events import (
 from bamboo.core.layout import target_assignment
 from bamboo.core.state import Policy, Report, State
 from bamboo.core.transition import Transition, changed, stale
-from bamboo.sim.swarm.run import Verdict, play_seed
+from testbed.swarm.run import Verdict, play_seed
 from tests.sim.swarm.planted_outages import (
     judged_whatever_is_refused,
     patient_whatever_is_refused,

@@ -11,7 +11,7 @@ from bamboo.core.events import StoreRefilled
 from bamboo.core.liveness.outage import WaitClock, Writing
 from bamboo.core.state import State
 from bamboo.core.transition import Transition, changed
-from bamboo.sim.swarm.voice import Voice
+from testbed.swarm.voice import Voice
 
 
 def refilled_under_the_same_generation() -> AbstractContextManager[Any]:

@@ -35,12 +35,12 @@ from bamboo.core.state import (
 )
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
-from bamboo.sim.swarm.cluster import Cluster
-from bamboo.sim.swarm.copies import Copy, Kept
-from bamboo.sim.swarm.red import Red
-from bamboo.sim.swarm.scenario import Scenario
-from bamboo.sim.swarm.store import Entry
 from bamboo.topology.slots import Slot
+from testbed.swarm.cluster import Cluster
+from testbed.swarm.copies import Copy, Kept
+from testbed.swarm.red import Red
+from testbed.swarm.scenario import Scenario
+from testbed.swarm.store import Entry
 
 PLAIN = Scenario(stages=3, layers=3, checkpoint_every=4, heal_s=2.0, steps=40, step_s=0.2)
 STAGE_0, STAGE_1 = Slot(pipeline=0, stage=0), Slot(pipeline=0, stage=1)

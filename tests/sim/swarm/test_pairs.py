@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from bamboo.sim.swarm.run import play
-from bamboo.sim.swarm.scenario import Fault, Scenario
+from testbed.swarm.run import play
+from testbed.swarm.scenario import Fault, Scenario
 
 PAIRS = 1000
 GRIDS = ((1, 2), (1, 3), (1, 4), (1, 6), (2, 2), (2, 3), (3, 2))

@@ -7,13 +7,13 @@ import pytest
 
 from bamboo.core.state import NodeStatus
 from bamboo.errors import InputError
-from bamboo.sim.swarm.cluster import Cluster
-from bamboo.sim.swarm.draw import draw
-from bamboo.sim.swarm.run import play, play_seed, replay
-from bamboo.sim.swarm.scenario import Fault, Scenario, from_text, to_text
-from bamboo.sim.swarm.shrink import shrunk
+from testbed.swarm.cluster import Cluster
+from testbed.swarm.draw import draw
+from testbed.swarm.run import play, play_seed, replay
+from testbed.swarm.scenario import Fault, Scenario, from_text, to_text
+from testbed.swarm.shrink import shrunk
+from tests.hash_orders import said_whatever_the_hash
 from tests.sim.swarm.planted import BUGS, planted
-from tests.support import said_whatever_the_hash
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 FILES = sorted(SCENARIOS.rglob("*.txt"))
@@ -41,8 +41,8 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 
 LOGS = """
-from bamboo.sim.swarm.cluster import Cluster
-from bamboo.sim.swarm.draw import draw
+from testbed.swarm.cluster import Cluster
+from testbed.swarm.draw import draw
 for seed in (393, 743):  # nodes that are cut off from several others
     world = Cluster(draw(seed))
     world.agenda.run(until_s=60.0, over=lambda: world.is_over)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bamboo.sim.swarm.many import play_many, play_portion
+from testbed.swarm.many import play_many, play_portion
 from tests.sim.swarm.planted import BUGS, WITHIN, find
 
 SEEDS = int(os.environ.get("BAMBOO_SWARM_SEEDS", "1000"))
@@ -20,7 +20,7 @@ def test_every_seed_is_green(first: int) -> None:
 
 
 def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bamboo.sim.swarm.many.PORTION", 15)
+    monkeypatch.setattr("testbed.swarm.many.PORTION", 15)
     alone, together = (
         [(t.seeds, t.events, t.outcomes) for t in play_many(range(30), processes=number)]
         for number in (1, 2)

@@ -1,0 +1,1 @@
+"""The simulator that was published with the paper: its models, constants and random markets."""

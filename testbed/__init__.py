@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: a store, real worker processes, faults, and played worlds."""

@@ -1,0 +1,272 @@
+"""Faults to plant in a forked worker, so that tests can show that the comparison turns red.
+
+Each is a function of one text argument that changes the program of its own process only. None is
+ever imported by the program itself.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bamboo.runtime.node.diagnose
+import bamboo.runtime.step.stage
+from bamboo.ids import NodeId
+from bamboo.models import run_layers
+from bamboo.ports import Delivered, MessageKey, PeerGone
+from bamboo.runtime.node.records import ReplicaCheck
+from bamboo.runtime.state.transfer import Transfers
+from bamboo.runtime.step.operations import Operations
+from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.step.stage import Pending, Stage
+from bamboo.runtime.wire.messages import Mailbox
+from bamboo.runtime.wire.transport import ZmqTransport
+
+FLIPPED = 1 << 12
+"""In the middle of a float32's fraction: the lowest bit may be rounded away before it matters."""
+
+
+def stale_replica(from_step: str) -> None:
+    """From that step on the shadow acknowledges reduced gradients and does not step on them."""
+    honest = Operations._update
+
+    def update(self: Operations, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
+        if run.owner or run.step < int(from_step):
+            honest(self, run, gradient, factor)
+
+    Operations._update = update  # type: ignore[method-assign]
+
+
+def wrong_order(unused: str) -> None:
+    """Backwards of microbatches 1 and 2 change places. (0 and 1 would give the same sum.)"""
+    del unused
+    honest = SlotRun.__init__
+
+    def swapped(self: SlotRun, **arguments: Any) -> None:
+        honest(self, **arguments)
+        program = list(self.program)
+        one, two = (
+            next(i for i, op in enumerate(program) if op.kind == "B" and op.microbatch == m)
+            for m in (1, 2)
+        )
+        program[one], program[two] = program[two], program[one]
+        self.program = tuple(program)
+
+    SlotRun.__init__ = swapped  # type: ignore[method-assign]
+
+
+def dropped_resend(unused: str) -> None:
+    """What is kept for a slot with a new owner is not sent again."""
+    del unused
+
+    def resend(self: Mailbox, slot: object) -> int:
+        del self, slot
+        return 0
+
+    Mailbox.resend = resend  # type: ignore[method-assign]
+
+
+def flipped_bit(where: str) -> None:
+    """`kind,step,index`: one bit of one number in that letter is another one."""
+    kind, step, index = where.split(",")
+    honest = Mailbox._route
+
+    def route(self: Mailbox, node: Any, key: MessageKey, message: Any) -> None:
+        if (key.kind, key.step, key.index) == (kind, int(step), int(index)):
+            tensors = [t.clone() for t in message.tensors]
+            tensors[0].view(-1)[:1].view(torch.int32).bitwise_xor_(FLIPPED)
+            message = type(message)(tensors=tuple(tensors), meta=message.meta)
+        honest(self, node, key, message)
+
+    Mailbox._route = route  # type: ignore[method-assign]
+
+
+def never_sent(where: str) -> None:
+    """`kind,step,index`: that letter is not sent, however often it is made."""
+    kind, step, index = where.split(",")
+    honest = Mailbox._route
+
+    def route(self: Mailbox, node: Any, key: MessageKey, message: Any) -> None:
+        if (key.kind, key.step, key.index) != (kind, int(step), int(index)):
+            honest(self, node, key, message)
+
+    Mailbox._route = route  # type: ignore[method-assign]
+
+
+def doubled_gradient(where: str) -> None:
+    """`step,microbatch`: the backward of that microbatch counts twice."""
+    doubled = tuple(map(int, where.split(",")))
+    honest_forward, honest_backward = Stage.forward, Stage.backward
+    hit: list[Pending] = []
+
+    def forward(self: Stage, x: Tensor, step: int, microbatch: int) -> Pending:
+        pending = honest_forward(self, x, step, microbatch)
+        if (step, microbatch) == doubled:
+            hit.append(pending)
+        return pending
+
+    def backward(self: Stage, pending: Pending, gradient: Tensor | None) -> Tensor | None:
+        if not any(one is pending for one in hit):
+            return honest_backward(self, pending, gradient)
+        before = [None if p.grad is None else p.grad.clone() for p in self.params]
+        out = honest_backward(self, pending, gradient)
+        for p, old in zip(self.params, before, strict=True):
+            assert p.grad is not None
+            p.grad.add_(p.grad if old is None else p.grad - old)
+        return out
+
+    Stage.forward, Stage.backward = forward, backward  # type: ignore[method-assign]
+
+
+def repeated_microbatch(where: str) -> None:
+    """`step,left out,again`: in that step one microbatch is computed in the place of another."""
+    step, left_out, again = map(int, where.split(","))
+    honest = SlotRun.next_step
+
+    def next_step(self: SlotRun) -> None:
+        honest(self)
+        true = self.batch.microbatches_of(self.plan.blocks[self.slot.pipeline])
+        wrong = tuple(again if m == left_out else m for m in true)
+        self.microbatches = wrong if self.step == step else true
+
+    SlotRun.next_step = next_step  # type: ignore[method-assign]
+
+
+class _Overflowing(torch.autograd.Function):
+    """The identity, whose gradient is not finite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * float("inf")
+
+
+def overflow(where: str) -> None:
+    """`output|gradient,step,microbatch,layer`: that layer's output, or the gradient it takes, is
+    not finite then."""
+    what, *numbers = where.split(",")
+    step, microbatch, layer = map(int, numbers)
+
+    def run(layers: Sequence[tuple[int, nn.Module]], x: Tensor, *, seed: int, **at: Any) -> Tensor:
+        for one in layers:
+            x = run_layers([one], x, seed=seed, **at)
+            if (one[0], at["step"], at["microbatch"]) == (layer, step, microbatch):
+                if what == "output":
+                    x = x * float("inf")
+                elif x.requires_grad:
+                    x = _Overflowing.apply(x)  # type: ignore[no-untyped-call]
+        return x
+
+    bamboo.runtime.step.stage.run_layers = run  # type: ignore[attr-defined]
+    bamboo.runtime.node.diagnose.run_layers = run  # type: ignore[attr-defined]
+
+
+def noted_comparisons(folder: str) -> None:
+    """No fault: each comparison of owner and shadow leaves `slot step` in a file of `folder`."""
+    honest = ReplicaCheck.difference
+    noted: set[tuple[object, int]] = set()
+
+    def difference(self: ReplicaCheck, mailbox: Mailbox) -> str | None:
+        new = (mailbox.replica_hashes.keys() & self._own.keys()) - noted
+        noted.update(new)
+        with (Path(folder) / f"comparisons-{os.getpid()}").open("a") as file:
+            file.writelines(f"{slot} {step}\n" for slot, step in new)
+        return honest(self, mailbox)
+
+    ReplicaCheck.difference = difference  # type: ignore[method-assign]
+
+
+def crash(where: str) -> None:
+    """`step`: a layer raises there, as a user's own may."""
+    crashes_at = int(where)
+    honest = Stage.forward
+
+    def forward(self: Stage, x: Tensor, step: int, microbatch: int) -> Pending:
+        if step == crashes_at:
+            raise RuntimeError("planted: this layer cannot go on")
+        return honest(self, x, step, microbatch)
+
+    Stage.forward = forward  # type: ignore[method-assign]
+
+
+def broken_receiver(unused: str) -> None:
+    """The node breaks when the first of a replica comes to it."""
+    del unused
+
+    def broken(self: Transfers, found: object, chunk: int, message: object) -> None:
+        raise RuntimeError("planted: nothing is taken in")
+
+    Transfers._chunk_came = broken  # type: ignore[method-assign]
+
+
+def clock_jump(where: str) -> None:
+    """`step,seconds`: from that step on the wall clock of this process is so much ahead."""
+    step, ahead_s = where.split(",")
+    honest_time, honest_step = time.time, SlotRun.next_step
+    jumped = False
+
+    def now() -> float:
+        return honest_time() + (float(ahead_s) if jumped else 0.0)
+
+    def next_step(self: SlotRun) -> None:
+        nonlocal jumped
+        honest_step(self)
+        jumped = jumped or self.step >= int(step)
+
+    time.time = now
+    SlotRun.next_step = next_step  # type: ignore[method-assign]
+
+
+def partition(where: str) -> None:
+    """`file,node,node..`: once there is that file nothing goes to those nodes and nothing comes
+    from them, and the transport says that their connections have ended. The store is reached as
+    ever."""
+    file, *names = where.split(",")
+    apart = [NodeId(name) for name in names]
+    honest_send, honest_accept = ZmqTransport.send, ZmqTransport._accept
+    honest_gone = ZmqTransport.wait_gone
+    cut: list[NodeId] = []
+
+    def send(self: ZmqTransport, node: NodeId, *message: Any) -> bool:
+        return True if node in cut else honest_send(self, node, *message)
+
+    def accept(self: ZmqTransport, message: Delivered) -> bool:
+        return message.sender not in cut and honest_accept(self, message)
+
+    def wait_gone(self: ZmqTransport, timeout_s: float) -> Sequence[PeerGone]:
+        if not cut and Path(file).exists():
+            cut.extend(apart)
+            return [PeerGone(node=node, seen_at_s=time.monotonic()) for node in apart]
+        found = honest_gone(self, min(timeout_s, 0.005))
+        return [gone for gone in found if gone.node not in cut]
+
+    ZmqTransport.send = send  # type: ignore[assignment, method-assign]
+    ZmqTransport._accept = accept  # type: ignore[method-assign]
+    ZmqTransport.wait_gone = wait_gone  # type: ignore[method-assign]
+
+
+FAULTS: dict[str, Callable[[str], None]] = {
+    fault.__name__: fault
+    for fault in (
+        stale_replica,
+        wrong_order,
+        dropped_resend,
+        flipped_bit,
+        never_sent,
+        doubled_gradient,
+        repeated_microbatch,
+        overflow,
+        noted_comparisons,
+        crash,
+        broken_receiver,
+        clock_jump,
+        partition,
+    )
+}
