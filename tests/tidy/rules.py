@@ -230,7 +230,7 @@ def _names(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
 
 PACKED_YET = (
     *("bamboo/billing/", "bamboo/controller/", "bamboo/runs/", "bamboo/sites/", "bamboo/study/"),
-    *("bamboo/sim/swarm/", "bamboo/wiring/", "cli/"),
+    *("bamboo/wiring/", "cli/"),
 )
 """Where packed assignments are yet to be unpacked."""
 
