@@ -13,6 +13,7 @@ from bamboo.core.events import (
     NoticeReceived,
     ReplicaJoined,
     RunFailed,
+    StopReady,
     StopRequested,
     Yielded,
 )
@@ -114,6 +115,18 @@ def test_nothing_begins_while_the_run_ends() -> None:
     state = apply(state, lost("n01.1")).state
     assert not state.transfers
     assert not state.moves
+
+
+def test_the_answer_of_a_lost_node_to_a_stop_is_gone_with_it() -> None:
+    """The others agree on a step without it."""
+    state = apply(running(), StopRequested(reason="enough", outcome=Outcome.STOPPED)).state
+    for number in range(3):
+        state = apply(state, StopReady(node=NodeId(f"n0{number}.1"), step=9 - number)).state
+    state = apply(state, lost("n00.1")).state
+    assert state.stop_ready == ((NodeId("n01.1"), 8), (NodeId("n02.1"), 7))
+    assert check(state) == []
+    state = apply(state, StopReady(node=NodeId("n03.1"), step=7)).state
+    assert state.stop_at_step == 8
 
 
 @settings(max_examples=100, deadline=None)

@@ -20,10 +20,11 @@ from bamboo.core.events import (
 )
 from bamboo.core.invariants import check
 from bamboo.core.machine import transition
-from bamboo.core.reconfiguration import begin_reconfiguration
+from bamboo.core.reconfiguration import WORTH, begin_reconfiguration
 from bamboo.core.settle import usable_nodes, usable_number
 from bamboo.core.state import (
     Checkpoint,
+    GridTime,
     Holding,
     NodeStatus,
     Outcome,
@@ -305,3 +306,50 @@ def test_who_has_a_shadow_hands_over_and_who_has_none_waits_for_nodes_that_can_t
     assert after.state.reconfiguration is not None
     assert after.state.reconfiguration.planned
     assert "1 nodes with a notice can go" in after.reason
+
+
+@pytest.mark.parametrize(
+    ("better_s", "worth"), [(WORTH * 100, True), (WORTH * 100 + 0.1, False), (None, True)]
+)
+def test_a_larger_grid_is_taken_where_its_steps_are_enough_faster(
+    better_s: float | None, worth: bool
+) -> None:
+    """Without the planner's figures, where it has more whole pipelines."""
+    times = {(1, 2): 100.0, (2, 2): better_s} if better_s is not None else {}
+    grids = tuple(GridTime(pipelines=p, stages=s, step_s=t) for (p, s), t in times.items())
+    policy = replace(POLICY, grids=grids)
+    state = said(forming(1, 2, "stash"), *(joined(n) for n in "abcd"), policy=policy)
+    assert (state.preparing is not None) is worth
+
+
+def test_a_run_that_waits_to_be_restored_says_from_what_it_goes_on() -> None:
+    state = said(resumed("off"), lost("b"), policy=SAVING)
+    assert state.reconfiguration is not None
+    since = state.reconfiguration.since
+    empty = Quiesced(node=NodeId("a"), since=since, holdings=(), norms=())
+    state = said(state, empty, policy=SAVING)
+    assert state.reconfiguration is not None
+    assert (state.phase, state.reconfiguration.base) == (Phase.RESTORING, None)
+    assert state.reconfiguration.checkpoint
+    state = said(state, joined("c"), policy=SAVING)
+    assert state.reconfiguration is not None
+    assert (state.reconfiguration.base, state.reconfiguration.checkpoint) == (4, True)
+
+
+@pytest.mark.parametrize(("redundancy", "base"), [("off", (4, True)), ("peer", (9, False))])
+def test_without_redundancy_a_loss_leads_back_to_the_checkpoint(
+    redundancy: str, base: tuple[int, bool]
+) -> None:
+    """Also where another pipeline has every layer: the mode says that nothing is taken from it."""
+    state = said(forming(2, 2, redundancy), *(joined(n) for n in "abcd"), policy=SAVING)
+    state = replace(state, checkpoints=(Checkpoint(step=4, era=1),))
+    state = said(state, lost("a"), policy=SAVING)
+    assert state.reconfiguration is not None
+    assert not state.reconfiguration.intact
+    since, parts = state.reconfiguration.since, {"b": (2, 4), "c": (0, 2), "d": (2, 4)}
+    held = [
+        Quiesced(node=NodeId(n), since=since, holdings=holds(*parts[n], 9), norms=()) for n in parts
+    ]
+    state = said(state, *held, policy=SAVING)
+    assert state.reconfiguration is not None
+    assert (state.reconfiguration.base, state.reconfiguration.checkpoint) == base

@@ -8,7 +8,7 @@ import pytest
 from bamboo.core.effects import Quiesce
 from bamboo.core.events import SaveDue
 from bamboo.core.saving.emergency import hold_by_s, is_awaited
-from bamboo.core.saving.keep import MARGIN_S, fits_notice, held_by, shards_of
+from bamboo.core.saving.keep import MARGIN_S, divide, fits_notice, held_by, shards_of
 from bamboo.core.state import Built, Holding, Reconfiguration, Report, State
 from bamboo.ids import NodeId
 from tests.core.build import lost
@@ -31,6 +31,7 @@ def test_nobody_is_taken_while_all_stop() -> None:
     assert hold_by_s(edge, now_s=1.0, step_s=0.1) == found.by_s, "it is taken when all stand still"
     assert not is_awaited(edge, now_s=6.0)
     assert not is_awaited(found, now_s=7.0)
+    assert is_awaited(found, now_s=found.losses[1][1])
     assert is_awaited(found, now_s=8.0), "it is recovered first"
     assert not is_awaited(found, now_s=11.9)
 
@@ -92,3 +93,14 @@ def test_a_checkpoint_has_a_part_of_each_stage_and_in_an_emergency_of_each_who_s
     assert (shards_of(state, keep.era), shards_of(state, keep.era - 1)) == (len(keep.parts), 2)
     assert len(keep.parts) == 1, "who lives longer stores all"
     assert shards_of(running(), 1) == 2
+
+
+def test_who_stays_stores_as_much_as_the_others_who_stay() -> None:
+    plan = divide({layer: [A, B] for layer in range(4)}, running(), POLICY)
+    assert plan is not None
+    assert [(part.node, part.layers) for part in plan.parts] == [(A, (0, 1)), (B, (2, 3))]
+    told = say(running(), notice(A, 20.0)).state
+    plan = divide({layer: [A, B] for layer in range(4)}, told, POLICY)
+    assert plan is not None
+    assert [(part.node, part.layers) for part in plan.parts] == [(B, (0, 1, 2, 3))]
+    assert divide({0: [A], 1: []}, told, POLICY) is None, "nobody has a layer"
