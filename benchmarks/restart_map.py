@@ -36,7 +36,6 @@ from bamboo.sim.market.prices import constant
 from bamboo.sim.market.synth import Market, ZoneNodes, synthesise
 from bamboo.sim.market.trace import Trace
 from bamboo.sim.members import Pauses
-from bamboo.sim.presets import bert_large
 from bamboo.sim.run import Figures, TimesBook, simulate
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.sim.world import Terms
@@ -46,6 +45,7 @@ from benchmarks.measuring.options import at_least, more_than_zero, parsed
 from benchmarks.measuring.report import command_of, write_result
 from benchmarks.published.nsdi23 import ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from cli.pictures.canvas import AMBER, GREEN, check_name, to_svg
+from testbed.published_profile import bert_large
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -28,7 +28,6 @@ from bamboo.sim.asked import Asked
 from bamboo.sim.market.synth import Market, hazard_market, synthesise
 from bamboo.sim.market.trace import Trace, read_trace
 from bamboo.sim.market.trace_shape import multiplied, tiled
-from bamboo.sim.presets import STAGES, bert_large
 from bamboo.sim.run import TimesBook, simulate, simulate_seeds
 from bamboo.sim.ways import OURS
 from bamboo.topology.grid import Grid
@@ -36,6 +35,7 @@ from bamboo.topology.virtual_nodes import BatchShape
 from benchmarks.measuring.options import at_least, parsed, trace_file
 from benchmarks.measuring.report import command_of, write_result
 from benchmarks.waterfall import asked
+from testbed.published_profile import STAGES, bert_large
 
 HOURS, HAZARD, SLOTS = 24.0, 0.10, 48
 SIZES = {64: 5, 4096: 341}

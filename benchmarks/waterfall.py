@@ -4,8 +4,8 @@
 
 BERT-large, up to 4 pipelines of 12 stages, one world and one price. Every row is a policy simulated
 over the whole trace; only the first uses the published table of step times, all others use the
-schedule's dry run for one profile, which is fitted to that table (`bamboo.sim.presets`). Value is
-samples per second divided by dollars per hour, over the whole time. All of it is modelled.
+schedule's dry run for one profile, which is fitted to that table (`testbed.published_profile`).
+Value is samples per second divided by dollars per hour, over the whole time. All of it is modelled.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from bamboo.sim.market.prices import constant
 from bamboo.sim.market.trace import Trace, read_trace
 from bamboo.sim.members import Pauses
 from bamboo.sim.other_ways.published import PaperRules, PaperTerms
-from bamboo.sim.presets import STAGES, bert_large
 from bamboo.sim.run import Figures, figures_of, simulate
 from bamboo.sim.ways import CHECKPOINT_RESTART, ORACLE, OURS, REROUTING
 from bamboo.sim.world import Terms, World
@@ -31,6 +30,7 @@ from bamboo.topology.model_layout import equal_shares
 from benchmarks.measuring.options import parsed, trace_file
 from benchmarks.measuring.report import command_of, write_result
 from benchmarks.published.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
+from testbed.published_profile import STAGES, bert_large
 
 MODEL = "bert"
 PIPELINES = 4

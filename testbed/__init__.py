@@ -1,1 +1,2 @@
-"""What tests and benchmarks share: a store, real worker processes, faults, and played worlds."""
+"""What tests and benchmarks share: a store, real worker processes, faults, played worlds, and a
+profile that was published."""

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.sim.presets import bert_large
 from benchmarks.restart_map import map_svg, row, text_of
+from testbed.published_profile import bert_large
 
 WORK = replace(bert_large(), bytes_per_s=bert_large().state_bytes_per_s)
 

@@ -50,7 +50,6 @@ SMALL_MODULES_YET = {
     "bamboo.chaos.stands",
     "bamboo.controller.wire_keys",
     "bamboo.runs.resizes",
-    "bamboo.sim.presets",
     "bamboo.sites.account.bucket_logs",
     "bamboo.study.advised",
     "bamboo.study.restarts",

@@ -8,12 +8,12 @@ from bamboo.planner.plans.losses import NO_LOSSES, PAUSE_S, Hazard, LossBook, Lo
 from bamboo.planner.risks.hazards import LOSSES_PER_NODE_HOUR, said
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.market.synth import hazard_market, synthesise
-from bamboo.sim.presets import bert_large
 from bamboo.sim.run import simulate
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.waterfall import asked
+from testbed.published_profile import bert_large
 from tests.planner.workloads import stakes, workload
 
 GRID = Grid(pipelines=2, stages=4)
