@@ -13,5 +13,5 @@ def agreed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise InputError("nobody is there to be asked; --yes does what is said above unasked")
+        raise InputError("there is nobody to ask; --yes goes on without asking")
     return click.confirm(question, err=True)

@@ -181,7 +181,9 @@ class DirectoryStore:
         for status in (os.lstat(self._root), os.fstat(root)):
             if status.st_uid not in trusted:
                 raise PermissionError(
-                    errno.EPERM, f"it is of another user (uid {status.st_uid})", str(self._root)
+                    errno.EPERM,
+                    f"it belongs to another user (uid {status.st_uid})",
+                    str(self._root),
                 )
 
     @contextmanager

@@ -125,20 +125,20 @@ def read_final(folder: Path | str) -> Final:
             f"{path}: {error.strerror}; only a run that ended in order has a final state"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not JSON ({error}); the run must write it anew") from error
+        raise InputError(f"{path}: is not JSON ({error}); the run must write it again") from error
     if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
             f"{path}: has another schema than {SCHEMA_VERSION}; use the release that wrote it"
         )
     files, step = manifest.get("files"), manifest.get("step")
     if not isinstance(files, dict) or type(step) is not int or step < 0:
-        raise InputError(f"{path}: lacks its files or its step; the run must write it anew")
+        raise InputError(f"{path}: lacks its files or its step; the run must write it again")
     tensors: dict[str, str] = {}
     damaged = []
     for name, sha256 in files.items():
         if not _STAGE_FILE.fullmatch(name):
             # The name is opened below, and could lead out of the folder.
-            raise InputError(f"{path}: {name!r} is no file of a stage; the run must write it anew")
+            raise InputError(f"{path}: {name!r} is no file of a stage; the run must write it again")
         found = describe(path.parent / name)
         if twice := tensors.keys() & found["tensors"].keys():
             raise InputError(f"{path}: two of its files hold {min(twice)!r}; take those of one run")

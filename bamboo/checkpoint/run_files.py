@@ -80,7 +80,7 @@ def fetch_final(objects: ObjectStore, folder: Path, *, stages: int) -> None:
             raise InputError(f"{_about(stage)} in the run's bucket is damaged: {error}") from error
         if describe(path)["sha256"] != said:
             path.unlink()
-            raise InputError(f"{path.name} was damaged on its way from the bucket; fetch it anew")
+            raise InputError(f"{path.name} was damaged on its way from the bucket; fetch it again")
 
 
 def _about(stage: int) -> str:

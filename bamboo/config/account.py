@@ -41,7 +41,9 @@ def account_defaults() -> dict[str, Any]:
     path = account_file()
     if not path.exists():
         return {}
-    tables = read_toml(path, remedy="make it readable, or write it anew with `bamboo init --force`")
+    tables = read_toml(
+        path, remedy="make it readable, or write it again with `bamboo init --force`"
+    )
     others = sorted(tables.keys() - {"cloud"})
     if others:
         raise InputError(

@@ -25,7 +25,7 @@ from bamboo.price_check import check_seen
 
 FOLDER = "prices"
 """In `$BAMBOO_HOME`, beside the runs; one file per region."""
-REMEDY = "delete it, or write it anew with `bamboo prices --refresh`"
+REMEDY = "delete it, or write it again with `bamboo prices --refresh`"
 
 
 def load_catalogue(region: str | None = None) -> Catalogue:

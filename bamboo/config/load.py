@@ -62,14 +62,14 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     try:
         raw: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: is not JSON ({error}); write it anew with launch") from error
+        raise InputError(f"{name}: is not JSON ({error}); write it again with launch") from error
     if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
             f"{name}: has another schema than {SCHEMA_VERSION}; use the release that wrote it"
         )
     tables = raw.get("job")
     if not isinstance(tables, dict) or not isinstance(tables.get("file"), str):
-        raise InputError(f"{name}: holds no job; write it anew with launch")
+        raise InputError(f"{name}: holds no job; write it again with launch")
     file, code = tables.pop("file"), str(tables.pop("code", ""))
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # releases without the key billed a run this way

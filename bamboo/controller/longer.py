@@ -46,7 +46,7 @@ def longer(
     if done == 0:
         raise InputError(
             f"--steps {steps}: run {folder.id} has done no step that it could go on from; launch "
-            f"the job anew with --set train.steps={steps}"
+            f"the job again with --set train.steps={steps}"
         )
     if steps <= done:
         raise InputError(

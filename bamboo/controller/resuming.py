@@ -362,7 +362,7 @@ def _newest(
     if not job.checkpoint.url and here.exists() and not here.is_dir():
         raise InputError(
             f"{here} is no directory, so there is nothing that run {folder.id} could go on from; "
-            "put its checkpoints back, or move that away to begin anew"
+            "put its checkpoints back, or move that away to start over"
         )
     objects = wiring.checkpoints_of(folder, job)
     return newest_good(objects, run=folder.id, semantic_hash=semantic_hash, layers=layers)

@@ -58,7 +58,7 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
     if orphans and can_recover(state, policy):
         bare = f"no shadow has {name_slots(state, orphans)}"
         after, orders = begin_reconfiguration(without, why=reason, planned=False)
-        words = f"{reason}; {bare}, everybody stops where he is"
+        words = f"{reason}; {bare}, every node stops where it is"
         return changed(after, (fence, *orders, terminate), words)
     if orphans:
         over = replace(without, generation=state.generation + 1)

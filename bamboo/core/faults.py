@@ -167,7 +167,7 @@ def _unless_in_vain(decided: Transition, faults: Faults, *, now_s: float) -> Tra
         if not state.roll.live:
             return _give_up(decided, f"{faults.nodes} nodes failed in a row, and nobody is left")
         reconfiguration = state.reconfiguration
-        assert reconfiguration is not None, "only a run that is laid out anew waits for nodes"
+        assert reconfiguration is not None, "only a reconfiguration waits for nodes"
         state = state.having(reconfiguration=replace(reconfiguration, forced=True))
     rest_s = faults.at_s + wait_s(faults.tries) - now_s
     words = f"no other is rented for {rest_s:.0f} s (try {faults.tries})"

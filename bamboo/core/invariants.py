@@ -184,20 +184,18 @@ def _check_preparing(state: State) -> list[str]:
         return []
     busy = (state.reconfiguration, state.failovers, state.transfers, state.moves, state.stop_reason)
     if any(busy) or state.assignment is None:
-        return ["state is sent ahead while something else is under way"]
+        return ["state is prefetched while something else is under way"]
     wrong = []
     nodes = {node.id: node for node in state.nodes}
     for feed in preparing.feeds:
-        where = f"what is sent ahead to {feed.receiver}"
+        where = f"the prefetch to {feed.receiver}"
         if state.assignment.owner(feed.slot) != feed.source or feed.source == feed.receiver:
             wrong.append(f"{where} has a source that does not own it, or is itself the source")
         if not _has_status(nodes.get(feed.receiver), (NodeStatus.READY, *_MEMBER)):
             wrong.append(f"{where} goes to a node that is not live")
     said = [node for node, _ in preparing.prepared]
     if len(set(said)) != len(said) or not preparing.receivers > set(said):
-        wrong.append(
-            "everybody has what was sent ahead, or one twice, or one that was sent nothing"
-        )
+        wrong.append("all have what they prefetch, or one says so twice or prefetches nothing")
     return wrong
 
 

@@ -121,7 +121,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
     if state.reconfiguration is not None and isinstance(event, _OF_A_LAYOUT):
-        return stale(state, "everything is being laid out anew")
+        return stale(state, "a reconfiguration is under way already")
     match event:
         case Attested():
             return attest(state, event, now_s=now_s, policy=policy)
@@ -275,7 +275,7 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
     in_s = event.deadline_s - now_s
     reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
     if state.reconfiguration is not None:  # a node without a slot in the new layout leaves then
-        return changed(noted, (), f"{reason}; all is being laid out anew")
+        return changed(noted, (), f"{reason}; a reconfiguration is under way")
     if node.status is NodeStatus.READY:
         after = with_status(noted, NodeStatus.LEFT, node.id)
         return changed(after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
@@ -302,9 +302,9 @@ def _advise(state: State, event: RebalanceAdvised) -> Transition:
     if not node.status.live:
         return stale(state, f"node {event.node} {away(node)} already")
     if node.advised or node.notice_deadline_s is not None:
-        return stale(state, f"node {event.node} has one to come for it already")
+        return stale(state, f"node {event.node} has a replacement coming already")
     advised = state.with_nodes(replace(node, advised=True))
-    reason = f"the cloud may soon take {describe(state, node.id)}: one more node is to stand by"
+    reason = f"the cloud may soon take {describe(state, node.id)}: one more standby is wanted"
     return changed(advised, (), reason)
 
 

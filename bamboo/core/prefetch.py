@@ -63,7 +63,7 @@ def note_prepared(state: State, event: Prepared) -> Transition:
     preparing = state.preparing
     mine = _of(preparing, event.node)
     if preparing is None or not mine or event.since != max(feed.since for feed in mine):
-        return stale(state, f"{event.node} is sent nothing of that any more")
+        return stale(state, f"{event.node} prefetches nothing of that any more")
     if answers(preparing.prepared).has(event.node):
         return stale(state, f"{event.node} has said so already")
     prepared = answers(preparing.prepared).having((event.node, event.bytes))

@@ -190,7 +190,7 @@ def lose_while_reconfiguring(
         intact=reconfiguration.intact and not held,
         ahead=reconfiguration.ahead,
     )
-    return changed(after, (*effects, *orders), f"{words}; everybody stops where he is")
+    return changed(after, (*effects, *orders), f"{words}; every node stops where it is")
 
 
 # ---------------------------------------------------------------- what the nodes say
@@ -255,7 +255,7 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
         or reconfiguration.since != event.since
         or reconfiguration.base is None
     ):
-        return stale(state, f"{event.node} speaks of a reconfiguration that is over")
+        return stale(state, f"{event.node} reports on a reconfiguration that is over")
     if assignment is None or not _is_live(state, event.node):
         return stale(state, f"{event.node} is away: its report does not count")
     if answers(reconfiguration.rebuilt).has(event.node):
@@ -334,7 +334,7 @@ def _is_live(state: State, node: NodeId) -> bool:
 def _void(state: State, node: NodeId, since: int) -> str | None:
     """Why a report about this reconfiguration does not count, or None if it does."""
     if state.reconfiguration is None or state.reconfiguration.since != since:
-        return f"{node} speaks of a reconfiguration that is over"
+        return f"{node} reports on a reconfiguration that is over"
     return void_member(state, node)
 
 
@@ -356,13 +356,13 @@ time."""
 def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
     """Reconfigure, or prefetch for it, if another layout suits the nodes that are there better."""
     if not policy.elastic or state.assignment is None:
-        return stale(state, "there is no other layout to be had")
+        return stale(state, "no other layout is possible")
     reconfiguration = state.reconfiguration
     if reconfiguration is not None:
         if reconfiguration.base is not None or reconfiguration.forced:
             return stale(state, "that is being done already")
         after = replace(state, reconfiguration=replace(reconfiguration, forced=True))
-        return changed(after, (), f"{event.reason}: go on with those who are there")
+        return changed(after, (), f"{event.reason}: go on with the nodes that are there")
     if not at_rest(state):
         return stale(state, "something else is under way; say it again")
     better = layout_for(usable_number(state), policy)
@@ -442,7 +442,7 @@ def _without_preparing(decided: Transition) -> Transition:
     if decided.state.preparing is None:
         return decided
     state = decided.state.having(preparing=None)
-    return replace(decided, state=state, reason=f"{decided.reason}; nothing is sent ahead now")
+    return replace(decided, state=state, reason=f"{decided.reason}; nothing is prefetched now")
 
 
 def _why(state: State, ahead: Preparing, policy: Policy) -> str:

@@ -17,7 +17,7 @@ def release(state: State, event: NodesReleased, policy: Policy) -> Transition:
     """Release the nodes that the launcher gives back. Standbys leave at once, all others with the
     layout that is made without them."""
     if not policy.elastic or state.assignment is None:
-        return stale(state, "there is no other layout to be had")
+        return stale(state, "no other layout is possible")
     if not at_rest(state):
         return stale(state, "something else is under way; say it again")
     found = (state.node(node) for node in dict.fromkeys(event.nodes))

@@ -53,7 +53,7 @@ def python_finding() -> Finding:
         return Finding(
             result=Result.FAULT,
             sentence=f"Python {python}, without torch",
-            remedy="set the environment up anew: `make setup`",
+            remedy="set the environment up again: `make setup`",
         )
     return Finding(
         result=Result.GOOD,

@@ -85,7 +85,7 @@ def said(weights: Weights) -> str:
     """Where the weights come from, in a line."""
     return (
         f"begins with the weights of run {weights.run} after step {weights.step} "
-        f"({weights.digest[:12]}), kept with the run; moments, data and learning rate begin anew"
+        f"({weights.digest[:12]}), kept with the run; moments, data and learning rate start over"
     )
 
 

@@ -67,7 +67,7 @@ def _locked(folder: RunFolder, access: int, kind: int) -> Lock | None:
     try:
         descriptor = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except FileNotFoundError as error:
-        raise InputError(f"run {folder.id} is gone: it was removed just now") from error
+        raise InputError(f"run {folder.id} is gone: it has just been removed") from error
     except OSError as error:
         whose = "it is for who may write there" if access & os.O_RDWR else "ask as its user"
         raise InputError(f"{path} cannot be opened: {error.strerror}; {whose}") from error

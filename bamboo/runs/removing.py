@@ -72,7 +72,7 @@ def remove(folder: RunFolder) -> None:
         raise InputError(f"run {folder.id} is not removed: {why}")
     held = lock.take(folder)
     if held is None:
-        raise InputError(f"run {folder.id} is not removed: somebody goes on with it just now")
+        raise InputError(f"run {folder.id} is not removed: another command is resuming it")
     last = (folder.path / lock.NAME, folder.resolved)
     try:
         for path in list(folder.path.iterdir()):

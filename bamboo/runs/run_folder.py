@@ -175,8 +175,8 @@ def find(base: Path, text: str) -> RunFolder:
     laid = {folder.id: uid for folder in there if (uid := _stranger(base, folder))}
     if text in laid:
         raise InputError(
-            f"run {text} in {base} is of another user (uid {laid[RunId(text)]}), whose code it "
-            "has; ask as that user, or set BAMBOO_HOME to a folder of your own"
+            f"run {text} in {base} belongs to another user (uid {laid[RunId(text)]}), whose code "
+            "it has; ask as that user, or set BAMBOO_HOME to a folder of your own"
         )
     folders = [folder for folder in there if folder.id not in laid]
     if not folders:
@@ -238,7 +238,7 @@ def _folders(base: Path) -> list[RunFolder]:
 
 def _order_s(folder: RunFolder) -> float | None:
     """The time of the launch. For a damaged run it is the latest possible, so that `last` never
-    means an older run by mistake; None: it was removed just now."""
+    means an older run by mistake; None: it has just been removed."""
     try:
         return started_at_s(folder)
     except InputError:

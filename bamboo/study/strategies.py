@@ -20,7 +20,7 @@ KEY = "strategy"
 """The key in a larger object, such as what `bamboo plan --json` prints."""
 PLACED = ("pipelines", "stages", "cut", "redundancy")
 """The keys of [cluster] that a strategy decides."""
-REMEDY = "write one anew: bamboo plan JOB --json > FILE"
+REMEDY = "write one again: bamboo plan JOB --json > FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

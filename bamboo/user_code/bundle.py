@@ -30,7 +30,7 @@ class DamagedCode(InputError):
 CODE_FOLDER = "code"
 """In the folder of a run."""
 MANIFEST = "manifest.json"
-LAUNCH_ANEW = "launch the job anew to train what is there now"
+LAUNCH_ANEW = "launch the job again to train what is there now"
 
 
 def write_bundle(manifest: Manifest, folder: Path) -> None:

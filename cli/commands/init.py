@@ -62,7 +62,7 @@ def command(
         chosen = _chosen(pairs, here=here)
         named = "" if force else str(account_defaults().get("bucket", ""))
         if not make_stack(Path(source), chosen, named=named, agree=agree, note=note):
-            note("nothing was made, and nothing is kept of what was chosen")
+            note("nothing was created, and the choices were not kept")
             return 1
     _write_down(cloud_of(read_outputs(source)), force=force, as_json=as_json)
     return 0
@@ -88,7 +88,7 @@ def _destroy(source: str, agree: Callable[[str], bool], *, as_json: bool) -> int
         echo_result(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
     else:
         gone = f"; {path} is gone, too" if ours else ""
-        echo_result(f"nothing of the stack stands{gone}")
+        echo_result(f"the stack is gone{gone}")
     return 0
 
 
@@ -131,7 +131,9 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
     if as_json:
         echo_result(json.dumps({"file": str(path), "written": written, "cloud": cloud}))
         return
-    echo_result(f"{path}: {'written' if written else 'says so already, nothing was changed'}")
+    echo_result(
+        f"{path}: {'written' if written else 'has the same contents already; nothing was changed'}"
+    )
     for name, value in cloud.items():
         listed = [one if isinstance(one, str) else one["id"] for one in value]
         echo_result(f"  {name:17}{value if isinstance(value, str) else ', '.join(listed)}")

@@ -22,7 +22,7 @@ def command(*, run: str, yes: bool, as_json: bool) -> None:
     """
     folder = run_folder.find(run_folder.home(), run)
     if yes and run != folder.id:
-        raise InputError(f"--yes: {run!r} is not a whole id; it means run {folder.id} just now")
+        raise InputError(f"--yes: {run!r} is not a whole id; at present it means run {folder.id}")
     if why := removing.why_not(folder):
         raise InputError(f"run {folder.id} is not removed: {why}")
     parts, elsewhere = removing.disk_use(folder), removing.in_bucket(folder)
@@ -36,4 +36,4 @@ def command(*, run: str, yes: bool, as_json: bool) -> None:
     else:
         echo_result(f"{folder.id} is removed")
     if elsewhere:
-        note(f"what lies of it at {elsewhere} stays there")
+        note(f"its files at {elsewhere} stay there")

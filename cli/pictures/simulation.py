@@ -57,7 +57,7 @@ def _draw_nodes(axes: "Axes", trace: Trace, found: Figures) -> None:
     axes.step(times, rented, where="post", color=GREEN, linewidth=1.1, label="rented")
     axes.set_ylim(0, max(1, *alive, *rented) * 1.08)
     axes.locator_params(axis="y", integer=True)
-    axes.set_ylabel("nodes: rented (green),\nto be had (grey)")
+    axes.set_ylabel("nodes: rented (green),\non offer (grey)")
 
 
 def _draw_rate(axes: "Axes", found: Figures, *, batch: int) -> None:

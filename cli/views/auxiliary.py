@@ -12,7 +12,7 @@ def auxiliary_lines(parts: Sequence[Part]) -> list[str]:
     """A line for each part that costs anything, and their sum."""
     rows = [(part.name, usd(part.usd_per_hour), part.why) for part in parts if part.usd_per_hour]
     return [
-        f"  beside the instances, modelled: {usd(auxiliary_usd_per_hour(parts))}/h",
+        f"  besides the instances, modelled: {usd(auxiliary_usd_per_hour(parts))}/h",
         *columns(rows, indent=4, right=frozenset({1})),
     ]
 

@@ -86,7 +86,7 @@ def _instances(planned: Planned) -> str:
     zones = planned.zones or {planned.pool.zone: plan.instances}
     where = next(iter(zones)) if len(zones) == 1 else count(len(zones), "zone")
     spare = plan.instances - plan.largest.size
-    standbys = f", {spare} to stand by" if spare else ""
+    standbys = f", {count(spare, 'standby')}" if spare else ""
     market = planned.pool.market.value
     return f"{plan.instances} x {kind.name} ({kind.gpu}), {market} in {where}{standbys}"
 

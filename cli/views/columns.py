@@ -78,5 +78,5 @@ def fitting(
     )
     if left_out:
         names = ", ".join(rows[0][i] for i in left_out)
-        lines += paragraph(f"left out for want of width: {names}", width=width)
+        lines += paragraph(f"left out for lack of width: {names}", width=width)
     return lines

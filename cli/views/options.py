@@ -149,7 +149,7 @@ def _played(found: JobCost, width: int) -> list[str]:
     lines += paragraph(
         f"{count(found.seeds, 'run')} a row (seeds 0 to {found.seeds - 1}), each up to "
         f"{MOST_LOSSES} losses, or {MOST_LOSSES_IF_DEEP} where a pipeline has more than {DEEP} "
-        "stages; $ with what stands beside the instances, samples per $ of instances alone"
+        "stages; $ with all costs, samples per $ of instances alone"
     )
     return lines
 
@@ -219,7 +219,7 @@ def _tokens(found: JobCost, first: Outcome) -> list[str]:
     if not tokens:
         return []
     return paragraph(
-        f"${found.budget_usd:,.2f}, with what stands beside the instances, buy "
+        f"${found.budget_usd:,.2f}, all costs included, buy "
         f"{_many(tokens['tokens_p50'])} tokens in half of the runs "
         f"and {_many(tokens['tokens_p90'])} in nine of ten; the job asks for "
         f"{_many(tokens['tokens_asked'])}"

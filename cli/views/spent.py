@@ -95,14 +95,13 @@ def how_known(spent: Mapping[str, Any]) -> str:
         )
     if "steps" in names:
         words.append(
-            "in training steps nobody noted how busy these instances were: useful, redundancy and "
-            "bubble in one"
+            "it is not recorded how busy these instances were: useful, redundancy and bubble in one"
         )
     return "; ".join(words)
 
 
 def _rate(spent: Mapping[str, Any], *, ended: bool) -> str:
-    word = "on the mean, while any ran" if ended else "now"
+    word = "on average, while any ran" if ended else "now"
     line = f"instances for {usd(spent['usd_per_hour'])}/h {word}"
     budget = spent["budget"]
     if budget is None:
@@ -120,7 +119,7 @@ def beside_text(beside: Mapping[str, Any]) -> str:
     """The overheads, part by part."""
     transfer = beside["transfer_micro_usd"]
     words = ", ".join(f"{name} {micro_text(beside[f'{name}_micro_usd'])}" for name in BESIDE[:-1])
-    words = f"beside the bill, modelled: {words}, transfer between zones "
+    words = f"not in the bill, modelled: {words}, transfer between zones "
     words += (
         f"{micro_text(transfer)} ({size(beside['transfer_bytes'])}, steps at the planned grid of "
         "the newest part)"
@@ -133,7 +132,7 @@ def beside_text(beside: Mapping[str, Any]) -> str:
 def _strangers(found: Sequence[Mapping[str, Any]], *, ended: bool) -> str:
     head = f"{count(len(found), 'instance')} tagged as the run's and no member: "
     if ended:
-        head = f"{count(len(found), 'instance')} paid for that no node ever came from: "
+        head = f"{count(len(found), 'instance')} paid for from which no node ever came: "
     named = [
         f"{one['instance']} in {one['zone']} ({one['duty']} for {duration(one['seconds'])}, "
         f"{micro_text(one['bill_micro_usd'])})"

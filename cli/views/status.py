@@ -21,7 +21,7 @@ def status_text(body: Mapping[str, Any]) -> str:
         f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$",
     ]
     if body["outcome"] and not body["ended"]:
-        lines.append("  its receipt is not written yet: what is over is looked at and ended")
+        lines.append("  its receipt is not written yet: what the run left is looked for and ended")
     if not body.get("led", True):
         lines.append(
             f"  it has no launcher, so a lost node is not replaced; `bamboo attach {body['run']}` "

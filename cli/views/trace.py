@@ -29,7 +29,7 @@ def trace_text(played: Replayed) -> str:
         )
     if terms.restart_s is not None:
         lines.append(
-            f"    a restart (all stop to be laid out anew) is charged {terms.restart_s:g} s of it; "
+            f"    a restart (all stop and reconfigure) is charged {terms.restart_s:g} s of it; "
             "its own time counts once"
         )
     return "\n".join(lines)

@@ -148,7 +148,7 @@ class _Words:
 
     def remedy(self, wanted: int) -> str:
         value = -(-wanted // self.unit) if self.unit else wanted
-        return f"raise the hard limit (`{self.flag} {value}` as who may), or {self.otherwise}"
+        return f"raise the hard limit (`{self.flag} {value}` as root), or {self.otherwise}"
 
 
 _LIMITS = {

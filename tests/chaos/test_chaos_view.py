@@ -14,7 +14,7 @@ GOOD = tuple(Verdict(name=name, finding="", seen="seen") for name in ASKED)
 
 def test_each_check_says_what_it_asks_and_the_last_line_what_all_found() -> None:
     lines = verdict_lines(GOOD)
-    assert lines[6] == "ok     fences (nothing counts of a node once it is gone): seen"
+    assert lines[6] == "ok     fences (nothing from a node counts once it is gone): seen"
     assert verdict_line(GOOD, file=FILE) == (
         "no finding in 11 checks: nothing lost, every bit that of a calm run; runs/r/chaos.json"
     )

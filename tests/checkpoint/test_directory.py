@@ -83,7 +83,7 @@ def test_a_root_that_another_user_laid_is_not_used(
         root.mkdir(mode=0o777)
     os.chown(root, NOBODY, NOBODY, follow_symlinks=False)
     for ask in (lambda: store.put_new(NAME, b"ours"), lambda: store.get(NAME)):
-        with pytest.raises(StorageUnavailable, match=r"it is of another user \(uid 65534\)"):
+        with pytest.raises(StorageUnavailable, match=r"it belongs to another user \(uid 65534\)"):
             ask()
     os.chown(tmp_path, NOBODY, NOBODY)
     assert store.put_new("a", b"ours"), "whoever has the folder that it lies in has it, too"

@@ -15,7 +15,7 @@ def test_what_stands_beside_a_plan_is_said_in_words_and_as_json() -> None:
     assert body["modelled"]
     assert body["usd_per_hour"] == pytest.approx(sum(p["usd_per_hour"] for p in body["parts"]))
     assert auxiliary_lines(parts) == [
-        "  beside the instances, modelled: $20.57/h",
+        "  besides the instances, modelled: $20.57/h",
         "    disks        $0.1052  8 x 120 GiB of gp3 volumes at $0.08 per GB-month",
         "    addresses    $0.0400  8 x public IPv4 address at $0.005 per hour",
         "    coordinator  $0.0280  1 x t3.small on demand at $0.0208 per hour, with address and "

@@ -25,7 +25,7 @@ def test_of_a_wider_one_the_least_needed_columns_are_left_out_and_named() -> Non
         "  type        price   worth",
         "  g5.xlarge   $1.56  16,690",
         "  p3.2xlarge   $0.9       7",
-        "  left out for want of",
+        "  left out for lack of",
         "    width: zones",
     ]
     assert fitting(ROWS, width=20, spare=(1, 2), right=RIGHT)[1] == "  g5.xlarge   16,690"

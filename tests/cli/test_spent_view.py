@@ -73,7 +73,7 @@ def test_what_is_estimated_is_said() -> None:
 
 
 def test_rates_and_budget() -> None:
-    assert "instances for $0.7500/h on the mean, while any ran" in text()
+    assert "instances for $0.7500/h on average, while any ran" in text()
     budget = {"left_usd": 0.5, "left_s": 90.0, "lasts_s": 2400.0}
     now = " ".join(text(ended=False, budget=budget).split())
     assert "instances for $0.7500/h now; $0.5000 of the budget left, which lasts 40 min 00 s" in now
@@ -91,13 +91,13 @@ def test_who_takes_no_part_is_named_up_to_eight() -> None:
     assert "10 instances tagged as the run's and no member: i-0 in a (booting for 3.0 s" in said
     assert "i-7 in a" in said
     assert said.endswith("and 2 more")
-    assert "paid for that no node ever came from" in text(not_members=found)
+    assert "paid for from which no node ever came" in text(not_members=found)
 
 
 def test_what_is_beside_the_bill_is_called_modelled() -> None:
     some = {"transfer_micro_usd": 20_000, "transfer_bytes": 2**30, "micro_usd": 20_150}
     said = " ".join(text(beside=BESIDE | some).split())
-    assert "beside the bill, modelled: coordinator $0.000100, disks $0.000030, addresses " in said
+    assert "not in the bill, modelled: coordinator $0.000100, disks $0.000030, addresses " in said
     assert "$0.000020, transfer between zones $0.020000 (1.0 GiB, " in said
     assert "steps at the planned grid of the newest part); $0.020150 in all" in said
     assert "transfer between zones $0; $0.000150 in all" in " ".join(text().split())

@@ -147,7 +147,7 @@ def test_a_damaged_one_is_refused_by_name_with_the_remedy(text: str, why: str) -
         load_catalogue()
     assert str(caught.value).startswith(f"{path} is damaged: ")
     assert why in str(caught.value)
-    assert str(caught.value).endswith("delete it, or write it anew with `bamboo prices --refresh`")
+    assert str(caught.value).endswith("delete it, or write it again with `bamboo prices --refresh`")
 
 
 def test_text_that_is_no_text_and_a_folder_are_refused(home: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_is_left_of_the_run_is_no_further_segment(folder: RunFolder) -> Non
         (12, (), 12, "--steps 12: run run has done 12 steps; give the new total, 13 or more"),
         (1, (), 12, "--steps 1: run run has done 12 steps; give the new total, 13 or more"),
         (-1, (), 12, "--steps -1: run run has done 12 steps"),
-        (20, (), 0, "has done no step .* launch the job anew with --set train.steps=20"),
+        (20, (), 0, "has done no step .* launch the job again with --set train.steps=20"),
         (20, ("train.steps=30",), 12, "--set train.steps: --steps 20 says that; leave one of them"),
         (20, ("train.learning_rate=-1",), 12, "train.learning_rate"),
         (2_000_000_000, (), 12, "train.steps"),

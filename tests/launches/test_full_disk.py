@@ -108,7 +108,7 @@ def test_an_attached_run_that_is_ended_on_a_full_disk_names_it(bench: Bench) -> 
         assert f"make room in {run.folder}, then `bamboo resume breaks`" in said
         assert "nothing of its checkpoints is lost" in said
         assert "Traceback" not in said
-        assert "a fault of ours" not in said
+        assert "a fault of Bamboo's own" not in said
         assert [p.name for p in run.folder.rglob(".*")] == []
         filler.unlink()
         done = bench.run("resume", "breaks", *QUICK)

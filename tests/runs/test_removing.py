@@ -96,7 +96,7 @@ def test_who_comes_second_finds_nothing_and_says_so(
     seen = why_not(second)
     remove(first)
     monkeypatch.setattr(removing, "why_not", lambda folder: seen)
-    with pytest.raises(InputError, match="run a is gone: it was removed just now"):
+    with pytest.raises(InputError, match="run a is gone: it has just been removed"):
         remove(second)
     assert not second.path.exists()
 
@@ -217,7 +217,7 @@ def test_rm_names_what_lies_elsewhere(home: Path, capsys: pytest.CaptureFixture[
     assert main.run(["rm", "a", "--yes"]) == 0
     out = capsys.readouterr()
     assert out.out == "a is removed\n"
-    assert "what lies of it at s3://bucket/mine stays there" in out.err
+    assert "its files at s3://bucket/mine stay there" in out.err
 
 
 def test_a_run_says_what_it_takes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ def test_a_run_that_another_user_laid_in_a_shared_home_is_refused(
         theirs.symlink_to(place)
     os.chown(theirs, 65534, 65534, follow_symlinks=False)
     assert run_folder.find(home, "last").id == "mine"
-    with pytest.raises(InputError, match=r"run theirs in .* is of another user \(uid 65534\)"):
+    with pytest.raises(InputError, match=r"run theirs in .* belongs to another user \(uid 65534\)"):
         run_folder.find(home, "theirs")
     with pytest.raises(InputError, match="unknown run 'their'"):
         run_folder.find(home, "their")

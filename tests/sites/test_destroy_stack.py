@@ -34,7 +34,7 @@ def test_a_destroy_that_stops_half_way_goes_on_once(
     said = capsys.readouterr()
     assert "Error: NotFound" in said.err
     assert "once more, from what stands still" in said.err
-    assert "nothing of the stack stands" in said.out
+    assert "the stack is gone" in said.out
     assert stack.calls()[-5:] == ["apply", "init", "plan", "show", "apply"]
 
 

@@ -112,7 +112,7 @@ def test_where_nothing_stands_there_is_nothing_to_destroy(
     (stack.folder / "outputs.json").write_text("{}")
     (stack.folder / "plan.json").write_text("{}")  # an empty plan names no changes
     assert run(["init", "--destroy", "--yes"]) == 0
-    assert "nothing of the stack stands" in capsys.readouterr().out
+    assert "the stack is gone" in capsys.readouterr().out
     assert "apply" not in stack.calls()
 
 
@@ -262,7 +262,7 @@ def test_destroyed_is_all_with_the_account_file(
     said = capsys.readouterr()
     assert "- aws_instance.x" in said.err
     assert "with s3://bamboo-1: 1 file of runs, checkpoints among them, 2 GB" in said.err
-    assert "nothing of the stack stands" in said.out
+    assert "the stack is gone" in said.out
     assert not account_defaults()
     calls = (stack.folder / "calls").read_text()
     assert "plan -destroy" in calls

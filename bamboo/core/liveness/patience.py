@@ -89,7 +89,7 @@ class Patience:
             return None
         return Reconsider(
             reporter="launcher",
-            reason=f"not all was sent ahead within {waited_s:.0f} s",
+            reason=f"not everything was prefetched within {waited_s:.0f} s",
         )
 
     def _parked(self, state: State, now_s: float) -> Event | None:
@@ -111,7 +111,7 @@ def _left_words(state: State) -> str:
     """Words for what a run that ends can go on from."""
     newest = max((made.step for made in state.checkpoints), default=0)
     again = f"`bamboo resume {state.run}`"
-    return f"{again} goes on from step {newest}" if newest else f"{again} begins anew"
+    return f"{again} goes on from step {newest}" if newest else f"{again} starts over"
 
 
 def _moment(state: State) -> tuple[int, bool]:

@@ -174,7 +174,7 @@ def _part_failed(state: State, event: CheckpointFailed, keep: Keep, policy: Poli
     reason = f"node {event.node} cannot store the state before step {keep.step}: {event.reason}"
     if keep.whole:
         if event.node != keep.committer:
-            return stale(state, f"{reason}; it is not to")
+            return stale(state, f"{reason}; it was not asked to")
         left = replace(keep, committer=None, unable=(*keep.unable, event.node))
         other = left if state.roll.live.difference(left.unable) else None
         if other is not None:
@@ -184,14 +184,14 @@ def _part_failed(state: State, event: CheckpointFailed, keep: Keep, policy: Poli
     if other is not None and other.parts != keep.parts:
         return changed(_keeping(state, other), (), f"{reason}; another node does")
     if other is not None and event.node not in {part.node for part in keep.parts}:
-        return stale(state, f"{reason}; it is not to")
+        return stale(state, f"{reason}; it was not asked to")
     reconfiguration, emergency = state.reconfiguration, state.emergency
     assert reconfiguration is not None, "something is kept only while all stand still"
     after = state.having(
         reconfiguration=replace(reconfiguration, keep=None, save=False),
         emergency=None if emergency is None else replace(emergency, failed=True),
     )
-    return changed(after, (), f"{reason}; what nobody holds who stays will be lost")
+    return changed(after, (), f"{reason}; what no node holds that stays will be lost")
 
 
 def _order_keep(decided: Transition, reconfiguration: Reconfiguration) -> Transition:

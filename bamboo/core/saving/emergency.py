@@ -96,7 +96,7 @@ def save_due(state: State, event: SaveDue) -> Transition:
         return stale(state, why)
     emergency, reconfiguration = state.emergency, state.reconfiguration
     if emergency is None or emergency.since != event.since or emergency.failed:
-        return stale(state, "that has a home again, or was tried in vain")
+        return stale(state, "that has a home again, or was tried without success")
     stops = state.stop_reason is not None and not event.at_once  # else its last step takes too long
     if reconfiguration is None and (stops or state.finished):
         return stale(state, "the run is ending, and all that it holds is stored then")
@@ -132,7 +132,7 @@ def _find(state: State, policy: Policy, *, now_s: float) -> tuple[Emergency | No
     cut = cut_of(state, policy)
     stages = tuple(s for s in range(len(cut) - 1) if not layers.isdisjoint(range(*cut[s : s + 2])))
     names = listed([f"stage {stage}" for stage in stages])
-    whose = f"all who hold {names} will be taken"
+    whose = f"all nodes that hold {names} will be taken"
     if not fits_notice(policy, cut):
         return None, f"{whose}, and {unfit_words(policy, cut)}, as the plan says"
     plan = divide(held, state, policy)

@@ -268,7 +268,7 @@ class CheckpointRestart(Spot):
         """Continue, including the nodes that have come meanwhile."""
         self._restarting = None
         best = self._best()
-        assert best is not None, "a loss on the way begins anew"
+        assert best is not None, "a loss on the way starts over"
         self._world.happened(RECONFIGURATION)
         self._members = self._train_calm(best).members()
         self._layout = best

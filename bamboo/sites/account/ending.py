@@ -50,7 +50,7 @@ def end_in_account(
     if found is not None and not _led_no_more(found):
         raise BambooError(
             f"run {run} has a launcher that lives and would start again what is ended here; "
-            f"interrupt it, then `bamboo stop {run}` once more"
+            f"interrupt it, then `bamboo stop {run}` again"
         )
     job = _job_of(found)
     its_stack = job.cloud.stack if job is not None and job.cloud.region == region else None

@@ -83,13 +83,13 @@ def cloud_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
         found[name] = value
     subnets = _value(outputs, "subnets")
     if not isinstance(subnets, dict) or not subnets:
-        raise InputError(f"the output subnets {subnets!r} is no table of zones; apply it anew")
+        raise InputError(f"the output subnets {subnets!r} is no table of zones; apply it again")
     for zone, subnet in subnets.items():
         good = isinstance(subnet, str) and _SUBNET.fullmatch(subnet) and _ZONE.fullmatch(zone)
         if not good or not zone.startswith(found["region"]):
             raise InputError(
                 f"the output subnets has {subnet!r} in {zone!r}, which is no subnet of a zone of "
-                f"{found['region']}; apply it anew"
+                f"{found['region']}; apply it again"
             )
     found["zones"] = sorted(subnets)
     found["subnets"] = [{"zone": zone, "id": subnets[zone]} for zone in sorted(subnets)]

@@ -52,11 +52,11 @@ def make_stack(
         note(f"asking Terraform what it would make of {stack}/")
         planned = terraform.plan(stack, file, destroy=False, values=values, note=note)
         if planned.nothing:
-            note("the stack stands as it should; nothing is changed")
+            note("the stack is as it should be; nothing is changed")
             terraform.keep(stack, values)
             return True
         _show(planned, note)
-        note(f"while it stands it bills {standing_costs()}")
+        note(f"while it exists it bills {standing_costs()}")
         if not agree("Make it?"):
             return False
         terraform.keep(stack, values)
@@ -90,7 +90,7 @@ def unmake_stack(
         )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan"
-        note(f"asking Terraform what of {stack}/ stands")
+        note(f"asking Terraform what exists of {stack}/")
         planned = terraform.plan(stack, file, destroy=True, values=values, note=note)
         if planned.nothing:
             return True
@@ -126,7 +126,7 @@ def _destroy(
         terraform.carry_out(stack, file, note=note)
         return
     except InputError as error:
-        note(f"{error}; once more, from what stands still")
+        note(f"{error}; again, from what is still there")
     if terraform.plan(stack, file, destroy=True, values=values, note=note).nothing:
         return
     try:

@@ -80,7 +80,7 @@ def with_chosen(stack: Path, chosen: Sequence[tuple[str, Any]]) -> Mapping[str, 
         before = json.loads(path.read_text()) if path.exists() else {}
         return dict(before) | dict(chosen)
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: {error}; correct it, or delete it to begin anew") from error
+        raise InputError(f"{path}: {error}; correct it, or delete it to start over") from error
 
 
 def keep(stack: Path, values: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ def test_a_hard_one_is_said_with_value_need_and_remedy(system: System) -> None:
     said = wrong_with(need())
     assert said == (
         "open files are limited to 46 a process (ulimit -n), and a run of 3 nodes needs 88; "
-        "raise the hard limit (`ulimit -n 88` as who may), or take fewer nodes"
+        "raise the hard limit (`ulimit -n 88` as root), or take fewer nodes"
     )
 
 

@@ -135,7 +135,7 @@ CONNECTS: dict[str, Callable[[], Any]] = {
 def test_in_an_account_settings_that_cannot_be_are_named(
     settings: str, connect: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There the user's settings count; what is wrong with them is one line, not a fault of ours."""
+    """There the user's settings count; what is wrong with them is one line, and no traceback."""
     (tmp_path / "broken").write_text("[default\nwithout an end")
     monkeypatch.chdir(tmp_path)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

@@ -72,5 +72,5 @@ def test_a_run_that_waits_in_vain_is_parked_where_it_has_something_to_go_on_from
     event = patience.due(state, now_s=60.0)
     assert isinstance(event, RunFailed)
     assert (event.outcome, event.outcome.exit_code) == (outcome, 3)
-    said = "goes on from step 8" if stored else "begins anew"
+    said = "goes on from step 8" if stored else "starts over"
     assert event.reason.endswith(f"`bamboo resume {state.run}` {said}")

@@ -90,7 +90,7 @@ def test_one_notice_is_no_emergency_and_a_second_one_is() -> None:
     assert both.state.emergency is not None
     assert both.state.emergency.stages == (0, 1)
     assert both.state.emergency.by_s == pytest.approx(20.0 - 1.5 * 2.0 - 1.0)
-    assert "all who hold stage 0 and stage 1 will be taken: within 16.0 s" in both.reason
+    assert "all nodes that hold stage 0 and stage 1 will be taken: within 16.0 s" in both.reason
 
 
 def test_who_lives_long_enough_for_all_stores_all() -> None:
@@ -285,7 +285,7 @@ def test_the_manifest_is_given_to_whoever_can_write_it_and_two_that_cannot_end_t
     assert CompleteCheckpoint(to=B, step=9, era=era) in order.effects
     again = say(order.state, failed)
     assert CompleteCheckpoint(to=A, step=9, era=era) in again.effects
-    assert "it is not to" in say(again.state, failed).reason
+    assert "it was not asked to" in say(again.state, failed).reason
     over = say(again.state, replace(failed, node=A)).state
     assert over.emergency is not None
     assert over.emergency.failed
