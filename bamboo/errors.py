@@ -115,4 +115,4 @@ class UnreadableRecord(BambooError):
 
 
 class CoreMisuse(BambooError):
-    """A driver called a pure room against its contract: a bug of ours, never a user's."""
+    """A driver called a pure room against its contract: a bug in Bamboo, never a user's."""

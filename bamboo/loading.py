@@ -45,7 +45,7 @@ def until_the_end() -> None:
 
 
 def interpreter(module: str, *arguments: str, flags: Sequence[str] = ("-P",)) -> list[str]:
-    """The command line that runs a module of ours in a new interpreter; `-P` keeps a user's files
+    """The command line that runs a module of Bamboo in a new interpreter; `-P` keeps a user's files
     in the working directory from taking the names of our packages."""
     return [sys.executable, *flags, "-m", "bamboo.loading", module, *arguments]
 

@@ -79,7 +79,7 @@ def _refused(error: OSError) -> InputError:
 
 
 def _read_by_nobody(descriptor: int) -> None:
-    """Discard what is written there from now on. Otherwise what is buffered would fail once more
+    """Discard what is written there from now on. Otherwise what is buffered would fail again
     when the process ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)

@@ -2,7 +2,7 @@
 
 Every intent is in `intents.jsonl` before the call that it announces, so a launcher that dies in
 between leaves a trace. A wish whose answer was not read is repeated before any other, unchanged and
-with the same token. The cloud then shows what came of it. What the cloud shows by tag is the truth,
+with the same token. The cloud then shows what it did. What the cloud shows by tag is the truth,
 and the file explains it.
 """
 
@@ -351,7 +351,7 @@ class Fleet(Wishes):
             case Start() if done.throttled:
                 return
             case Start() if self._sight.open:
-                done.reasons.append("waiting to see what came of a launch that was not answered")
+                done.reasons.append("waiting to see what a launch did that was not answered")
                 return
             case Terminate():
                 self.terminate(action.instance, reason=action.reason)

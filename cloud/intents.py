@@ -1,4 +1,4 @@
-"""What the fleet of a run was about to do, and what came of its launches: `intents.jsonl`.
+"""What the fleet of a run was about to do, and what its launches did: `intents.jsonl`.
 
 Rule: an intent is in the file before the call that it announces. One that cannot be written is not
 performed, unless it ends something. What the cloud shows by tag is the truth. The file explains it,

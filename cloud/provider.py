@@ -52,8 +52,8 @@ class CloudUnavailable(BambooError):
 
 
 class WishHeard(CloudUnavailable):
-    """The cloud has seen the token of this wish with other arguments. Only the tags show what came
-    of the wish; repeating it has no use."""
+    """The cloud has seen the token of this wish with other arguments. Only the tags show what the
+    wish did; repeating it has no use."""
 
 
 class CloudRefused(InputError):

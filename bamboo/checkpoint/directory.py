@@ -26,7 +26,7 @@ _DEEPEST = 16
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
-"""The system's errors when a name leads to nothing of ours: no file, a file in the place of a
+"""The system's errors when a name leads to no file of the run: no file, a file in the place of a
 folder, a link, a socket."""
 
 

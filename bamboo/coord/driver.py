@@ -103,7 +103,7 @@ class _Said:
 class Driver:
     """One member's access to the run. Safe to use from several threads, like its store.
 
-    `me` names the author in the log: a node's id, or `launcher`, `cli` and the like.
+    `me` names the author in the log: a node's id, or `launcher` or `cli`.
     """
 
     def __init__(self, store: Store, policy: Policy, me: str) -> None:

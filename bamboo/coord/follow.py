@@ -164,7 +164,7 @@ class Follower:
     # ------------------------------------------------------------------ a store that lost the run
 
     def _repeat(self, store: Store) -> None:
-        """Append again what the store lost; if it has lost the run once more, refill it first."""
+        """Append again what the store lost; if it has lost the run again, refill it first."""
         if self._driver is None or self._say_again is None:
             return
         try:

@@ -45,7 +45,7 @@ def check_separates_runs(url: str) -> None:
     with connected as stranger, suppress(redis.RedisError):
         stranger.ping()
         raise StoreRefused(
-            f"the store at {address.shown} lets in whoever reaches it, without a login, so an "
+            f"the store at {address.shown} lets in everyone who reaches it, without a login, so an "
             "instance would reach all runs; switch that off (ACL SETUSER default off), or name "
             "another store"
         )

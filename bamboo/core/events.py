@@ -23,7 +23,7 @@ class Attested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
-    """A worker listens at `endpoint` and is ready to take a slot. It says once more what its
+    """A worker listens at `endpoint` and is ready to take a slot. It says again what its
     machine computes with: a store that lost what it had attested may take this event first."""
 
     node: NodeId

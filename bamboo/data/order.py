@@ -13,7 +13,7 @@ PERMUTATIONS_KEPT = 2
 
 
 class SampleOrder:
-    """The samples 0 to `samples` - 1, shuffled anew for each data epoch."""
+    """The samples 0 to `samples` - 1, shuffled again for each data epoch."""
 
     def __init__(self, *, samples: int, batch: int, microbatch: int, seed: int) -> None:
         self.samples = samples

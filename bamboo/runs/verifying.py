@@ -1,4 +1,4 @@
-"""What of a run can be checked, and the checks: all bits, a segment of steps, the samples.
+"""What can be checked of a run, and the checks: all bits, a segment of steps, the samples.
 
 Rule: each trains or reads again in a process of its own; what cannot be compared is refused before.
 The decisions are checked in `decisions`.

@@ -1,4 +1,4 @@
-"""What a run whose instances are processes needs of this machine, and what of that is lacking."""
+"""What a run whose instances are processes needs of this machine, and which of that it lacks."""
 
 import os
 

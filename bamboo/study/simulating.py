@@ -108,7 +108,7 @@ def prepare(
         terms=replace(terms, boot_s=terms.boot_s / scale, notice_s=terms.notice_s / scale),
         pauses=Pauses(),
         prices=_prices(market, planned, job),
-        # On demand every second is billed, whoever ends the instance.
+        # On demand every second is billed, however the instance ends.
         free_first_hour=job.budget.free_first_hour and not on_demand(job),
         on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S / scale,
@@ -241,6 +241,6 @@ def play(
 
 
 def one_run(simulated: Simulated, *, seed: int) -> tuple[Trace, Figures]:
-    """One run of ours with all its moments, and its market."""
+    """One run of Bamboo with all its moments, and its market."""
     trace = simulated.market(seed)
     return trace, simulate(simulated.asked, trace)

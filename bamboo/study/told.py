@@ -1,4 +1,4 @@
-"""Progress of a long piece of work, as callbacks: whoever shows it decides how."""
+"""Progress of a long piece of work, as callbacks: the caller decides how to show it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

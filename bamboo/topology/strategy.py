@@ -54,9 +54,9 @@ class Semantics:
     """The digest of the initial weights; empty: the layers draw them."""
 
     numerics: dict[str, Any] = field(default_factory=dict)
-    """Of a run of an older release alone, whose hash counts them: torch, device, threads and the
-    like, by the machine that launched it. Today the first worker attests them (`core.numerics`), so
-    the semantics of a run do not depend on where it was planned."""
+    """Of a run of an older release alone, whose hash counts them: facts such as torch, device and
+    threads, by the machine that launched it. Today the first worker attests them
+    (`core.numerics`), so the semantics of a run do not depend on where it was planned."""
 
     def body(self) -> dict[str, Any]:
         """The value for JSON. Fields that a run does not have are left out, so that its hash equals

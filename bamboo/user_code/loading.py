@@ -1,7 +1,7 @@
 """A model file, imported as Python would import it: under its own name, registered, with its folder
 on the path, as part of its package where it is in one.
 
-Rule: in one process a model file is executed anew each time that it is loaded, together with all
+Rule: in one process a model file is executed again each time that it is loaded, together with all
 local modules that came with it: nobody gets what an earlier load left behind.
 """
 

@@ -90,8 +90,8 @@ class Recorder:
             self._read[path] = None
 
     def listed_folder(self, path: str, frame: FrameType) -> None:
-        """A folder: of its files only those go along that are opened. Whoever builds the model from
-        the copy hears of it."""
+        """A folder was listed: only those of its files that are opened are copied, and the process
+        that builds the model from the copy is told so."""
 
     def moved_folder(self, path: Any, frame: FrameType) -> Any:
         """It is where it is."""

@@ -53,8 +53,7 @@ class Listener(environment.Reader, Protocol):
         for what is not to be there."""
 
     def made_folder(self, path: Any, *, anew: bool) -> bool:
-        """A folder was made, or (not `anew`) could not be, as it is there; whether that is as good
-        as made."""
+        """A folder was made, or was there already; whether the second is as good as the first."""
 
     def working_folder(self, here: str) -> str:
         """What the working directory is for the user's code."""
@@ -129,7 +128,7 @@ def _tell(event: str, arguments: tuple[Any, ...], listener: Listener) -> None:
 
 
 Move = Callable[[Listener, Any, FrameType], Any]
-"""What to take in place of a path; the frame is the caller's, of whoever it is."""
+"""What to take in place of a path; the frame is the caller's."""
 
 
 def _opening(listener: Listener, path: Any, frame: FrameType) -> Any:

@@ -1,9 +1,9 @@
 """The one place that chooses implementations: which store, objects, account, agent.
 `bamboo.sites.opened` chooses where a run lives.
 
-Rule: imports of redis, boto3 and the like are inside the functions that need them, so that a
-command pays only for what it uses. torch is never imported: code that needs it runs in a process of
-its own.
+Rule: imports of libraries such as redis and boto3 are inside the functions that need them, so that
+a command pays only for what it uses. torch is never imported: code that needs it runs in a process
+of its own.
 """
 
 import json

@@ -131,9 +131,7 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
     if as_json:
         echo_result(json.dumps({"file": str(path), "written": written, "cloud": cloud}))
         return
-    echo_result(
-        f"{path}: {'written' if written else 'has the same contents already; nothing was changed'}"
-    )
+    echo_result(f"{path}: {'written' if written else 'is up to date, nothing was changed'}")
     for name, value in cloud.items():
         listed = [one if isinstance(one, str) else one["id"] for one in value]
         echo_result(f"  {name:17}{value if isinstance(value, str) else ', '.join(listed)}")

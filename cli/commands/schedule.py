@@ -17,9 +17,9 @@ from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES, wrong_with
 from cli.echo import echo_result
 
 LEGEND = (
-    "F0: forward of microbatch 0, B0: its backward, FR0 and BR0: the same, redundantly, for the\n"
-    "stage that the node shadows; -: it goes on, .: the node waits. Drawn is the first step, with\n"
-    "what of the next one begins before it ends; the figures are of the steps after it."
+    "F0: forward of microbatch 0; B0: its backward; FR0, BR0: the redundant ones, for the stage\n"
+    "that the node shadows; -: the operation continues; .: the node waits. The drawing shows the\n"
+    "first step, and what begins of the next one before its end; the figures are of later steps."
 )
 COLUMNS = (
     "in flight: microbatches between their forward and their backward, at most (one more than\n"

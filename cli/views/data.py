@@ -1,4 +1,4 @@
-"""The data of a job in one line, and in another what of them is probably a mistake."""
+"""The data of a job in one line, and in another what is probably a mistake in them."""
 
 from collections.abc import Mapping
 from typing import Any

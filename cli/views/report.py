@@ -358,7 +358,7 @@ def _heads(*names: str) -> str:
 
 
 def _row(kind: str, *cells: str, drawn: str | None = None) -> str:
-    """A row of a table; `drawn` is markup of ours for its last cell. A narrow screen omits it."""
+    """A row of a table; `drawn` is markup for its last cell. A narrow screen omits it."""
     inner = "".join(f"<td>{shown(cell)}</td>" for cell in cells)
     last = "" if drawn is None else f'<td><div class="bar">{drawn}</div></td>'
     return f'<tr class="{kind}">{inner}{last}</tr>'
@@ -372,7 +372,7 @@ def _preemptions(report: Report) -> Iterator[str]:
     some = all_of_them[:SHOWN]
     yield '<section class="card"><h2>Preemptions</h2>'
     yield '<div class="scroll"><table class="lost">'
-    yield _heads("after", "step", "slot", "how", "pause", "redone", "what came of it")
+    yield _heads("after", "step", "slot", "how", "pause", "redone", "what happened")
     for one in some:
         yield _row("", *_cells(one, report))
     yield "</table></div>"

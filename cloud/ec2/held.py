@@ -1,7 +1,7 @@
 """What the account holds for a run, or for any run: fleets, spot requests, instances, volumes; and
 how each is released.
 
-Rule: everything is found by tag, never by a list of ours. Releasing what has ended is no error.
+Rule: everything is found by tag, never by a list of its own. Releasing what has ended is no error.
 """
 
 from collections.abc import Callable, Mapping, Sequence

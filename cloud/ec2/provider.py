@@ -292,8 +292,8 @@ class Ec2Provider:
 
 def _in_full(reader: Any, answer: Mapping[str, Any], spec: LaunchSpec) -> Mapping[str, Any]:
     """A fleet's answer that names fewer instances than requested, completed by what the fleet
-    itself shows: see `cloud.ec2.fleets`. Raises CloudUnavailable where neither shows what came
-    of the wish."""
+    itself shows: see `cloud.ec2.fleets`. Raises CloudUnavailable where neither shows what the
+    wish did."""
     fleet = answer.get("FleetId")
     if not fleet or len(names(answer)) >= spec.count:
         return answer

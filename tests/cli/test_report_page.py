@@ -79,7 +79,7 @@ def test_each_preemption_is_a_row(spent: run_folder.RunFolder) -> None:
     text, page = page_of(spent)
     table = text[text.index('<table class="lost">') : text.index("</table>")]
     assert re.findall(r'<th scope="col">([^<]+)', table) == [
-        "after", "step", "slot", "how", "pause", "redone", "what came of it",
+        "after", "step", "slot", "how", "pause", "redone", "what happened",
     ]  # fmt: skip
     rows = [re.findall("<td>([^<]*)</td>", row) for row in table.split("<tr")[2:]]
     assert rows == [

@@ -118,7 +118,7 @@ def test_a_wish_that_was_heard_in_other_words_is_looked_for_by_its_tag(
 ) -> None:
     class Mismatching(FakeProvider):
         """Carries out the first launch, loses the answer, and takes its token for nothing else;
-        shows late what came of it, if anything did."""
+        shows late what it did, if anything."""
 
         tokens: frozenset[str] = frozenset()
 

@@ -92,7 +92,9 @@ def test_who_may_make_no_users_is_told_what_to_do(apart: AdminStore) -> None:
 
 
 def test_a_store_that_lets_anybody_in_keeps_no_runs_apart(server: StoreServer) -> None:
-    with pytest.raises(StoreRefused, match=r"lets in whoever reaches it.*ACL SETUSER default off"):
+    with pytest.raises(
+        StoreRefused, match=r"lets in everyone who reaches it.*ACL SETUSER default off"
+    ):
         check_separates_runs(server.url)
 
 

@@ -333,7 +333,7 @@ def test_the_store_is_asked_what_it_is(tmp_path: Path) -> None:
             assert full.remedy.startswith("raise its maxmemory")
             assert admin.keys("*") == []
         shared = store_finding(server.url, in_account=True)
-        assert (shared.result, "lets in whoever" in shared.sentence) == (Result.FAULT, True)
+        assert (shared.result, "lets in everyone" in shared.sentence) == (Result.FAULT, True)
         off = store_finding(server.url, now=lambda: 0.0)
         assert (off.result, "NTP" in off.remedy) == (Result.WARNING, True)
     finally:

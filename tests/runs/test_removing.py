@@ -170,7 +170,10 @@ def test_rm_unasked_takes_no_part_of_an_id(home: Path, capsys: pytest.CaptureFix
     assert main.run(["rm", "gpt", "--yes"]) == 0
     for part in ("gpt", "last"):
         assert main.run(["rm", part, "--yes"]) == 2
-        assert f"--yes: '{part}' is not a whole id; it means run gpt-2" in capsys.readouterr().err
+        assert (
+            f"--yes: '{part}' is not a whole id; at present it means run gpt-2"
+            in capsys.readouterr().err
+        )
     assert [path.name for path in home.iterdir()] == ["gpt-2"]
 
 
@@ -200,7 +203,7 @@ def test_prune_says_what_goes_before_it_asks(
     assert main.run(["prune", "--keep", "1"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in said[:3]] == ["run", "c", "b"]
-    assert "nobody is there to be asked; --yes" in said[-1]
+    assert "there is nobody to ask; --yes" in said[-1]
     assert main.run(["prune", "--keep", "1", "--yes", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["run"] for row in rows] == ["c", "b"]

@@ -33,7 +33,7 @@ def test_a_destroy_that_stops_half_way_goes_on_once(
     assert run(["init", "--destroy", "--yes"]) == 0
     said = capsys.readouterr()
     assert "Error: NotFound" in said.err
-    assert "once more, from what stands still" in said.err
+    assert "again, from what is still there" in said.err
     assert "the stack is gone" in said.out
     assert stack.calls()[-5:] == ["apply", "init", "plan", "show", "apply"]
 

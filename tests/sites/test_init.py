@@ -88,7 +88,7 @@ def test_the_same_again_changes_nothing(
     account.write_text("# a note of mine\n" + account.read_text())
     before = account.read_text()
     assert run(["init", str(outputs)]) == 0
-    assert "says so already" in capsys.readouterr().out
+    assert "is up to date" in capsys.readouterr().out
     assert account.read_text() == before
 
 

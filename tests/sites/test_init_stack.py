@@ -95,7 +95,7 @@ def test_an_answer_of_no_makes_nothing_and_keeps_nothing(
     monkeypatch.setattr(agreement.sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(agreement.click, "confirm", lambda *_, **__: False)
     assert run(["init", "--apply", "--var", 'zones=["us-east-1a"]']) == 1
-    assert "nothing was made" in capsys.readouterr().err
+    assert "nothing was created" in capsys.readouterr().err
     assert "apply" not in stack.calls()
     assert not (stack.path / terraform.VARIABLES).exists()
     nothing_held(monkeypatch)
@@ -118,7 +118,7 @@ def test_where_nothing_stands_there_is_nothing_to_destroy(
 
 def test_nothing_is_made_unasked(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", "--apply"]) == 2
-    assert "nobody is there to be asked; --yes" in capsys.readouterr().err
+    assert "there is nobody to ask; --yes" in capsys.readouterr().err
     assert "apply" not in stack.calls()
     assert not account_defaults()
 
@@ -292,7 +292,7 @@ def test_nothing_is_destroyed_unasked_nor_under_a_run(
     assert "us-east-1 holds something of r7; `bamboo stop --all" in capsys.readouterr().err
     nothing_held(monkeypatch)
     assert run(["init", "--destroy"]) == 2
-    assert "nobody is there to be asked" in capsys.readouterr().err
+    assert "there is nobody to ask" in capsys.readouterr().err
     assert "apply" not in stack.calls()
 
 

@@ -8,7 +8,7 @@ The method is dynamic programming over layers, from the last stage to the first,
 (Narayanan et al., SOSP 2019) and DAPPLE's planner (Fan et al., PPoPP 2021) cut a pipeline. There a
 stage is judged by its own layers. Here its node also holds a replica of the next stage, so its
 bytes depend on three cuts: its first layer i, its end j, and the end k of the next stage. Two
-observations of ours make this exact:
+observations make this exact:
 
 - **Neighbours.** The bytes are linear in the sizes of the layers (`StageCounts.bytes_of`), so they
   split into F(i) + G(j) + H(k), with H growing in k. The state is a whole stage (i, j); it may be

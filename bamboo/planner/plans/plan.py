@@ -248,7 +248,7 @@ def _replica_notes(assignment: Assignment) -> tuple[str, ...]:
         return ()
     return (
         f"Some nodes keep {most} replicas, more than the memory above counts, so that each lies in "
-        "another zone than its stage: an even number of stages or a third zone needs no such.",
+        "another zone than its stage: an even number of stages or a third zone avoids that.",
     )
 
 

@@ -125,7 +125,7 @@ class Bands:
         own, _ = self.of(TRACE_TYPE, REGION)
         lost = f"which lost {LOSSES_PER_NODE_HOUR:.3g} in Bamboo's trace"
         seen = f"({self.source}, {self.seen})"
-        none_here = "" if where == region else f", for want of one of {region},"
+        none_here = "" if where == region else f", as {region} has none,"
         return LossRate(
             per_node_hour=LOSSES_PER_NODE_HOUR * (_rate(band) / _rate(own)),
             word=BY_BAND,

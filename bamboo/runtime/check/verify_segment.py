@@ -187,14 +187,14 @@ class _Kept:
 
 def _what_can_be_verified(later: Sequence[int], stop: int, done: int) -> str:
     """The remedy when no checkpoint lies before the segment; `later`: the checkpoints after it."""
-    anew = f"--steps 0:{stop} to begin from the initial state"
+    whole = f"--steps 0:{stop} to begin from the initial state"
     if not later:
-        return f"there are none behind it either; give {anew}"
+        return f"there are none behind it either; give {whole}"
     listed = ", ".join(str(step) for step in later)
     there = f"checkpoint{'s' * (len(later) > 1)} of step{'s' * (len(later) > 1)} {listed}"
     ends = [step for step in (*later[1:], done) if step > later[0]]
     begin = f"--steps {later[0]}:{ends[0]}, or " if ends else ""
-    return f"{there} {'are' if len(later) > 1 else 'is'} there; give {begin}{anew}"
+    return f"{there} {'are' if len(later) > 1 else 'is'} there; give {begin}{whole}"
 
 
 def _final_of(run: Path, stop: int) -> dict[str, dict[str, str]]:

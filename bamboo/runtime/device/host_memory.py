@@ -20,7 +20,7 @@ SHARE = 8
 
 def keep_freed_memory() -> None:
     """Let the C library keep what a step frees for the next step, which asks for the same again.
-    Memory that is given back is faulted in and cleared once more, page by page. Does nothing where
+    Memory that is given back is faulted in and cleared again, page by page. Does nothing where
     the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -2,7 +2,7 @@
 
 It stands for a GPU where there is none. An operation computes when it is issued, but counts as done
 only after a delay; a copy to the host holds NaN until it is done, and reads its source only then.
-So whoever reads a copy too early, or changes what a copy has yet to read, gets other bits.
+So a caller that reads a copy too early, or changes what a copy has yet to read, gets other bits.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Finds where in the model a value first is not finite, after a gradient that is not.
 
 Outputs come first: every owner sends its outputs of the step to the next stage again, under indices
-of their own, and each stage runs its layers once more on finite inputs and checks every output.
+of their own, and each stage runs its layers again on finite inputs and checks every output.
 Gradients are checked only when the outputs of all pipelines are finite: from the last stage down,
 each stage checks its own and then lets the stage before go on, because an overflow spreads
 downwards.
@@ -72,7 +72,7 @@ class _Waiting:
 
 
 def _send_outputs(mailbox: Mailbox, run: SlotRun) -> None:
-    """Send the next stage its inputs of the present step once more."""
+    """Send the next stage its inputs of the present step again."""
     if run.stage.is_last:
         return
     to = run.plan.grid.protected(run.slot)

@@ -1,7 +1,7 @@
 """The end of training on a node: it stores the final state of its stages, then reports it.
 
 Rule: the report covers all that the node owns, and is repeated when the node owns something else.
-It is repeated once more when the node has caught up with what it took over: a store that had lost
+It is repeated when the node has caught up with what it took over: a store that had lost
 the run may receive it before the node has reported again that it has caught up, and would then
 treat it as too early.
 """

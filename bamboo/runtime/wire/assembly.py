@@ -69,7 +69,7 @@ class Assembly:
 
     def take(self, frame: Frame) -> Delivered | None:
         """Add a frame; returns the message that it completes, if any. The first frame of a message
-        starts it anew. Raises Malformed for a frame that is not the next one or exceeds the limit;
+        starts it over. Raises Malformed for a frame that is not the next one or exceeds the limit;
         the unfinished message that the frame belongs to is then forgotten."""
         came = frame.message
         of_sender = self._unfinished[came.sender, came.key.kind in YIELDING]

@@ -21,7 +21,7 @@ renting of nodes and their prices, so that the same rules also run on other step
 
 Four behaviours of the published simulator are accidents rather than rules. They are reproduced if
 the terms say so (`as_simulated`), to meet its figures, and left out where the paper's system is a
-rival of ours:
+rival:
 
 - A gathering that starts again does not cancel the end of the previous one. The first end assigns
   places; the second finds no gathered node, and all wait until the next node is up.

@@ -119,7 +119,7 @@ def unmake_stack(
 def _destroy(
     stack: Path, file: Path, values: Mapping[str, Any], *, note: Callable[[str], None]
 ) -> None:
-    """Carry out the plan `file`. If it stops half-way, it is planned and carried out once more,
+    """Carry out the plan `file`. If it stops half-way, it is planned and carried out again,
     which also finds resources that were deleted although the answer was lost. Raises InputError
     with what still exists and is billed."""
     try:

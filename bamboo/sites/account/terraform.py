@@ -32,7 +32,7 @@ AFTERWARDS = (
     "--destroy` takes it away"
 )
 VARIABLES = "bamboo.auto.tfvars.json"
-"""The chosen values for the stack. Terraform reads this file by itself, whoever calls it there."""
+"""The chosen values for the stack. Terraform reads this file by itself, in every call."""
 _VARIABLE = re.compile(r'^variable\s+"([a-z0-9_]+)"', re.MULTILINE)
 
 

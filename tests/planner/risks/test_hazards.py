@@ -63,7 +63,7 @@ def test_what_a_rate_is_from_is_said() -> None:
     )
     elsewhere = BANDS.rate("5-10 %", "eu-west-9")
     assert elsewhere.per_node_hour == band.per_node_hour
-    assert "in us-east-1, for want of one of eu-west-9, and" in elsewhere.source
+    assert "in us-east-1, as eu-west-9 has none, and" in elsewhere.source
     nobody = BANDS.rate("p9.large", REGION)
     assert nobody.per_node_hour == LOSSES_PER_NODE_HOUR
     assert "as no band of p9.large is published" in nobody.source
