@@ -74,7 +74,7 @@ class _Round:
 
 
 class Wishes:
-    """What is asked of the cloud for a run, each written down first, and what came of it."""
+    """What is asked of the cloud for a run, each written down first, and what it did."""
 
     def __init__(
         self,

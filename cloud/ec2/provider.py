@@ -263,7 +263,7 @@ class Ec2Provider:
                         raise
                     case Meaning.HEARD:
                         raise WishHeard(
-                            f"{call}: {code}: {message}; waiting to see what came of it"
+                            f"{call}: {code}: {message}; waiting to see what it did"
                         ) from error
                     case Meaning.OVER:
                         return LaunchAnswer(launched=(), refusals=())
