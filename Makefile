@@ -6,7 +6,8 @@
 # `make redis-e2e` plays runs against Debian's Redis over TLS, and
 # `make fuzz` reads CASES malformed inputs of each kind.
 # `make bench` measures (benchmarks/README.md), all or `PARTS="executor failover"`.
-# `make mutants` plays the tests of `bamboo/core` against COUNT mutants of it, drawn by SEED.
+# `make mutants` plays the tests of `bamboo/core` against COUNT mutants of it, drawn by SEED,
+# without tests that take more than TEST_S CPU seconds.
 # `make gpu-check PART=bits` checks a machine with a card by PYTHON, without a set-up
 # (benchmarks/gpu_check/README.md).
 # Each other one sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
@@ -65,7 +66,7 @@ fuzz: setup
 	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 -m "full or not full" tests/fuzz
 
 mutants: setup
-	$(BIN)/python -m benchmarks.mutants_of_core --seed $(SEED) --count $(COUNT)
+	$(BIN)/python -m benchmarks.mutants_of_core --seed $(SEED) --count $(COUNT) $(if $(TEST_S),--test-s $(TEST_S))
 
 bench: setup
 	$(BIN)/python -m benchmarks $(PARTS)

@@ -53,6 +53,19 @@ def test_a_later_one_that_differs_is_lost_by_the_fact_that_differs() -> None:
     assert after(decided.state, joined("b.1")) is decided.state, "it never takes part"
 
 
+def test_a_join_says_it_again_and_counts_the_same() -> None:
+    """The store may have forgotten what was said before."""
+    first = after(fresh(), replace(joined("a.1"), numerics=facts_of(CARD)))
+    assert first.attested == Attestation(node=NodeId("a.1"), numerics=facts_of(CARD))
+    other = after(first, replace(joined("b.1"), numerics=facts_of(CARD | {"gpu": "T4"})))
+    assert [node.status for node in other.nodes] == [NodeStatus.READY, NodeStatus.GONE]
+    assert "gpu is T4 there and L4 in the run" in other.sentence
+    alike = after(first, replace(joined("b.1"), numerics=facts_of(CARD)))
+    assert alike.phase is Phase.RUNNING
+    assert alike.attested == first.attested
+    assert after(fresh(), joined("a.1")).attested is None, "nothing was said"
+
+
 def test_what_an_earlier_part_of_the_run_computed_with_still_counts() -> None:
     before = Attestation(node=NodeId("z.1"), numerics=facts_of(CARD))
     state = after(fresh(before), attested("a.1", torch="2.12.1"))

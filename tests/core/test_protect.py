@@ -200,3 +200,14 @@ def test_a_run_that_is_over_has_nothing_under_way() -> None:
         assert (over.failovers, over.transfers, over.moves) == ((), (), ())
         assert check(over) == []
         state = apply(state, events[-1]).state
+
+
+def test_who_has_another_slot_now_has_not_finished() -> None:
+    state = apply(apply(running(), joined("s.1")).state, lost("n02.1")).state
+    while not state.moves:
+        state = apply(state, pending(state)[0]).state
+    move, other = state.moves[0], NodeId("n00.1")
+    assert other not in (move.source, move.receiver)
+    state = replace(state, finished=(move.source, other))
+    event = Yielded(node=move.source, slot=move.slot, since=move.since, step=2)
+    assert apply(state, event).state.finished == (other,)
