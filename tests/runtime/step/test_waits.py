@@ -1,27 +1,27 @@
 """How long the hot loop waits for messages, where it has nothing to do."""
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from bamboo.runtime.step.executor import CALM_POLL_S, POLL_S
+from bamboo.runtime.step.executor import CALM_POLL_S, POLL_S, Executor
 from tests.runtime.step.test_executor import S0, Bench
 
 
 @pytest.mark.parametrize(
-    ("state", "waits_s"),
+    ("told", "waits_s"),
     [
-        ({}, CALM_POLL_S),
-        ({"hold": True}, POLL_S),
-        ({"frozen": True}, POLL_S),
-        ({"boundary": 7}, POLL_S),
-        ({"yielding": {S0}}, POLL_S),
-        ({"owned": {}}, POLL_S),
-        ({"background": lambda: True}, POLL_S),
+        (lambda executor: None, CALM_POLL_S),
+        (lambda executor: executor.hold_steps(True), POLL_S),
+        (lambda executor: executor.freeze(), POLL_S),
+        (lambda executor: executor.stop_after(7), POLL_S),
+        (lambda executor: executor.stand_still({S0}), POLL_S),
+        (lambda executor: executor.release(S0), POLL_S),
+        (lambda executor: executor.ask(background=lambda: True), POLL_S),
     ],
 )
 def test_what_only_a_message_can_change_is_looked_at_less_often(
-    state: dict[str, Any], waits_s: float, monkeypatch: pytest.MonkeyPatch
+    told: Callable[[Executor], object], waits_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, waited = Bench(0), []
     honest = bench.mailbox.collect
@@ -31,8 +31,7 @@ def test_what_only_a_message_can_change_is_looked_at_less_often(
         return honest(timeout_s)
 
     monkeypatch.setattr(bench.mailbox, "collect", collect)
-    for name, value in state.items():
-        setattr(bench.executor, name, value)
+    told(bench.executor)
     ran = bench.go()
     assert waited == [0.0] * (len(ran) + 1) + [waits_s]
 
