@@ -115,7 +115,7 @@ def test_the_plan_on_paper() -> None:
     assert lines[1].startswith("  36,000 parameters in 8 layers, 1 virtual node, semantics ")
     assert lines[2] == "  data: 2 files, 97.7 KiB of UTF-8 text"
     assert " ".join(" ".join(lines[3:6]).split()) == (
-        "losses: 0.461 per node-hour, modelled: interrupted within a month are 15-20 % of "
+        "losses: 0.461 per node-hour, modelled by what is interrupted within a month: 15-20 % of "
         "g4dn.xlarge in us-east-1 and > 20 % of p3.2xlarge, which lost 0.611 in Bamboo's trace "
         "(AWS Spot Instance Advisor, 2025-06-28)"
     )

@@ -129,7 +129,7 @@ class Bands:
         return LossRate(
             per_node_hour=LOSSES_PER_NODE_HOUR * (_rate(band) / _rate(own)),
             word=BY_BAND,
-            source=f"modelled: interrupted within a month are {band} of {kind} in {where}"
+            source=f"modelled by what is interrupted within a month: {band} of {kind} in {where}"
             f"{none_here} and {own} of {TRACE_TYPE}, {lost} {seen}",
             against="each by the ratio of the type's band of interruptions a month "
             f"{f'in {where}{none_here} ' if none_here else ''}to the {own} of {TRACE_TYPE}, {lost} "

@@ -58,7 +58,7 @@ def test_a_higher_band_has_a_higher_rate_and_the_trace_s_own_has_the_trace_s() -
 def test_what_a_rate_is_from_is_said() -> None:
     band = BANDS.rate("5-10 %", REGION)
     assert band.words == (
-        "0.187 per node-hour, modelled: interrupted within a month are 5-10 % of 5-10 % in "
+        "0.187 per node-hour, modelled by what is interrupted within a month: 5-10 % of 5-10 % in "
         "us-east-1 and > 20 % of p3.2xlarge, which lost 0.611 in Bamboo's trace (S, 2025-06-28)"
     )
     elsewhere = BANDS.rate("5-10 %", "eu-west-9")
