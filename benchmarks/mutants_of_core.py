@@ -31,7 +31,6 @@ from benchmarks.measuring.options import at_least, more_than_zero, parsed, selec
 from benchmarks.measuring.report import command_of, write_result
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("bamboo", "tests", "cli", "cloud", "pyproject.toml")
 LEAST_KILLED = 0.85
 SLOWER, SPARE_S = 5.0, 2.0
 """A mutant is killed as too slow after so many times a test's CPU time, and so much more."""
@@ -102,12 +101,10 @@ def copied(room: str) -> Iterator[Tests]:
     """A copy of what the tests of a room need, and a process that plays them there."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder).resolve()
-        for name in COPIED:
-            if (ROOT / name).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-            else:
-                shutil.copy(ROOT / name, copy / name)
+        for place in ROOT.glob("*/__init__.py"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(place.parent, copy / place.parent.name, ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", copy)
         tests = Tests(copy, room)
         try:
             yield tests
