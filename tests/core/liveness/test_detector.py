@@ -115,8 +115,8 @@ def test_beats_that_say_nothing_are_no_life(first: int) -> None:
 def test_the_first_steps_of_a_node_are_growth() -> None:
     observer = Observer(A)
     for number in range(3):
-        observer.beat(A, number, 2.0 * number)
-        assert observer.read(2.0 * number) == []
+        observer.beat(A, number, 1.2 * number)
+        assert observer.read(1.2 * number) == []
         assert observer.view.suspects == ()
 
 
