@@ -12,7 +12,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.coord.attested import attested_in
-from bamboo.core.saving.checkpointing import KEPT
+from bamboo.core.saving import KEPT
 from bamboo.core.state import Attestation, Checkpoint, GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.planner.prices.catalogue import Catalogue

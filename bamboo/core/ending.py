@@ -62,14 +62,14 @@ def answer_stop(state: State, event: StopReady) -> Transition:
 
 
 def settle_stop(state: State) -> tuple[State, tuple[Effect, ...], str]:
-    """Fix the last step of a stop once every live member has answered.
+    """Fix the last step of a stop that was asked for, once every live member has answered.
 
     Returns the state, the effects, and words to append to the reason. While answers are missing, or
-    when no stop is being agreed, it returns the state unchanged, no effects and "".
+    once the step is fixed, it returns the state unchanged, no effects and "".
     """
     members = live_members(state)
     answered = {node for node, _ in state.stop_ready}
-    if state.stop_reason is None or state.stop_at_step is not None:
+    if state.stop_at_step is not None:
         return state, (), ""
     if not all(node.id in answered for node in members):
         return state, (), ""

@@ -20,8 +20,8 @@ from bamboo.core.effects import (
 )
 from bamboo.core.ending import settle_stop
 from bamboo.core.events import CaughtUp, HandedOver
+from bamboo.core.keep import cut_of, fits_notice, unfit_words
 from bamboo.core.reconfiguration import begin_reconfiguration, can_recover, lose_while_reconfiguring
-from bamboo.core.saving.keep import cut_of, fits_notice, unfit_words
 from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, Policy, State
 from bamboo.core.transition import (
     Transition,
@@ -151,7 +151,9 @@ def pass_on(
     words = [f"its shadow {to} takes over {name_slots(state, (s,))}" for s, to in heirs.items()]
     words = words or ["it had replicas only"]
     after, stays = take_back_drains(after)
-    after, stop_effects, stop_words = settle_stop(after)
+    if after.stop_reason is None:
+        return after, (*effects, *stays), listed(words)
+    after, stop_effects, stop_words = settle_stop(after)  # the leaver's answer is not waited for
     return after, (*effects, *stays, *stop_effects), listed(words) + stop_words
 
 

@@ -63,25 +63,33 @@ from bamboo.core.events import (
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose, take_back_drains
 from bamboo.core.faults import fail_node, fail_run
-from bamboo.core.layout.assignment import assign
+from bamboo.core.layout import assign
+from bamboo.core.next_layout import (
+    break_stall,
+    improve,
+    note_prepared,
+    rebalance,
+    reconsider,
+    release,
+)
 from bamboo.core.numerics import attest, unlike
-from bamboo.core.pace import rebalance
-from bamboo.core.prefetch import note_prepared
 from bamboo.core.protect import join_replica, protect, yield_slot
 from bamboo.core.reconfiguration import (
     agree_boundary,
     begin_reconfiguration,
-    break_stall,
-    improve,
     note_built,
     note_holdings,
-    reconsider,
+    settle,
 )
-from bamboo.core.refill import refill
-from bamboo.core.release import release
-from bamboo.core.saving.checkpointing import complete, give_up, order_completion, reject, save_shard
-from bamboo.core.saving.emergency import note_emergency, save_due
-from bamboo.core.settle import settle
+from bamboo.core.saving import (
+    complete,
+    give_up,
+    note_emergency,
+    order_completion,
+    reject,
+    save_due,
+    save_shard,
+)
 from bamboo.core.state import Attestation, Node, NodeStatus, Phase, Policy, State
 from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
@@ -329,3 +337,11 @@ def _leave(state: State, event: NodeLeft, *, now_s: float, policy: Policy) -> Tr
         return lose(state, node, how=f"it left, {event.reason}", now_s=now_s, policy=policy)
     after = with_status(state, NodeStatus.LEFT, node.id)
     return changed(after, (), f"node {event.node} left: {event.reason}")
+
+
+def refill(state: State, event: StoreRefilled) -> Transition:
+    """Go on from `state`, the newest that any member had read, under the next generation. Before
+    the first generation there is none to end."""
+    generation = state.generation + 1 if state.generation else 0
+    reason = f"the store had lost the run; {event.reporter} gave it version {state.version} back"
+    return changed(replace(state, generation=generation), (), reason)

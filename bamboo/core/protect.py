@@ -1,21 +1,38 @@
-"""Leads from the present assignment to the target assignment, by transfers of replicas and moves of
-slots.
+"""Decides the target assignment, the owners and shadows that a running grid should have given the
+nodes that are there, and leads to it by transfers of replicas and moves of slots.
 
-Rules. (1) There is no stored plan. After every decision the core finds again what is missing, and
-whatever was begun goes on while both its ends are there. (2) A slot moves only to a node that has
-its replica already, at a step boundary, so a move sends nothing. (3) While a run ends, nothing is
-begun.
+Rules of the target. (1) It is a function of the state alone, so every member computes the same one.
+(2) A node that owns a slot keeps one. Only slots of a node that owns several are given away, first
+to standbys, then to members that own at least two fewer. Where neighbours should lie in different
+zones, a standby in another zone than its neighbours is preferred. (3) Shadows are those of
+`layout.shadow_of`. (4) It is computed at every event, so it looks only at what may differ from the
+present: nodes that own several slots or none, nodes that should own none, and slots whose shadow is
+in doubt.
+
+Rules of the way there. (1) There is no stored plan. After every decision the core finds again what
+is missing, and whatever was begun goes on while both its ends are there. (2) A slot moves only to a
+node that has its replica already, at a step boundary, so a move sends nothing. (3) While a run
+ends, nothing is begun.
 """
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from operator import attrgetter, is_
 
-from bamboo.core.effects import OTHERS, Drain, Effect, Promote, Resend
+from bamboo.core.effects import (
+    FLEET,
+    OTHERS,
+    Drain,
+    Effect,
+    End,
+    Promote,
+    Resend,
+    TerminateInstance,
+)
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
-from bamboo.core.layout.target_assignment import Lacks, lacking
-from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
-from bamboo.core.straggler import dismiss
+from bamboo.core.layout import new_shadows
+from bamboo.core.state import Failover, Move, Node, NodeStatus, Phase, State, Transfer
 from bamboo.core.transition import (
     Transition,
     acting_member,
@@ -29,7 +46,181 @@ from bamboo.core.transition import (
     with_status,
 )
 from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacks:
+    """How the present assignment differs from the target: slots that should have another owner, and
+    slots that should have another shadow, or none."""
+
+    owners: Mapping[Slot, NodeId]
+    shadows: Mapping[Slot, NodeId | None]
+
+
+_NOTHING = Lacks(owners={}, shadows={})
+
+
+def aim(state: State, *, apart: bool = False) -> Assignment | None:
+    """The target assignment; the present one if there is no better. None before the first
+    assignment.
+
+    The slots of nodes with a notice are given away here, before they are handed over. `apart`:
+    neighbours should lie in different zones.
+    """
+    if state.assignment is None:
+        return None
+    lacks = lacking(state, state.assignment, apart=apart)
+    return state.assignment.replace(owners=lacks.owners, shadows=lacks.shadows)
+
+
+def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
+    """Where the assignment of a state differs from the target assignment (`aim`)."""
+    roll, roles = state.roll, assignment.roles
+    if not (roles.several or roles.astray or roll.leaving or apart or state.retiring):
+        return _NOTHING  # the usual case: one slot each, shadowed by the neighbour
+    idle = _idle(state, assignment)
+    going = _going(state, assignment, idle)
+    usable = roll.usable - going if going else roll.usable
+    barred = going | roll.leaving
+    owners = _owners(state, assignment, usable, idle - going, sorted(barred), apart=apart)
+    if state.redundancy in BARE_MODES:
+        return Lacks(owners=owners, shadows={})
+    aimed = assignment.replace(owners=owners, shadows={})
+    several_zones = apart and len(set(map(roll.zones.get, aimed.owners))) > 1
+    zones = roll.zones if several_zones else None
+    return Lacks(owners=owners, shadows=new_shadows(aimed, usable, zones, barred=barred))
+
+
+def soon_taken(state: State, giver: NodeId) -> frozenset[Slot]:
+    """The slots of a node with several that a node without any will take, which has the replica or
+    is being sent it. Empty while the run ends, since nothing moves then."""
+    assignment = state.assignment
+    if assignment is None or giver not in assignment.roles.several:
+        return frozenset()
+    if state.stop_reason is not None or state.finished:
+        return frozenset()
+    coming = {t.slot: t.receiver for t in state.transfers if t.source == giver}
+    # Which slots are given away does not depend on the zones of the nodes that take them.
+    given = lacking(state, assignment, apart=False).owners
+    takers = {
+        slot: coming.get(slot, assignment.shadow(slot))
+        for slot in assignment.owned_by(giver)
+        if slot in given
+    }
+    owned = assignment.roles.owned
+    return frozenset(slot for slot, to in takers.items() if to is not None and to not in owned)
+
+
+def _idle(state: State, assignment: Assignment) -> frozenset[NodeId]:
+    """The usable nodes that own nothing: standbys, and members with replicas only."""
+    roles = assignment.roles
+    waiting = (n.id for n in state.roll.aside if n.usable and n.id not in roles.owned)
+    return (roles.landless & state.roll.usable).union(waiting)
+
+
+def _going(state: State, assignment: Assignment, idle: Collection[NodeId]) -> frozenset[NodeId]:
+    """The slow node that should own nothing any more, once there is another node for its place."""
+    node = state.retiring
+    if node is None:
+        return frozenset()
+    spare = any(other != node for other in idle)
+    return frozenset({node}) if spare or not assignment.owned_by(node) else frozenset()
+
+
+class _Hands:
+    """The slots of each node while slots are given away. Only the nodes that matter are looked
+    up."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._slots: dict[NodeId, list[Slot]] = {}
+        for node in assignment.roles.several:
+            self.of(node)
+
+    def of(self, node: NodeId) -> list[Slot]:
+        if node not in self._slots:
+            self._slots[node] = list(self._assignment.owned_by(node))
+        return self._slots[node]
+
+    def give(self, slot: Slot, giver: NodeId, taker: NodeId) -> None:
+        self.of(giver).remove(slot)
+        self.of(taker).append(slot)
+
+    def fullest(self) -> NodeId | None:
+        """The node with the most slots, if it has more than one; of equals the first."""
+        rich = (node for node, slots in self._slots.items() if len(slots) > 1)
+        return min(rich, key=lambda node: (-len(self._slots[node]), node), default=None)
+
+
+def _owners(
+    state: State,
+    assignment: Assignment,
+    usable: Collection[NodeId],
+    idle: Collection[NodeId],
+    leavers: Collection[NodeId],
+    *,
+    apart: bool,
+) -> Mapping[Slot, NodeId]:
+    """The slots that should change their owner, each with its new owner."""
+    hands = _Hands(assignment)
+    zones = state.roll.zones
+    standbys = set(idle)
+    out: dict[Slot, NodeId] = {}
+
+    def nearest(slot: Slot) -> NodeId:
+        near = _zones_beside(assignment, slot, zones)
+
+        def fit(node: NodeId) -> tuple[bool, bool, NodeId]:
+            known = state.node(node)
+            return known is not None and known.advised, (zones[node] in near) is apart, node
+
+        taker = min(standbys, key=fit)
+        standbys.remove(taker)
+        return taker
+
+    for leaver in leavers:
+        for slot in assignment.owned_by(leaver):
+            shadow = None if leaver == state.retiring else assignment.shadow(slot)
+            to = nearest(slot) if standbys else shadow
+            if to is not None and to in usable:
+                hands.give(slot, leaver, to)
+                out[slot] = to
+    while (giver := hands.fullest()) is not None:
+        slot = _spare(assignment, hands.of(giver))
+        if standbys:
+            taker = nearest(slot)
+        elif len(hands.of(giver)) == 2:
+            return out  # all others own at least one
+        else:
+            taker = min(usable, key=lambda node: (len(hands.of(node)), node), default=giver)
+            if len(hands.of(giver)) - len(hands.of(taker)) < 2:
+                return out
+        hands.give(slot, giver, taker)
+        out[slot] = taker
+    return out
+
+
+def _spare(assignment: Assignment, slots: list[Slot]) -> Slot:
+    """Which of several slots of one node to give away: the last one whose protector the node keeps.
+    It then stays that slot's shadow, and only the roles change."""
+    beside = [slot for slot in slots if assignment.grid.protector(slot) in slots]
+    return (beside or slots)[-1]
+
+
+def _zones_beside(
+    assignment: Assignment, slot: Slot, zones: Mapping[NodeId, str]
+) -> frozenset[str]:
+    grid = assignment.grid
+    return frozenset(
+        zones[assignment.owner(near)] for near in (grid.protector(slot), grid.protected(slot))
+    )
+
+
+# --------------------------------------------------- from the present assignment to the target
+
 
 _LOOKED_AT = attrgetter(
     *("nodes", "assignment", "transfers", "moves", "failovers", "retiring", "relieved"),
@@ -48,7 +239,7 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
     if state.phase is Phase.FINISHED or (state.retiring is None and _is_settled(before, state)):
         return decided
     state = _with_roles(before, _without_void(state))
-    state, effects, words = dismiss(state)
+    state, effects, words = _dismiss(state)
     if state.stop_reason is None and not state.finished and state.redundancy not in BARE_MODES:
         state, begun = _begin(state, lacking(state, assigned(state), apart=apart))
         state, drains, drained = _drain_protected(state)
@@ -224,3 +415,26 @@ def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]
 def _stays(state: State, node: NodeId | None) -> bool:
     found = None if node is None else state.node(node)
     return found is not None and found.usable
+
+
+def _dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
+    """Let a retiring node leave that has given everything away; forget one that is lost."""
+    if state.retiring is None:
+        return state, (), []
+    node = state.node(state.retiring)
+    if node is None or not node.status.live:
+        return replace(state, retiring=None), (), []
+    if node.status is not NodeStatus.READY or _is_needed(state, node):
+        return state, (), []
+    reason = f"{node.id} was slow and has given everything away: it leaves"
+    effects = (
+        End(to=node.id),
+        TerminateInstance(to=FLEET, instance=node.instance, reason=reason),
+    )
+    after = with_status(replace(state, retiring=None), NodeStatus.LEFT, node.id)
+    return after, effects, [reason]
+
+
+def _is_needed(state: State, node: Node) -> bool:
+    ends = {t.source for t in state.transfers} | {m.source for m in state.moves}
+    return node.id in ends | {f.victim for f in state.failovers}

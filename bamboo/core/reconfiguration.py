@@ -5,23 +5,21 @@ new layout.
     ->  base, layout and assignment are decided  ->  all have what they should hold  ->  all go on
 
 It serves everything that a shadow cannot: more or fewer pipelines, fewer stages, a stage that only
-another pipeline still has, a restore from a checkpoint, waiting for nodes.
+another pipeline still has, a restore from a checkpoint, waiting for nodes. When one is wanted is
+decided in `next_layout`.
 
 Rules. (1) The state before a step is the same bits wherever it lies. So the base is the newest step
 for which every layer is found somewhere, on a live node or in a checkpoint. (2) A loss on the way
 begins another round, in which everything that is still there counts. (3) Nothing waits for a node
-that is gone.
-
-This module also finds when a reconfiguration is wanted: no further node comes, more nodes have
-come, or a step stalls. Unless a node is about to go, what will be lacking is prefetched first,
-while all train.
+that is gone. (4) Nodes whose state has a home go on at once. Nodes that wait for others, or that
+will be taken, take no step beyond what is stored. When no step is left to train, all write the
+final state while they are there.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import chain
 
-from bamboo.core.base import held_at, holders
 from bamboo.core.effects import (
     FLEET,
     AgreeBoundary,
@@ -31,16 +29,17 @@ from bamboo.core.effects import (
     HoldForStop,
     Quiesce,
     QuiesceAfter,
+    TerminateAll,
     TerminateInstance,
 )
-from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced, Reconsider, Stalled
-from bamboo.core.layout.layout_choice import grid_for, layout_for
-from bamboo.core.prefetch import fed_layers, prepare, whole_of
-from bamboo.core.rounds import answers
-from bamboo.core.saving.keep import left_words, without
-from bamboo.core.settle import usable_nodes, usable_number
+from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
+from bamboo.core.keep import begin_keep, is_kept, left_words, without
+from bamboo.core.layout import layout_for, place
+from bamboo.core.rounds import Base, answers, fed_layers, held_at, holders, whole_of
 from bamboo.core.state import (
     Built,
+    Checkpoint,
+    Keep,
     Node,
     NodeStatus,
     Outcome,
@@ -52,7 +51,6 @@ from bamboo.core.state import (
     State,
 )
 from bamboo.core.transition import (
-    ENOUGH,
     Transition,
     begun_words,
     boundary_words,
@@ -67,9 +65,6 @@ from bamboo.core.transition import (
 )
 from bamboo.ids import NodeId
 from bamboo.quantities import size
-from bamboo.topology.grid import Grid
-from bamboo.topology.model_layout import ModelLayout
-from bamboo.topology.strategy import BARE_MODES
 
 
 def begin_reconfiguration(
@@ -247,6 +242,176 @@ def report_of(event: Quiesced) -> Report:
     return Report(node=event.node, holdings=event.holdings, norms=event.norms)
 
 
+# ---------------------------------------------------------------- base, layout and assignment
+
+
+def find_base(state: State, policy: Policy) -> Base | None:
+    """Find the newest step for which every layer is there; None if there is no such step."""
+    reconfiguration = state.reconfiguration
+    assert reconfiguration is not None, "asked only while a reconfiguration is under way"
+    live = reconfiguration.intact or state.redundancy != "off"
+    holdings = [h for r in reconfiguration.reports for h in r.holdings] if live else []
+    norms = {n.step: n.total_square for r in reconfiguration.reports for n in r.norms}
+    kept = {checkpoint.step for checkpoint in checkpoints_of(state, policy)}
+    for step in sorted({h.step for h in holdings} | {h.reach for h in holdings} | kept)[::-1]:
+        norm = norms.get(step - 1)
+        layers: set[int] = set()
+        for h in holdings:
+            if h.step == step or (h.reach == step and norm is not None):
+                layers.update(range(h.first, h.stop))
+        if len(layers) == policy.cuts[0][-1]:
+            return Base(step=step, checkpoint=False, total_square=norm)
+        if step in kept:
+            return Base(step=step, checkpoint=True, total_square=norm)
+    return None
+
+
+def checkpoints_of(state: State, policy: Policy) -> tuple[Checkpoint, ...]:
+    """The complete checkpoints. A run that writes checkpoints can also begin again from step 0."""
+    start = (Checkpoint(step=0, era=0),) if policy.checkpoint_every > 0 else ()
+    return (*start, *state.checkpoints)
+
+
+def settle(before: State, decided: Transition, policy: Policy) -> Transition:
+    """Decide base, layout and assignment once all nodes that are left have reported."""
+    state, reconfiguration = decided.state, decided.state.reconfiguration
+    if state is before or reconfiguration is None or reconfiguration.base is not None:
+        return decided
+    if reconfiguration.keep is not None:
+        return decided
+    live = state.roll.live
+    if waiting := answers(reconfiguration.reports).silent(reconfiguration.asked, live):
+        return _with(decided, state, f"waiting for {len(waiting)} to stop")
+    reports = tuple(report for report in reconfiguration.reports if report.node in live)
+    state = state.having(reconfiguration=replace(reconfiguration, reports=reports))
+    base = find_base(state, policy)
+    if base is None:
+        words = "no step is left of which every layer is there, and there is no checkpoint"
+        return _end_here(decided, state, Outcome.UNRECOVERABLE, words)
+    if reconfiguration.save and base.step == 0:
+        state = _begun_anew(state)
+    kept = reconfiguration.save and is_kept(state.checkpoints, base.step)
+    if reconfiguration.save and not kept:
+        era = _next(before)
+        keep = begin_keep(state, _reconfiguration(state), base, policy, era=era)
+        if keep is not None:
+            state = state.having(
+                generation=era, reconfiguration=replace(_reconfiguration(state), keep=keep)
+            )
+            return _with(decided, state, _keep_words(keep))
+    nodes = usable_nodes(state)
+    over = 0 < policy.steps <= base.step
+    if kept and not state.roll.usable and not over:
+        nodes = ()  # nodes that will be taken train no more: their steps would not be stored
+    stored = base.checkpoint or kept
+    short = stored and len(nodes) < policy.stages and not (reconfiguration.forced or over)
+    if not nodes or short:
+        if state.stop_reason is not None and state.stop_outcome is not None:
+            words = f"stopped while it waits for nodes: {state.stop_reason}"
+            return _end_here(decided, state, state.stop_outcome, words)
+        # `forced` was meant for the nodes that were there then; now there are none.
+        forced = reconfiguration.forced and bool(nodes)
+        held = replace(_reconfiguration(state), checkpoint=base.checkpoint, forced=forced)
+        phase = Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING
+        state = state.having(reconfiguration=held, phase=phase)
+        return _with(decided, state, f"waiting for nodes: {len(nodes)} of {policy.stages} are here")
+    after, words = _lay_out(state, base, policy, generation=_next(before))
+    return _with(decided, after, words)
+
+
+def usable_nodes(state: State) -> tuple[Node, ...]:
+    """The nodes that may be given slots: live nodes that are not leaving; else those that the cloud
+    leaves here, which were to be given back; else all live nodes."""
+    usable = state.roll.usable
+    return tuple(n for n in state.nodes if n.id in usable) or _at_last(state)
+
+
+def usable_number(state: State) -> int:
+    """The number of `usable_nodes`."""
+    return len(state.roll.usable) or len(_at_last(state))
+
+
+def _at_last(state: State) -> tuple[Node, ...]:
+    """The nodes that may be given slots where all live nodes are leaving."""
+    live = state.live_nodes()
+    return tuple(node for node in live if node.notice_deadline_s is None) or live
+
+
+def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
+    """Make the state with a new layout, whose era is `generation`, and words for it."""
+    reconfiguration, nodes = _reconfiguration(state), usable_nodes(state)
+    layout = layout_for(len(nodes), policy)
+    if reconfiguration.shares and layout.grid == state.grid:
+        layout = replace(layout, shares=reconfiguration.shares)
+    held = {r.node: held_at(r, base.step, base.total_square) for r in reconfiguration.reports}
+    assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
+    roles = assignment.members()
+    # A released node is needed after all only where no others are left.
+    needed = (replace(n, released=False) for n in nodes if n.released and n.id in roles)
+    after = replace(
+        with_status(
+            state.with_nodes(*needed), NodeStatus.MEMBER, *(n.id for n in nodes if n.id in roles)
+        ),
+        generation=generation,
+        era=generation,
+        grid=layout.grid,
+        cut=layout.cut,
+        shares=layout.shares,
+        assignment=assignment,
+        slow=(),
+        retiring=None,
+        relieved=(),
+        phase=Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING,
+        reconfiguration=replace(
+            reconfiguration,
+            base=base.step,
+            checkpoint=base.checkpoint,
+            total_square=base.total_square,
+        ),
+    )
+    newest = max((h.step for r in reconfiguration.reports for h in r.holdings), default=base.step)
+    who = "1 node" if len(roles) == 1 else f"{len(roles)} nodes"
+    words = f"{who} on {grid_words(after.grid)}, from step {base.step} on"
+    if base.checkpoint:
+        where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
+        words = f"restored from {where} on {grid_words(after.grid)}"
+        if (lost := newest - base.step) > 0:
+            words += f", {lost} {'step is' if lost == 1 else 'steps are'} done again"
+    return after, words
+
+
+def _begun_anew(state: State) -> State:
+    """Note that no step was taken: the initial state need not be stored."""
+    if is_kept(state.checkpoints, 0):
+        return state
+    return state.having(checkpoints=(Checkpoint(step=0, era=0), *state.checkpoints))
+
+
+def _keep_words(keep: Keep) -> str:
+    nodes = len(keep.parts)
+    who = "1 node stores" if nodes == 1 else f"{nodes} nodes store"
+    return f"{who} the state before step {keep.step}, and nobody goes on before that"
+
+
+def _end_here(decided: Transition, state: State, outcome: Outcome, words: str) -> Transition:
+    """End the run instead of going on in a new layout."""
+    ended = end(replace(state, reconfiguration=None), outcome, f"{decided.reason}; {words}")
+    orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
+    assert ended.effects[-1] == TerminateAll(to=FLEET)
+    return replace(ended, effects=(*orders, *ended.effects))
+
+
+def _with(decided: Transition, state: State, words: str) -> Transition:
+    return replace(decided, state=state, reason=f"{decided.reason}; {words}")
+
+
+def _next(before: State) -> int:
+    return before.generation + 1
+
+
+# ---------------------------------------------------------------- all go on
+
+
 def note_built(state: State, event: LayoutBuilt) -> Transition:
     """Note that a node has all that it should hold. After the last one all go on."""
     reconfiguration, assignment = state.reconfiguration, state.assignment
@@ -275,9 +440,6 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     if before := reconfiguration.ahead.prepared_bytes if reconfiguration.ahead is not None else 0:
         reason += f", {size(before)} before"
     return changed(after, effects, reason)
-
-
-# ---------------------------------------------------------------- all go on
 
 
 def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
@@ -346,159 +508,3 @@ def void_member(state: State, node: NodeId) -> str | None:
 def _reconfiguration(state: State) -> Reconfiguration:
     assert state.reconfiguration is not None, "asked only while a reconfiguration is under way"
     return state.reconfiguration
-
-
-WORTH = 0.97
-"""The layout changes for a better one only if its steps take at most this share of the present
-time."""
-
-
-def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
-    """Reconfigure, or prefetch for it, if another layout suits the nodes that are there better."""
-    if not policy.elastic or state.assignment is None:
-        return stale(state, "no other layout is possible")
-    reconfiguration = state.reconfiguration
-    if reconfiguration is not None:
-        if reconfiguration.base is not None or reconfiguration.forced:
-            return stale(state, "that is being done already")
-        after = replace(state, reconfiguration=replace(reconfiguration, forced=True))
-        return changed(after, (), f"{event.reason}: go on with the nodes that are there")
-    if not at_rest(state):
-        return stale(state, "something else is under way; say it again")
-    better = layout_for(usable_number(state), policy)
-    ahead = state.preparing
-    if ahead is None and not _differs(state, better):
-        return stale(state, f"{grid_words(state.grid)} suits the {len(state.roll.live)} nodes best")
-    if ahead is None:
-        ahead = _prepared_for(state, better, policy, why=event.reason, forced=True)
-        if ahead.feeds and not _leaving(state):
-            after = replace(state, preparing=ahead)
-            return changed(after, (), f"{event.reason}: {_ahead_words(ahead)}")
-    after, orders = begin_reconfiguration(
-        state, why=ahead.why, planned=True, forced=ahead.forced, ahead=whole_of(ahead)
-    )
-    return changed(after, orders, f"{event.reason}: a new layout at the next boundary")
-
-
-def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
-    """A member waits for a message that was lost with several nodes at once and that no copy can
-    repeat: all stop and do the step again from what they hold. Another stall within one step of it
-    ends the run."""
-    if (why := void_member(state, event.node)) is not None:
-        return stale(state, why)
-    if event.era != state.era or state.reconfiguration is not None:
-        return stale(state, "the layout is another one by now")
-    again = state.stalled_step is not None and abs(event.step - state.stalled_step) <= 1
-    if state.finished or not policy.elastic or again:
-        return end(state, Outcome.FAULT, event.reason)
-    noted = replace(state, stalled_step=event.step)
-    after, orders = begin_reconfiguration(noted, why=event.reason, planned=False)
-    return changed(after, orders, f"{event.reason}; all stop and do the step again")
-
-
-def improve(before: State, decided: Transition, policy: Policy) -> Transition:
-    """Begin a reconfiguration when there are nodes for another pipeline or for all stages, or when
-    nodes with a notice can go that have no shadows to hand over to. What nodes will lack is
-    prefetched first, unless a node is about to go."""
-    state = decided.state
-    if state is before or not policy.elastic:
-        return decided
-    known = state.preparing
-    if not at_rest(state):
-        return _without_preparing(decided)
-    same = state.nodes is before.nodes and state.assignment is before.assignment
-    if known is None or not same:
-        forced = _is_forced(state, policy)
-        why = known.why if known is not None and forced else _wanted(state, policy)
-        if not why:
-            return _without_preparing(decided)
-        better = layout_for(usable_number(state), policy)
-        ahead = _prepared_for(state, better, policy, why=why, forced=forced)
-        if ahead.feeds and ahead == known and not _leaving(state):
-            return decided
-    else:
-        ahead = known
-    if not _leaving(state) and answers(ahead.prepared).silent(ahead.receivers):
-        if ahead is known:
-            return decided
-        reason = f"{decided.reason}; {_why(state, ahead, policy)}: {_ahead_words(ahead)}"
-        return replace(decided, state=state.having(preparing=ahead), reason=reason)
-    after, orders = begin_reconfiguration(
-        state, why=ahead.why, planned=True, forced=ahead.forced, ahead=whole_of(ahead)
-    )
-    after = after.having(generation=before.generation + 1)
-    reason = f"{decided.reason}; {_why(state, ahead, policy)}: a new layout at the next boundary"
-    return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
-
-
-def _prepared_for(
-    state: State, layout: ModelLayout, policy: Policy, *, why: str, forced: bool
-) -> Preparing:
-    return prepare(state, usable_nodes(state), layout, policy, why=why, forced=forced)
-
-
-def _without_preparing(decided: Transition) -> Transition:
-    """End the prefetch."""
-    if decided.state.preparing is None:
-        return decided
-    state = decided.state.having(preparing=None)
-    return replace(decided, state=state, reason=f"{decided.reason}; nothing is prefetched now")
-
-
-def _why(state: State, ahead: Preparing, policy: Policy) -> str:
-    return why_words(ahead.why, grid_for(usable_number(state), policy))
-
-
-def _ahead_words(ahead: Preparing) -> str:
-    count = len(ahead.receivers)
-    nodes = f"{count} node{'' if count == 1 else 's'}"
-    return f"a new layout once {nodes} {'has' if count == 1 else 'have'} been sent what it needs"
-
-
-def _differs(state: State, better: ModelLayout) -> bool:
-    """Whether `better` is another layout than the present one."""
-    return (better.grid, better.cut) != (state.grid, state.cut or better.cut)
-
-
-def _is_forced(state: State, policy: Policy) -> bool:
-    """Whether the layout that is being prepared was asked for and still differs from the
-    present."""
-    asked = state.preparing is not None and state.preparing.forced
-    return asked and _differs(state, layout_for(usable_number(state), policy))
-
-
-def _leaving(state: State) -> list[Node]:
-    """The nodes with a role in the run that are about to go."""
-    return [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
-
-
-def _wanted(state: State, policy: Policy) -> str:
-    """Why another layout is wanted now; "" if none is."""
-    better = grid_for(usable_number(state), policy)
-    if _is_worth_it(state.grid, better, policy):
-        return ENOUGH
-    if state.redundancy not in BARE_MODES or len(state.roll.usable) < policy.stages:
-        return ""
-    if _is_merged(state) and usable_number(state) >= state.grid.size:
-        # Without shadows a newcomer cannot take a slot by a move, so it would stay idle.
-        return f"there are nodes for every stage of {grid_words(state.grid)}"
-    leaving = _leaving(state)
-    return f"{len(leaving)} nodes with a notice can go" if leaving else ""
-
-
-def _is_merged(state: State) -> bool:
-    """Whether a node owns several slots."""
-    assignment = state.assignment
-    return assignment is not None and len(set(assignment.owners)) < state.grid.size
-
-
-def _is_worth_it(now: Grid, better: Grid, policy: Policy) -> bool:
-    """Whether `better` is a larger grid that is worth stopping all nodes."""
-    if better.size <= now.size:
-        return False
-    now_s = policy.step_s(now.pipelines, now.stages)
-    better_s = policy.step_s(better.pipelines, better.stages)
-    if now_s is not None and better_s is not None:
-        return better_s <= WORTH * now_s
-    whole = better.stages == policy.stages
-    return whole and (better.pipelines > now.pipelines or better.stages > now.stages)

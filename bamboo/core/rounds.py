@@ -7,8 +7,8 @@ every node three times, so the nodes that are still silent are found once and ha
 to answer.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -275,3 +275,54 @@ class Reconfiguration:
     def __post_init__(self) -> None:
         for name in ("ready", "reports", "rebuilt"):
             object.__setattr__(self, name, answers(getattr(self, name)))
+
+
+def held_at(report: Report, base: int, total_square: float | None) -> frozenset[int]:
+    """The layers that a node holds, or can reach, as they are before step `base`."""
+    return frozenset(
+        layer
+        for h in report.holdings
+        if h.step == base or (h.reach == base and total_square is not None)
+        for layer in range(h.first, h.stop)
+    )
+
+
+def holders(reconfiguration: Reconfiguration) -> dict[int, tuple[NodeId, ...]]:
+    """For each layer, the nodes that can send it as it is at the base."""
+    out: dict[int, tuple[NodeId, ...]] = {}
+    assert reconfiguration.base is not None, "a base is decided before anything is sent"
+    for report in reconfiguration.reports:
+        for layer in held_at(report, reconfiguration.base, reconfiguration.total_square):
+            out[layer] = (*out.get(layer, ()), report.node)
+    return out
+
+
+def whole_of(preparing: Preparing) -> Preparing | None:
+    """Keep only the receivers that have all of their feeds; None if there is none."""
+    has = answers(preparing.prepared).has
+    feeds = tuple(feed for feed in preparing.feeds if has(feed.receiver))
+    return replace(preparing, feeds=feeds) if feeds else None
+
+
+def fed_layers(preparing: Preparing | None, node: NodeId) -> frozenset[int]:
+    """The layers that were prefetched to a node; other nodes hold them too."""
+    return layers_of(sent_to(preparing, node))
+
+
+def layers_of(feeds: Iterable[Prefetch]) -> frozenset[int]:
+    """The layers of several prefetches."""
+    return frozenset(layer for feed in feeds for layer in feed.layers)
+
+
+def sent_to(preparing: Preparing | None, node: NodeId) -> tuple[Prefetch, ...]:
+    """What is prefetched to a node."""
+    return () if preparing is None else preparing.sent.of.get(node, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A step from which all nodes can go on."""
+
+    step: int
+    checkpoint: bool
+    total_square: float | None

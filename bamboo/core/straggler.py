@@ -15,11 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
-from bamboo.core.effects import FLEET, Effect, End, TerminateInstance
 from bamboo.core.events import SpeedsMeasured
 from bamboo.core.reconfiguration import at_rest
-from bamboo.core.state import Node, NodeStatus, Slow, State
-from bamboo.core.transition import Transition, changed, describe, stale, with_status
+from bamboo.core.state import NodeStatus, Slow, State
+from bamboo.core.transition import Transition, changed, describe, stale
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.strategy import BARE_MODES
@@ -79,24 +78,6 @@ def kept_beyond(state: State) -> int:
     return state.roll.advised + more
 
 
-def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
-    """Let a retiring node leave that has given everything away; forget one that is lost."""
-    if state.retiring is None:
-        return state, (), []
-    node = state.node(state.retiring)
-    if node is None or not node.status.live:
-        return replace(state, retiring=None), (), []
-    if node.status is not NodeStatus.READY or _is_needed(state, node):
-        return state, (), []
-    reason = f"{node.id} was slow and has given everything away: it leaves"
-    effects = (
-        End(to=node.id),
-        TerminateInstance(to=FLEET, instance=node.instance, reason=reason),
-    )
-    after = with_status(replace(state, retiring=None), NodeStatus.LEFT, node.id)
-    return after, effects, [reason]
-
-
 def _shares_of_the_median(event: SpeedsMeasured, assignment: Assignment) -> Mapping[NodeId, float]:
     """The speed of each measured owner as a share of the median speed of the others."""
     owners = set(assignment.owners)
@@ -136,11 +117,6 @@ def _to_go(state: State) -> Iterator[tuple[NodeId, int]]:
         again = any(slot in state.relieved for slot in slots)
         if slow.rounds == ROUNDS and stays and slots and not again:
             yield slow.node, len(slots)
-
-
-def _is_needed(state: State, node: Node) -> bool:
-    ends = {t.source for t in state.transfers} | {m.source for m in state.moves}
-    return node.id in ends | {f.victim for f in state.failovers}
 
 
 def _named(state: State, node: NodeId, shares: Mapping[NodeId, float]) -> str:

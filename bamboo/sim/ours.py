@@ -25,7 +25,7 @@ from bamboo.core.events import (
     NoticeReceived,
     PeerLost,
 )
-from bamboo.core.layout.layout_choice import nodes_wanted
+from bamboo.core.layout import nodes_wanted
 from bamboo.core.liveness.patience import Patience, parked
 from bamboo.core.machine import transition
 from bamboo.core.state import Failover, NodeStatus, Phase, Policy, State

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bamboo.core.effects import AgreeBoundary, Effect, Quiesce, QuiesceAfter
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
-from bamboo.core.prefetch import layers_by_node
+from bamboo.core.next_layout import layers_by_node
 from bamboo.core.state import Reconfiguration, State
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.members import Run, layout_of, step_in_hand

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from bamboo.core.events import Prepared, ReplicaJoined, Yielded
-from bamboo.core.prefetch import feeds_under_way
+from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.rounds import answers
 from bamboo.core.state import Move, Prefetch, Prefetches, Preparing, Transfer
 from bamboo.ids import NodeId

@@ -12,7 +12,7 @@ from bamboo.config.catalogue import load_catalogue, load_gpus
 from bamboo.config.policy import policy_of
 from bamboo.config.resolve import batch_shape, nodes_at_begin, nodes_of
 from bamboo.config.tree import JobConfig
-from bamboo.core.saving import keep
+from bamboo.core import keep
 from bamboo.core.state import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
@@ -139,7 +139,7 @@ class Planned:
         return rule_of(self.job, self.policy).sizes
 
     def fits_notice(self) -> bool:
-        """Whether a notice is long enough to store a stage's state: `core.saving.emergency`
+        """Whether a notice is long enough to store a stage's state: `core.saving`
         does that where no node stays that holds it."""
         return keep.fits_notice(self.policy, self.plan.cut)
 

@@ -2,7 +2,7 @@
 
 from bamboo.config.resolve import nodes_at_begin, nodes_of
 from bamboo.config.tree import JobConfig
-from bamboo.core.layout.layout_choice import grid_for
+from bamboo.core.layout import grid_for
 from bamboo.core.state import Policy
 from bamboo.planner.fleet.fleet_size import Rule, Utility
 from bamboo.planner.fleet.scaler import ScalerTerms

@@ -20,8 +20,8 @@ from bamboo.core.events import (
     StoreRefilled,
 )
 from bamboo.core.invariants import check, check_cause, check_step
-from bamboo.core.prefetch import fed_layers
-from bamboo.core.saving.keep import shards_of
+from bamboo.core.keep import shards_of
+from bamboo.core.rounds import fed_layers
 from bamboo.core.state import NodeStatus, Outcome, Phase, Reconfiguration, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId

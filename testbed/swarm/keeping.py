@@ -5,8 +5,8 @@ all nodes stand still. See `save_watch` and `stopped` in `bamboo/runtime/state`.
 from typing import TYPE_CHECKING
 
 from bamboo.core.events import SaveDue
-from bamboo.core.saving.emergency import hold_by_s, is_awaited
-from bamboo.core.saving.keep import MARGIN_S, SLACK
+from bamboo.core.keep import MARGIN_S, SLACK
+from bamboo.core.saving import hold_by_s, is_awaited
 from bamboo.core.state import Emergency, Keep, State
 from testbed.swarm.red import Red
 from testbed.swarm.scenario import Scenario

@@ -7,7 +7,7 @@ feeds of this node are here. It models `bamboo/runtime/state/prefetch.py`.
 from typing import TYPE_CHECKING
 
 from bamboo.core.events import Prepared
-from bamboo.core.prefetch import feeds_under_way
+from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch, State
 from testbed.swarm.copies import Copy
 

@@ -6,8 +6,8 @@ It models `bamboo/runtime/node/reconfiguration.py`.
 
 from typing import TYPE_CHECKING
 
-from bamboo.core.base import holders
 from bamboo.core.events import BoundaryReady, CheckpointDamaged, LayoutBuilt, Quiesced
+from bamboo.core.rounds import holders
 from bamboo.core.state import Reconfiguration, State
 from bamboo.ids import NodeId
 from testbed.swarm.copies import Kept

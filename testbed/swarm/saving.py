@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.core.effects import CompleteCheckpoint
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
-from bamboo.core.saving.keep import shards_of
+from bamboo.core.keep import shards_of
 from bamboo.core.state import State
 from testbed.swarm.copies import Copy
 

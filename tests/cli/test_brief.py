@@ -24,8 +24,8 @@ from bamboo.study.workload import Modelled
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from tests.cli.test_views import START_S, bill, in_the_middle
+from tests.core import test_emergency as emergencies
 from tests.core.build import lost
-from tests.core.saving import test_emergency as emergencies
 from tests.study.test_planning import JOB, plan
 
 BODY = receipt_body(

@@ -23,7 +23,7 @@ from bamboo.coord.attested import FILE, attested_in, body_of
 from bamboo.core.events import CheckpointDamaged, Quiesced
 from bamboo.core.machine import transition
 from bamboo.core.numerics import facts_of
-from bamboo.core.saving.checkpointing import KEPT
+from bamboo.core.saving import KEPT
 from bamboo.core.state import Attestation, Policy, initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId

@@ -1,12 +1,12 @@
 """The assignment to come to, found the plain way: every node and every slot is looked at.
 
-It is what `bamboo.core.layout.target_assignment` must find by looking only at what may differ, and
+It is what `bamboo.core.protect` must find by looking only at what may differ, and
 `place` without comparing each node with each slot.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bamboo.core.layout.target_assignment import aim
+from bamboo.core.protect import aim
 from bamboo.core.state import Node, State
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment

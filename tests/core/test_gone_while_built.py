@@ -5,7 +5,7 @@ import pytest
 from bamboo.core.events import BoundaryReady
 from bamboo.core.state import Outcome
 from tests.core.build import joined, lost
-from tests.core.saving.test_emergency import A, B, C, D, notice, running, say, stopped
+from tests.core.test_emergency import A, B, C, D, notice, running, say, stopped
 
 LAYERS = {A: (0, 2), B: (2, 4), C: (0, 2), D: (2, 4)}
 

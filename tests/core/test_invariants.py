@@ -19,7 +19,7 @@ from bamboo.core.state import Move, NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from tests.core.build import apply, failed, forming, joined, lost, prepared_by, running
-from tests.core.test_prefetch import growing, said
+from tests.core.test_next_layout import growing, said
 from tests.core.test_reconfiguration import resumed
 
 N0, N1, N2, N3 = (NodeId(f"n0{i}.1") for i in range(4))

@@ -18,7 +18,7 @@ from bamboo.core.events import (
     Yielded,
 )
 from bamboo.core.invariants import check, check_step
-from bamboo.core.layout.target_assignment import aim, soon_taken
+from bamboo.core.protect import aim, soon_taken
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from tests.core.build import apply, joined, lost, running

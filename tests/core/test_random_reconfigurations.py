@@ -12,7 +12,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bamboo.core.base import checkpoints_of
 from bamboo.core.effects import GoOn
 from bamboo.core.events import (
     CheckpointDamaged,
@@ -32,6 +31,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
+from bamboo.core.reconfiguration import checkpoints_of
 from bamboo.core.state import NodeStatus, Outcome, Phase, Policy, State, initial_state
 from bamboo.core.transition import live_members
 from bamboo.ids import run_id

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.core.base import held_at
 from bamboo.core.events import (
     BoundaryReady,
     CheckpointDamaged,
@@ -20,8 +19,9 @@ from bamboo.core.events import (
 )
 from bamboo.core.invariants import check
 from bamboo.core.machine import transition
-from bamboo.core.reconfiguration import WORTH, begin_reconfiguration
-from bamboo.core.settle import usable_nodes, usable_number
+from bamboo.core.next_layout import WORTH
+from bamboo.core.reconfiguration import begin_reconfiguration, usable_nodes, usable_number
+from bamboo.core.rounds import held_at
 from bamboo.core.state import (
     Checkpoint,
     GridTime,

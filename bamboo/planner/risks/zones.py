@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import comb
 
-from bamboo.core.layout.assignment import assign
+from bamboo.core.layout import assign
 from bamboo.core.state import Node, NodeStatus
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.risks.checkpoint_cost import Shards, is_long, steps_between

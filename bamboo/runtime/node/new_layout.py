@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bamboo.core.base import holders
 from bamboo.core.events import CheckpointDamaged, Event, FaultScope, LayoutBuilt, RunFailed
 from bamboo.core.faults import fault_of
+from bamboo.core.rounds import holders
 from bamboo.core.state import Outcome, Reconfiguration, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId

@@ -28,7 +28,7 @@ from bamboo.core.effects import (
     StopAt,
 )
 from bamboo.core.events import StopReady
-from bamboo.core.saving.keep import shards_of
+from bamboo.core.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.runtime.node.at_work import NodeAtWork

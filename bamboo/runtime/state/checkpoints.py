@@ -36,7 +36,7 @@ from bamboo.checkpoint.retention import choose, delete, sweep
 from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
-from bamboo.core.saving.keep import SLACK
+from bamboo.core.keep import SLACK
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.core.events import Prepared
-from bamboo.core.prefetch import feeds_under_way
+from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch, State
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind

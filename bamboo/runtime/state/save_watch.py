@@ -1,4 +1,4 @@
-"""Tells when state that notices leave without a home must be stored: see `core.saving.emergency`.
+"""Tells when state that notices leave without a home must be stored: see `core.saving`.
 
 Rules. (1) No step is begun that would end too late, judged by how long the last ones took. The node
 reports this once, between two steps. (2) A step that takes longer than that is not waited for. A
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from bamboo.core.events import SaveDue
-from bamboo.core.saving.emergency import hold_by_s, is_awaited
-from bamboo.core.saving.keep import MARGIN_S
+from bamboo.core.keep import MARGIN_S
+from bamboo.core.saving import hold_by_s, is_awaited
 from bamboo.core.state import Emergency, State
 from bamboo.ids import NodeId
 from bamboo.runtime.state.decision import Decided

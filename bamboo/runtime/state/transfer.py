@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from bamboo.core.events import ReplicaJoined
-from bamboo.core.layout.target_assignment import soon_taken
+from bamboo.core.protect import soon_taken
 from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind

@@ -14,8 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bamboo.core.layout.assignment import assign
-from bamboo.core.layout.layout_choice import layout_for, nodes_wanted
+from bamboo.core.layout import assign, layout_for, nodes_wanted
 from bamboo.core.state import Node, NodeStatus, Policy
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId, NodeId, ZoneId

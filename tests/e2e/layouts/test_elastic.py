@@ -13,7 +13,8 @@ import pytest
 
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import LayoutBuilt, NoticeReceived, Pace, PaceMeasured, Reconsider
-from bamboo.core.prefetch import fed_layers, layers_by_node
+from bamboo.core.next_layout import layers_by_node
+from bamboo.core.rounds import fed_layers
 from bamboo.core.state import Phase, State
 from bamboo.ids import NodeId
 from bamboo.models import build_layer, build_model

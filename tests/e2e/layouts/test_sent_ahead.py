@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bamboo.config.tree import JobConfig, ModelConfig
-from bamboo.core.prefetch import feeds_under_way
+from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Phase, State
 from bamboo.topology.grid import Grid
 from testbed.calm import assert_calm

@@ -11,7 +11,7 @@ import torch
 
 from bamboo.config.tree import JobConfig
 from bamboo.core.events import Event, LayoutBuilt, Reconsider
-from bamboo.core.prefetch import feeds_under_way
+from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKind

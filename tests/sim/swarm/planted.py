@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bamboo.core import ending, failover, faults, machine, protect, reconfiguration, settle
-from bamboo.core.base import Base, find_base
+from bamboo.core import ending, failover, faults, machine, protect, reconfiguration
 from bamboo.core.effects import GoOn, Promote, QuiesceAfter, StopAt
 from bamboo.core.events import (
     Attested,
@@ -24,7 +23,8 @@ from bamboo.core.events import (
     NodesReleased,
     StopRequested,
 )
-from bamboo.core.layout import target_assignment
+from bamboo.core.reconfiguration import find_base
+from bamboo.core.rounds import Base
 from bamboo.core.state import Policy, Report, State
 from bamboo.core.transition import Transition, changed, stale
 from testbed.swarm.run import Verdict, play_seed
@@ -102,12 +102,12 @@ def oldest_base() -> AbstractContextManager[Any]:
             found = find_base(state, policy)
         return found if last is None or found is not None else last
 
-    return patch.object(settle, "find_base", oldest)
+    return patch.object(reconfiguration, "find_base", oldest)
 
 
 def gone_report_counts() -> AbstractContextManager[Any]:
     """What a node said that is gone by now still counts for the base and as a source."""
-    real = settle.settle
+    real = reconfiguration.settle
 
     def gone_counts(before: State, decided: Transition, policy: Policy) -> Transition:
         state, known = decided.state, decided.state.reconfiguration
@@ -166,7 +166,7 @@ def late_joiner_forgotten() -> AbstractContextManager[Any]:
 
 def standby_with_a_notice() -> AbstractContextManager[Any]:
     """A node that the cloud is about to take gets slots and replicas like any other."""
-    real = target_assignment.lacking
+    real = protect.lacking
 
     def lacking(state: State, assignment: Any, **how: Any) -> Any:
         plain = tuple(replace(node, notice_deadline_s=None) for node in state.nodes)
@@ -276,7 +276,7 @@ def given_up_too_soon() -> AbstractContextManager[Any]:
         whole = reconfiguration_ is not None and live.issuperset(reconfiguration_.asked)
         return base if whole or policy.checkpoint_every else None
 
-    return patch.object(settle, "find_base", found)
+    return patch.object(reconfiguration, "find_base", found)
 
 
 def given_back_too_soon() -> AbstractContextManager[Any]:

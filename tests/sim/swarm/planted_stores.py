@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bamboo.core import machine, reconfiguration, settle
+from bamboo.core import machine, reconfiguration, saving
 from bamboo.core.effects import CompleteCheckpoint
 from bamboo.core.events import CheckpointFailed
-from bamboo.core.saving import checkpointing, emergency
 from bamboo.core.state import Policy, State
 from bamboo.core.transition import Transition, live_members
 
@@ -22,12 +21,12 @@ def part_missing() -> AbstractContextManager[Any]:
         if state.reconfiguration is not None or not members or not state.saving:
             return decided
         effects, out = [], []
-        for saving in state.saving:
-            if len(saving.stages) >= state.grid.stages - 1 and saving.committer not in members:
-                saving = replace(saving, committer=members[0])
-                step = saving.step
+        for one in state.saving:
+            if len(one.stages) >= state.grid.stages - 1 and one.committer not in members:
+                one = replace(one, committer=members[0])
+                step = one.step
                 effects.append(CompleteCheckpoint(to=members[0], step=step, era=state.era))
-            out.append(saving)
+            out.append(one)
         after = replace(state, saving=tuple(out))
         orders = (*decided.effects, *effects)
         return replace(decided, state=after, effects=orders) if effects else decided
@@ -37,12 +36,12 @@ def part_missing() -> AbstractContextManager[Any]:
 
 def part_of_another_layout() -> AbstractContextManager[Any]:
     """A part counts whatever layout it was written in."""
-    return patch.object(checkpointing, "_void", lambda state, node, era: None)
+    return patch.object(saving, "_void", lambda state, node, era: None)
 
 
 def a_failed_checkpoint_takes_another_along() -> AbstractContextManager[Any]:
     """When a checkpoint cannot be written, the newest complete one is forgotten, too."""
-    real = checkpointing.give_up
+    real = saving.give_up
 
     def give_up(state: State, event: CheckpointFailed, policy: Policy) -> Transition:
         decided = real(state, event, policy)
@@ -57,19 +56,19 @@ def a_failed_checkpoint_takes_another_along() -> AbstractContextManager[Any]:
 
 def nothing_kept() -> AbstractContextManager[Any]:
     """All hold in time, and store nothing."""
-    return patch.object(settle, "begin_keep", lambda *given, **how: None)
+    return patch.object(reconfiguration, "begin_keep", lambda *given, **how: None)
 
 
 def kept_by_who_goes_first() -> AbstractContextManager[Any]:
     """What has no home is stored when the last moment of the wrong node has come."""
-    real = emergency.divide
+    real = saving.divide
 
     def divide(*given: Any) -> Any:
         plan = real(*given)
         late_s = 0.0 if plan is None else 4.0
         return plan and replace(plan, by_s=plan.by_s + late_s, latest_s=plan.latest_s + late_s)
 
-    return patch.multiple(emergency, divide=divide, _losses=lambda *given: ())
+    return patch.multiple(saving, divide=divide, _losses=lambda *given: ())
 
 
 def a_writer_lost() -> AbstractContextManager[Any]:

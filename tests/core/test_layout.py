@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.core.layout.layout_choice import grid_for, layout_for, nodes_wanted, place
+from bamboo.core.layout import grid_for, layout_for, nodes_wanted, place
 from bamboo.core.state import GridTime, Node, NodeStatus, Policy
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.grid import Grid

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from bamboo.core.events import Event
 from bamboo.core.invariants import check, check_step
-from bamboo.core.layout.assignment import assign
-from bamboo.core.layout.layout_choice import place
-from bamboo.core.layout.target_assignment import aim, shadow_of
+from bamboo.core.layout import assign, place, shadow_of
 from bamboo.core.machine import transition
+from bamboo.core.protect import aim
 from bamboo.core.state import Node, NodeStatus, Phase, Policy, State
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.assignment import Assignment

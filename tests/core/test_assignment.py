@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.core.layout.assignment import assign
+from bamboo.core.layout import assign
 from bamboo.core.state import Node, NodeStatus
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId, NodeId, ZoneId

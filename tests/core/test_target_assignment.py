@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.core.layout.target_assignment import aim
+from bamboo.core.protect import aim
 from bamboo.core.state import NodeStatus
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment

@@ -7,12 +7,12 @@ import pytest
 
 from bamboo.core.effects import Quiesce
 from bamboo.core.events import SaveDue
-from bamboo.core.saving.emergency import hold_by_s, is_awaited
-from bamboo.core.saving.keep import MARGIN_S, divide, fits_notice, held_by, shards_of
+from bamboo.core.keep import MARGIN_S, divide, fits_notice, held_by, shards_of
+from bamboo.core.saving import hold_by_s, is_awaited
 from bamboo.core.state import Built, Holding, Reconfiguration, Report, State
 from bamboo.ids import NodeId
 from tests.core.build import lost
-from tests.core.saving.test_emergency import POLICY, A, B, C, D, kept_of_two, notice, running, say
+from tests.core.test_emergency import POLICY, A, B, C, D, kept_of_two, notice, running, say
 
 
 def test_nobody_is_taken_while_all_stop() -> None:

@@ -15,7 +15,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.liveness.patience import AHEAD, Patience
 from bamboo.core.machine import transition
-from bamboo.core.prefetch import layers_by_node
+from bamboo.core.next_layout import layers_by_node
 from bamboo.core.state import Holding, Outcome, Policy, State
 from bamboo.ids import NodeId
 from tests.core.build import forming, joined, lost, prepared, prepared_by

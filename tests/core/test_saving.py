@@ -1,7 +1,7 @@
 """Checkpoints in the making: what is noted of them is bounded, and a slow node keeps its own."""
 
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
-from bamboo.core.saving.checkpointing import BEGUN
+from bamboo.core.saving import BEGUN
 from bamboo.core.state import State
 from bamboo.ids import NodeId
 from tests.core.build import apply, lost, running

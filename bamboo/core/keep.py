@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from bamboo.core.base import Base, held_at, holders
+from bamboo.core.rounds import Base, held_at, holders
 from bamboo.core.state import Checkpoint, Keep, Part, Policy, Reconfiguration, State
 from bamboo.ids import NodeId
 from bamboo.quantities import size

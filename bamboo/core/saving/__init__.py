@@ -1,1 +1,0 @@
-"""When state is stored: periodic checkpoints, and emergencies that notices bring about."""
