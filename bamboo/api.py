@@ -14,40 +14,36 @@ Runs are where `$BAMBOO_HOME` says, by default in `./runs`.
 Errors are of `bamboo.errors`: InputError for what the caller can mend, BambooError for the rest.
 """
 
-import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from bamboo import own_packages
-from bamboo.errors import BambooError, InputError
+from bamboo.errors import InputError
 from bamboo.private_files import private
+from bamboo.run_handle import Note, Overrides, Ready, Run, Told, silent, untold, written
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from bamboo.chaos.whole import Drawn, Judged
     from bamboo.config.tree import JobConfig
-    from bamboo.runs.run_folder import RunFolder
+    from bamboo.controller.stop_anywhere import Stopped
+    from bamboo.doctor.checks import Examination
+    from bamboo.sim.market.trace import Trace
     from bamboo.sim.run import Figures
+    from bamboo.sites.account.setting_up import AccountFile, Destroyed
     from bamboo.study.costing import JobCost
     from bamboo.study.markets import MarketAsked
     from bamboo.study.paper import Shown
     from bamboo.study.played_trace import TraceAsked
+    from bamboo.study.prices import PriceList
+    from bamboo.study.profiling import Found
     from bamboo.study.simulating import Simulated
     from bamboo.study.told import Bar
-
-LOOK_S = 0.2
-LED_EVERY_S = 1.0
-"""Seconds between two checks whether a run has a launcher."""
-
-Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
-"""Keys of a job file with other values, such as {"train.steps": 200, "cluster.cut": [0, 2]}; or as
-`--set` takes them, such as ["train.steps=200"]."""
 
 
 def _find_own() -> None:
@@ -63,18 +59,11 @@ def _find_own() -> None:
     )
 
 
-def _written(overrides: Overrides) -> tuple[str, ...]:
-    """As `--set` takes them. A path is written as text."""
-    if not isinstance(overrides, Mapping):
-        return tuple(overrides)
-    return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items())
-
-
 def load_job(job: str | Path, *, overrides: Overrides = ()) -> "JobConfig":
     """A job file, checked and resolved. Raises InputError."""
     from bamboo.config.load import load_job
 
-    return load_job(job, _written(overrides))
+    return load_job(job, written(overrides))
 
 
 def plan(
@@ -96,7 +85,7 @@ def plan(
     from bamboo.study.told import no_bar
 
     asked = Asked(
-        overrides=_written(overrides),
+        overrides=written(overrides),
         nodes=nodes,
         max_nodes=max_nodes,
         hazard=hazard,
@@ -140,7 +129,7 @@ def cost(
         seeds=seeds,
         rows=rows,
     )
-    return cost_of_job(Path(job), asked, overrides=_written(overrides), bar=bar or no_bar)
+    return cost_of_job(Path(job), asked, overrides=written(overrides), bar=bar or no_bar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +140,12 @@ class Simulation:
     """The job, its plan and its market."""
     runs: tuple[Mapping[str, "Figures"], ...]
     """For each seed the figures of each system, by name; ours is `bamboo`."""
+
+    def one_run(self, *, seed: int) -> "tuple[Trace, Figures]":
+        """The market of a seed, and what the job did on it, step by step."""
+        from bamboo.study import simulating
+
+        return simulating.one_run(self.simulated, seed=seed)
 
 
 def simulate(
@@ -170,7 +165,7 @@ def simulate(
     gpu: str | None = None,
     rivals: bool = False,
     restart_s: Mapping[str, float] | None = None,
-    told: Callable[[int, int], None] = lambda done, of_all: None,
+    told: Told = untold,
 ) -> Simulation:
     """Play a job on a spot market without machines, as `bamboo simulate` does: on a recorded
     `trace`, or on one made up by name (`calm`, `busy`, `storm`) or by its `hazard` in preemptions
@@ -190,7 +185,7 @@ def simulate(
     told(0, seeds)
     simulated = simulating.prepare(
         Path(job),
-        overrides=_written(overrides),
+        overrides=written(overrides),
         market=asked,
         endless=endless,
         strategy=None if strategy is None else Path(strategy),
@@ -204,128 +199,76 @@ def simulate(
     return Simulation(simulated=simulated, runs=tuple(runs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
-    """The finished steps of a run, in order; all arrays have one entry per step."""
+def profile(
+    job: str | Path,
+    *,
+    overrides: Overrides = (),
+    device: str = "cpu",
+    gpu: str | None = None,
+    seconds: float = 60.0,
+    fresh: bool = False,
+    bar: "Bar | None" = None,
+) -> "Found":
+    """Time and bytes of each layer of a job, as `bamboo profile` shows them: measured on this
+    machine's `device`, `cpu` or `cuda`, in at most so many seconds, or modelled for a named `gpu`.
+    What was measured before is read unless `fresh`. Raises InputError."""
+    _find_own()
+    from bamboo.study.profiling import Wanted, profile_job
+    from bamboo.study.told import no_bar
 
-    step: "NDArray[np.int64]"
-    """The first step is 0."""
-    loss: "NDArray[np.float64]"
-    """Nats per token, all bits."""
-    tokens_per_s: "NDArray[np.float64]"
-    usd: "NDArray[np.float64]"
-    """Dollars of the run up to this step; modelled for a run on this machine."""
-    at_s: "NDArray[np.float64]"
-    """Unix time at which the step was taken; NaN where it was not recorded."""
+    wanted = Wanted(device=device, gpu=gpu, limit_s=seconds, fresh=fresh)
+    shows = partial(bar or no_bar, "measuring")
+    return profile_job(Path(job), wanted, overrides=written(overrides), progress=shows)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run that was launched, by whomever. It holds nothing open: drop it whenever you like."""
+def prices(region: str | None = None, *, refresh: bool = False, note: Note = silent) -> "PriceList":
+    """What instances cost in a region, by default that of the installed catalogue, and how old that
+    is. With `refresh` EC2 is asked first, with this process's credentials. Raises InputError,
+    BambooError."""
+    _find_own()
+    from bamboo.study.prices import price_list
 
-    folder: "RunFolder"
+    return price_list(region, renew=refresh, note=note)
 
-    @property
-    def id(self) -> str:
-        """The name by which every command finds it too."""
-        return self.folder.id
 
-    def status(self) -> dict[str, Any]:
-        """What `bamboo status --json` prints: phase, step, nodes, and whether it has `ended`."""
-        from bamboo.runs.run_status import status_of
+@contextmanager
+def prepare(
+    job: str | Path,
+    *,
+    overrides: Overrides = (),
+    run: str = "",
+    strategy: str | Path | None = None,
+    trace: "TraceAsked | None" = None,
+    gpu: str | None = None,
+    dry_run: bool = False,
+    note: Note = silent,
+) -> Iterator[Ready]:
+    """As `launch`, up to where something would be started: `start` or `lead` in the block starts
+    the run. With `dry_run` only the plan is wanted, which may be for a named `gpu`."""
+    _find_own()
+    from bamboo.controller import launching
+    from bamboo.wiring.begun import Begun
 
-        return status_of(self.folder)
-
-    def cost(self) -> dict[str, Any]:
-        """What `bamboo cost RUN --json` prints: dollars by now or in all, and where they went."""
-        from bamboo.billing.run_cost import cost_of_run
-
-        return cost_of_run(self.folder)
-
-    def metrics(self) -> Metrics:
-        """The steps that are finished by now. Raises InputError for a damaged file."""
-        import numpy as np
-
-        from bamboo.telemetry.reader import read_metrics
-
-        steps = read_metrics(self.folder.metrics)
-        return Metrics(
-            step=np.array([one.step for one in steps], dtype=np.int64),
-            loss=np.array([one.loss for one in steps], dtype=np.float64),
-            tokens_per_s=np.array([one.tokens_per_s for one in steps], dtype=np.float64),
-            usd=np.array([one.usd for one in steps], dtype=np.float64),
-            at_s=np.array(
-                [np.nan if one.at_s is None else one.at_s for one in steps], dtype=np.float64
-            ),
-        )
-
-    def receipt(self) -> dict[str, Any] | None:
-        """What it did and cost, once it has ended; None before. Raises InputError for a damaged
-        file."""
-        if not self.folder.receipt.exists():
-            return None
-        return self.folder.read_json(self.folder.receipt)
-
-    def wait(
-        self, *, timeout_s: float = inf, note: Callable[[str], None] = lambda text: None
-    ) -> dict[str, Any]:
-        """Wait for the end and return the receipt. A run that has lost its launcher gets another
-        one, and `note` is told so. Raises BambooError after `timeout_s`, while the run goes on, and
-        InputError for a run that ended without a receipt."""
-        from bamboo.controller.attaching import keep_led
-        from bamboo.sites.opened import outlives_its_launcher
-
-        end_s, look_at_s = time.monotonic() + timeout_s, 0.0
-        detached = outlives_its_launcher(self.folder)
-        while (receipt := self.receipt()) is None:
-            now_s = time.monotonic()
-            if now_s >= end_s:
-                raise BambooError(f"run {self.id} has not ended within {timeout_s:g} s; it goes on")
-            if now_s >= look_at_s:
-                look_at_s = now_s + LED_EVERY_S
-                with private():
-                    keep_led(self.folder, note, detached=detached)
-            time.sleep(LOOK_S)
-        return receipt
-
-    def stop(self) -> str:
-        """End it at its next step boundary, and return how it ended, as a sentence. Its state is
-        kept, and `bamboo resume` goes on with it. Raises InputError where it does not live."""
-        from bamboo.controller.stop_wish import stop_at_a_boundary
-
+    with Begun() as begun:
         with private():
-            return stop_at_a_boundary(self.folder, no_wait=False)[1]
-
-    def verify(
-        self,
-        *,
-        steps: tuple[int, int] | None = None,
-        told: Callable[[int, int], None] = lambda step, steps: None,
-    ) -> dict[str, Any]:
-        """Train it again calmly, in one process, and compare every bit: `equal`, and where it is
-        false `first_difference`. `steps` (first, stop) checks that segment alone. It takes about as
-        long as the run did. `told` is called with (step, steps). Raises InputError where there is
-        nothing to compare."""
-        from bamboo.runs import verifying
-
-        if steps is not None:
-            return verifying.check_segment(self.folder, *steps, told=told)
-        return verifying.check_bits(self.folder, told=told)
-
-    def final_state(self) -> "dict[str, NDArray[Any]]":
-        """Parameters (`param/<layer>.<name>`) and moments (`exp_avg/…`, `exp_avg_sq/…`) at its end.
-        In an account they are fetched first. Raises InputError where there are none, or a file is
-        damaged."""
-        from safetensors.numpy import load_file
-
-        from bamboo.runs.final_state import wrong_with_final
-
-        if why := wrong_with_final(self.folder):
-            raise InputError(f"run {self.id} has no final state: {why}")
-        found: dict[str, NDArray[Any]] = {}
-        for file in sorted(self.folder.final.glob("stage-*.safetensors")):
-            found |= load_file(file)
-        return found
+            prepared = launching.prepare(
+                Path(job),
+                overrides=written(overrides),
+                name=run,
+                dry_run=dry_run,
+                trace=trace,
+                strategy=None if strategy is None else Path(strategy),
+                gpu=gpu,
+                begun=begun,
+                note=note,
+            )
+        yield Ready(
+            prepared=prepared,
+            claim=lambda detached: launching.claim(
+                prepared, source=Path(job), started_s=time.time(), detached=bool(detached)
+            ),
+            begun=begun,
+        )
 
 
 def launch(
@@ -335,33 +278,20 @@ def launch(
     run: str = "",
     strategy: str | Path | None = None,
     trace: "TraceAsked | None" = None,
-    note: Callable[[str], None] = lambda text: None,
+    note: Note = silent,
 ) -> Run:
     """Train a job on spot instances, as `bamboo launch --detach` does, and return once the run can
     be reached. Everything that can be checked is checked before anything is started. `run` is its
     id, by default made from the name of the job; `strategy` is a file that places it, and `trace` a
     recorded market whose nodes it has; `note` gets a line for whatever takes a while. Raises
     InputError, RunExists, BambooError."""
-    _find_own()
-    from bamboo.controller import background, launching
-    from bamboo.wiring.begun import Begun
+    with prepare(
+        job, overrides=overrides, run=run, strategy=strategy, trace=trace, note=note
+    ) as ready:
+        return ready.start(note=note)
 
-    with private(), Begun() as begun:
-        prepared = launching.prepare(
-            Path(job),
-            overrides=_written(overrides),
-            name=run,
-            dry_run=False,
-            trace=trace,
-            strategy=None if strategy is None else Path(strategy),
-            begun=begun,
-            note=note,
-        )
-        folder, held = launching.claim(
-            prepared, source=Path(job), started_s=time.time(), detached=True
-        )
-        background.start(folder, held, begun, fresh=True)
-    return Run(folder)
+
+# ---------------------------------------------------------------- runs
 
 
 def open_run(run: str = "last") -> Run:
@@ -370,3 +300,139 @@ def open_run(run: str = "last") -> Run:
     from bamboo.runs import run_folder
 
     return Run(run_folder.find(run_folder.home(), run))
+
+
+def home() -> Path:
+    """The folder of all runs."""
+    from bamboo.runs import run_folder
+
+    return run_folder.home()
+
+
+def list_runs() -> list[dict[str, Any]]:
+    """What `bamboo list --json` prints: a row for each run of this home."""
+    _find_own()
+    from bamboo.runs import run_folder
+    from bamboo.runs.removing import disk_use, total
+    from bamboo.runs.run_status import row_of
+
+    rows = [
+        row_of(folder) | {"disk_bytes": total(disk_use(folder))}
+        for folder in run_folder.all_runs(home())
+    ]
+    return [row for row in rows if (home() / row["run"]).exists()]  # some may go meanwhile
+
+
+def old_runs(*, keep: int) -> list[Run]:
+    """The runs that have ended and may be removed, oldest first, without the newest `keep`."""
+    _find_own()
+    from bamboo.runs import removing, run_folder
+
+    return [Run(folder) for folder in removing.too_many(run_folder.own_runs(home()), keep)]
+
+
+def stop_run(run: str, *, region: str = "", wait: bool = True, note: Note = silent) -> "Stopped":
+    """Stop a run as `bamboo stop` does, also one of another machine, by its whole id and the
+    `region` of the account that it is in; and make sure that nothing of it is left there. Raises
+    InputError, BambooError."""
+    _find_own()
+    from bamboo.controller.stop_anywhere import stop_run
+
+    with private():
+        return stop_run(run, region=region, wait=wait, note=note)
+
+
+def stop_all(*, region: str = "", wait: bool = True, note: Note = silent) -> "Iterator[Stopped]":
+    """Stop every run that lives, and all that carries the tag of one in a region, by default in the
+    regions known here. What cannot be stopped says so in `error`, and the others are stopped."""
+    _find_own()
+    from bamboo.controller.stop_anywhere import stop_all
+
+    with private():
+        yield from stop_all(region=region, wait=wait, note=note)
+
+
+# ---------------------------------------------------------------- this machine and an account
+
+
+def examine(
+    job: str | Path | None = None,
+    *,
+    overrides: Overrides = (),
+    regions: Sequence[str] = (),
+    only_orphans: bool = False,
+) -> "Examination":
+    """What `bamboo doctor` finds of this machine, of the account of a job or of the account file,
+    and of what bills without a live run. Nothing is changed. Raises InputError."""
+    _find_own()
+    from bamboo.doctor.examination import examination
+
+    return examination(
+        None if job is None else Path(job),
+        overrides=written(overrides),
+        regions=tuple(regions),
+        only_orphans=only_orphans,
+    )
+
+
+def make_stack(
+    stack: str | Path,
+    *,
+    variables: Sequence[tuple[str, Any]] = (),
+    here: bool = False,
+    force: bool = False,
+    agree: Callable[[str], bool],
+    note: Note = silent,
+) -> bool:
+    """Make the stack of a directory in an account, as `bamboo init --apply` does, once `agree` has
+    answered the question. `here` lets this machine's address reach its store. False: the answer was
+    no. Handles Ctrl-C meanwhile. Raises InputError."""
+    _find_own()
+    from bamboo.sites.account.setting_up import set_up
+
+    with private():
+        return set_up(Path(stack), variables, here=here, force=force, agree=agree, note=note)
+
+
+def destroy_stack(
+    stack: str | Path, *, agree: Callable[[str], bool], note: Note = silent
+) -> "Destroyed | None":
+    """Destroy the stack of a directory with all that its bucket holds, once `agree` has answered
+    the question; None: the answer was no. Handles Ctrl-C meanwhile. Raises InputError,
+    BambooError."""
+    _find_own()
+    from bamboo.sites.account.setting_up import take_down
+
+    with private():
+        return take_down(Path(stack), agree=agree, note=note)
+
+
+def write_account_file(source: str | Path, *, force: bool = False) -> "AccountFile":
+    """Write what stands in an account into the account file, as `bamboo init` does. Raises
+    InputError."""
+    _find_own()
+    from bamboo.sites.account.setting_up import write_down
+
+    return write_down(str(source), force=force)
+
+
+# ---------------------------------------------------------------- swarms of faults
+
+
+def draw_swarm(
+    job: str | Path, *, overrides: Overrides = (), seed: int, minutes: float = 10.0
+) -> "Drawn":
+    """The faults that `bamboo chaos` would let loose on a job for this seed. Raises InputError."""
+    _find_own()
+    from bamboo.chaos.whole import draw_swarm
+
+    return draw_swarm(Path(job), overrides=written(overrides), seed=seed, minutes=minutes)
+
+
+def let_loose(drawn: "Drawn", *, run: str = "", note: Note = silent) -> "Judged":
+    """Train that job on this machine under those faults, then check what became of it. Handles
+    signals meanwhile, so the caller is the main thread. Raises InputError, BambooError."""
+    from bamboo.chaos.whole import let_loose
+
+    with private():
+        return let_loose(drawn, name=run, tell=note)

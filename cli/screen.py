@@ -12,14 +12,15 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from bamboo.controller.launching import Prepared
 from bamboo.coord.follow import Decision
 from bamboo.core.events import NodeFailed
 from bamboo.runs.preemption_lines import preemption_line, short_preemption_line
 from bamboo.runs.progress import Progress
 from cli.echo import echo, terminal_width
 from cli.printable import printable
-from cli.views.brief import end_lines
-from cli.views.columns import fold
+from cli.views.brief import end_lines, plan_lines
+from cli.views.columns import fold, paragraph
 from cli.views.live import (
     brief_decision_line,
     briefly_told_of,
@@ -28,7 +29,9 @@ from cli.views.live import (
     step_line,
     told_of,
 )
+from cli.views.plan import plan_text, quota_text
 from cli.views.receipt import receipt_text, summary_text
+from cli.views.trace import trace_text
 
 verbose_option = click.option(
     "--verbose", is_flag=True, help="Show the whole plan, every decision and the whole receipt."
@@ -42,7 +45,8 @@ class PlainScreen:
     """One line for each preemption and every few steps; with `verbose` one for each event."""
 
     def __init__(self, *, to_stderr: bool = False, verbose: bool = False) -> None:
-        self._to_stderr, self._verbose = to_stderr, verbose
+        self._to_stderr = to_stderr
+        self._verbose = verbose
         self._told: dict[str, str] = {}
 
     def __enter__(self) -> "PlainScreen":
@@ -131,6 +135,19 @@ class LiveScreen:
     def _draw(self, progress: Progress) -> None:
         self._drawn_at_s = progress.now_s
         self._live.update(screen(progress), refresh=True)
+
+
+def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
+    """The plan before a start, each item a line or several."""
+    planned = prepared.planned
+    played = prepared.trace
+    if not verbose:
+        return plan_lines(prepared.run, planned, played=played, weights=prepared.weights)
+    said = [quota_text(planned)] if prepared.job.cloud.provider != "local" else []
+    said.append(plan_text(prepared.run, planned))
+    if prepared.begins:
+        said += paragraph(prepared.begins)
+    return said if played is None else [*said, trace_text(played)]
 
 
 def end_text(body: Mapping[str, Any], *, verbose: bool) -> str:

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 
-from cloud.local.session import is_member
+from bamboo.sites.here import is_of
 
 
 class Hands:
@@ -33,7 +33,7 @@ class Hands:
     def kill_groups(self, leaders: list[int]) -> None:
         """SIGKILL of whole process groups, all within about a millisecond."""
         for leader in leaders:
-            if is_member(leader, self._session):
+            if is_of(leader, self._session):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(leader, signal.SIGKILL)
 
@@ -59,7 +59,7 @@ class Hands:
 
     def free_disk(self, pid: int) -> None:
         before = self._limited.pop(pid, None)
-        if before is not None and is_member(pid, self._session):
+        if before is not None and is_of(pid, self._session):
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
@@ -71,7 +71,7 @@ class Hands:
 
     def _open(self, pid: int) -> int:
         pidfd = os.pidfd_open(pid)
-        if not is_member(pid, self._session):
+        if not is_of(pid, self._session):
             os.close(pidfd)
             raise ProcessLookupError(f"process {pid} is not of this run any more")
         return pidfd

@@ -13,17 +13,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
-from bamboo.runs import live, lock, run_folder
+from bamboo.runs import lock, run_folder
 from bamboo.runs.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from cloud.local.start import LocalCloud
+from bamboo.sites.here import SiteHere, is_of, site_here, tied
 
 START_S = 360.0
 LOOK_S = 0.1
@@ -35,7 +32,7 @@ AGAIN_S = 1.0
 class LedRun:
     """The processes of one run, seen from outside."""
 
-    def __init__(self, folder: RunFolder, cloud: "LocalCloud") -> None:
+    def __init__(self, folder: RunFolder, cloud: SiteHere) -> None:
         self.folder = folder
         self.cloud = cloud
         self.launchers: set[int] = set()
@@ -51,14 +48,12 @@ class LedRun:
 
     def launcher(self) -> int | None:
         """The live process that leads it, if there is one."""
-        from cloud.local.session import is_member
-
         with contextlib.suppress(InputError):  # it exits while we look
             endpoint = self.folder.live_endpoint()
             if endpoint is not None:
                 pid = int(endpoint["launcher_pid"])
                 self.launchers.add(pid)
-                return pid if is_member(pid, pid) else None
+                return pid if is_of(pid, pid) else None
         return None
 
     def kill_launcher(self) -> None:
@@ -105,7 +100,7 @@ class LedRun:
         command = interpreter("cli.main", "attach", self.folder.id, "--json")
         with open_to_append(self.folder.path / "logs" / "attach.log") as log:
             return subprocess.Popen(
-                interpreter("cloud.local.lifeline", str(os.getpid()), *command),
+                tied(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -143,7 +138,7 @@ def led_run(job: Path, run: RunId, overrides: Sequence[str]) -> Iterator[LedRun]
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         kind = InputError if done.returncode == InputError.exit_code else BambooError
         raise kind(said.removeprefix("error: "))
-    led = LedRun(folder, live.local_cloud_of(folder))
+    led = LedRun(folder, site_here(folder))
     try:
         yield led
     finally:

@@ -13,24 +13,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bamboo import wiring
 from bamboo.chaos.draw import Fault, Kind
+from bamboo.chaos.hands import Hands
 from bamboo.chaos.led import LedRun
-from bamboo.chaos.stands import protected, standing
 from bamboo.chaos.whom import Target, hit
 from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
-from bamboo.core.state import Outcome, State
+from bamboo.core.state import Outcome, Phase, State
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
 from bamboo.jsonl import LineWriter
+from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
-
-if TYPE_CHECKING:
-    from bamboo.chaos.hands import Hands
-    from bamboo.ports import Store
 
 RECORDS = "chaos.jsonl"
 FIRST_STEP_S = 240.0
@@ -64,140 +61,27 @@ class _Plan:
             heapq.heappop(self.heap)[2]()
 
 
-class Swarm:
-    """The chaos side of one run; `run` is called once."""
+class _Strikes:
+    """Carries out single faults, and ends their causes later; `over` is told then."""
 
-    def __init__(self, led: LedRun, faults: Sequence[Fault], *, hands: "Hands", tell: Tell) -> None:
+    def __init__(
+        self, led: LedRun, hands: Hands, plan: _Plan, over: Callable[[Fault], None]
+    ) -> None:
         self._led = led
         self._cloud = led.cloud
         self._hands = hands
-        self._faults = faults
-        self._tell = tell
-        self._plan = _Plan()
-        self._follower = Follower()
-        self._metrics = Tail(led.folder.metrics)
-        self._steps = 0
-        self._follow_at_s = self._leader_at_s = 0.0
-        self._store_hit = 0
-        """Faults under way that keep the store from answering."""
+        self._plan = plan
+        self._over = over
         self._lacks = 0
         """Faults under way that withhold capacity."""
-        self._noticed: set[str] = set()
-        self._missed_leaders: set[int] = set()
-        self._stands: dict[str, Any] = {}
-        self._over_at_s = time.monotonic()
-        """When the last cause was gone."""
+        self.store_hit = 0
+        """Faults under way that keep the store from answering."""
+        self.noticed: set[str] = set()
+        """Instances that have had a notice."""
 
-    def run(self, *, minutes: float, heal_s: float, seen_s: float) -> None:
-        """Play to the run's receipt, if it leaves one. `seen_s`: an effect may stay unseen for so
-        long after its cause is gone. Raises BambooError when the run does not come far enough for
-        faults."""
-        folder = self._led.folder
-        with ExitStack() as stack:
-            self._books = stack.enter_context(LineWriter(folder.path / RECORDS))
-            self._store: Store = stack.enter_context(
-                wiring.store_of(folder.id, self._cloud.store_url)
-            )
-            stack.callback(self._hands.undo_all)
-            if not self._until(lambda: self._steps > 0, time.monotonic() + FIRST_STEP_S):
-                raise BambooError(
-                    f"no step within {FIRST_STEP_S:g} s; see the logs in {folder.path}"
-                )
-            begin_s = time.monotonic()
-            self._write("begin")
-            for fault in self._faults:
-                self._plan.at(begin_s + fault.at_s, lambda f=fault: self._strike(f))  # type: ignore[misc]
-            self._until(lambda: False, begin_s + 60 * minutes)
-            self._write("healing")
-            self._tell("no more faults; waiting until every stage has all its copies again")
-            calm_at = self._steps + HEALED_STEPS
-            self._until(lambda: self._healed(calm_at, seen_s), time.monotonic() + heal_s)
-            self._stop()
-
-    def _until(self, reached: Callable[[], bool], end_s: float) -> bool:
-        """Do what is due until the condition holds, the time is over, or the run has ended."""
-        while time.monotonic() < end_s and not self._led.ended():
-            self._plan.do_due()
-            self._look()
-            if reached():
-                return True
-            time.sleep(TICK_S)  # the pace of looking, not a wait for a condition
-        self._look()
-        return reached()
-
-    def _look(self) -> None:
-        lines = self._metrics.lines()
-        if lines:
-            steps = 1 + max(int(json.loads(line)["step"]) for line in lines)
-            if steps > self._steps:
-                self._steps = steps
-                self._write("steps", steps=steps)
-        if time.monotonic() >= self._follow_at_s:
-            self._follow()
-        if time.monotonic() >= self._leader_at_s:
-            self._leader_at_s = time.monotonic() + LEADER_EVERY_S
-            self._see_who_leads()
-
-    def _see_who_leads(self) -> None:
-        lost = self._led.gone_by_itself()
-        if lost is not None and lost not in self._missed_leaders:
-            self._missed_leaders.add(lost)
-            self._write("launcher", pid=lost)
-        self._led.look_after()
-
-    def _follow(self) -> None:
-        """Read the log, unless its store is known not to answer."""
-        if self._store_hit:
-            return
-        with contextlib.suppress(StoreUnavailable):
-            while self._follower.poll(self._store, timeout_s=0.0):
-                pass
-        self._follow_at_s = time.monotonic() + FOLLOW_EVERY_S
-        state = self._follower.state
-        if state is not None and standing(state) != self._stands:
-            self._stands = standing(state)
-            self._write("stands", **self._stands)
-
-    def _healed(self, calm_at: int, seen_s: float) -> bool:
-        state = self._follower.state
-        return (
-            not self._plan.heap
-            and time.monotonic() > self._over_at_s + seen_s
-            and self._steps >= calm_at
-            and state is not None
-            and protected(state)
-        )
-
-    # ------------------------------------------------------------------ striking
-
-    def _strike(self, fault: Fault) -> None:
-        targets: Sequence[Target] = ()
-        missed = ""
-        at_s = time.time()
-        try:
-            self._follow()
-            targets = hit(fault, self._running())
-            at_s = time.time()
-            self._do(fault, targets)
-        except (BambooError, ProcessLookupError) as error:
-            missed = str(error) or "its process had just gone"
-        self._write(
-            "fault",
-            t=at_s,
-            number=fault.number,
-            fault=fault.kind,
-            drawn_s=fault.at_s,
-            lasts_s=fault.lasts_s,
-            targets=[{"instance": t.instance, "slots": list(t.slots)} for t in targets],
-            missed=missed,
-        )
-        whom = ", ".join(t.instance for t in targets)
-        said = f"not done: {missed}" if missed else whom
-        self._tell(f"{fault.at_s:6.1f} s  {fault.number:3d}  {fault.kind}: {said}".rstrip(": "))
-        if not missed and fault.over_s == fault.at_s:
-            self._over(fault)
-
-    def _do(self, fault: Fault, targets: Sequence[Target]) -> None:
+    def do(self, fault: Fault, targets: Sequence[Target]) -> None:
+        """Raises BambooError where it cannot be done, ProcessLookupError where its process has
+        gone."""
         match fault.kind:
             case Kind.STOP_STORE | Kind.KILL_STORE:
                 self._hit_store(fault)
@@ -267,16 +151,16 @@ class Swarm:
             self._hands.kill(pid)
             return
         self._hands.stop(pid)
-        self._store_hit += 1
+        self.store_hit += 1
 
         def again() -> None:
             self._hands.go_on(pid)
-            self._store_hit -= 1
+            self.store_hit -= 1
 
         self._later(fault, fault.lasts_s, again)
 
     def _wipe_store(self) -> None:
-        if self._store_hit:
+        if self.store_hit:
             raise InputError("the store does not answer at present")
         if self._led.launcher() is None:
             raise InputError("the run has no launcher, and perhaps nobody who could give it back")
@@ -308,7 +192,7 @@ class Swarm:
         self, fault: Fault, targets: Sequence[Target], *, then: Callable[[], None] | None = None
     ) -> None:
         for target in targets:
-            self._noticed.add(target.instance)
+            self.noticed.add(target.instance)
             if fault.kind is Kind.NOTICE_NOT_KEPT:
                 self._cloud.control.notice(InstanceId(target.instance), notice_s=fault.lasts_s)
             else:
@@ -333,6 +217,136 @@ class Swarm:
 
         self._plan.at(time.monotonic() + delay_s, over)
 
+
+class Swarm:
+    """The chaos side of one run; `run` is called once."""
+
+    def __init__(self, led: LedRun, faults: Sequence[Fault], *, hands: Hands, tell: Tell) -> None:
+        self._led = led
+        self._cloud = led.cloud
+        self._hands = hands
+        self._faults = faults
+        self._tell = tell
+        self._plan = _Plan()
+        self._strikes = _Strikes(led, hands, self._plan, self._over)
+        self._follower = Follower()
+        self._metrics = Tail(led.folder.metrics)
+        self._steps = 0
+        self._follow_at_s = self._leader_at_s = 0.0
+        self._missed_leaders: set[int] = set()
+        self._stands: dict[str, Any] = {}
+        self._over_at_s = time.monotonic()
+        """When the last cause was gone."""
+
+    def run(self, *, minutes: float, heal_s: float, seen_s: float) -> None:
+        """Play to the run's receipt, if it leaves one. `seen_s`: an effect may stay unseen for so
+        long after its cause is gone. Raises BambooError when the run does not come far enough for
+        faults."""
+        folder = self._led.folder
+        with ExitStack() as stack:
+            self._books = stack.enter_context(LineWriter(folder.path / RECORDS))
+            self._store: Store = stack.enter_context(
+                wiring.store_of(folder.id, self._cloud.store_url)
+            )
+            stack.callback(self._hands.undo_all)
+            if not self._until(lambda: self._steps > 0, time.monotonic() + FIRST_STEP_S):
+                raise BambooError(
+                    f"no step within {FIRST_STEP_S:g} s; see the logs in {folder.path}"
+                )
+            begin_s = time.monotonic()
+            self._write("begin")
+            for fault in self._faults:
+                self._plan.at(begin_s + fault.at_s, lambda f=fault: self._strike(f))  # type: ignore[misc]
+            self._until(lambda: False, begin_s + 60 * minutes)
+            self._write("healing")
+            self._tell("no more faults; waiting until every stage has all its copies again")
+            calm_at = self._steps + HEALED_STEPS
+            self._until(lambda: self._healed(calm_at, seen_s), time.monotonic() + heal_s)
+            self._stop()
+
+    def _until(self, reached: Callable[[], bool], end_s: float) -> bool:
+        """Do what is due until the condition holds, the time is over, or the run has ended."""
+        while time.monotonic() < end_s and not self._led.ended():
+            self._plan.do_due()
+            self._look()
+            if reached():
+                return True
+            time.sleep(TICK_S)  # the pace of looking, not a wait for a condition
+        self._look()
+        return reached()
+
+    def _look(self) -> None:
+        lines = self._metrics.lines()
+        if lines:
+            steps = 1 + max(int(json.loads(line)["step"]) for line in lines)
+            if steps > self._steps:
+                self._steps = steps
+                self._write("steps", steps=steps)
+        if time.monotonic() >= self._follow_at_s:
+            self._follow()
+        if time.monotonic() >= self._leader_at_s:
+            self._leader_at_s = time.monotonic() + LEADER_EVERY_S
+            self._see_who_leads()
+
+    def _see_who_leads(self) -> None:
+        lost = self._led.gone_by_itself()
+        if lost is not None and lost not in self._missed_leaders:
+            self._missed_leaders.add(lost)
+            self._write("launcher", pid=lost)
+        self._led.look_after()
+
+    def _follow(self) -> None:
+        """Read the log, unless its store is known not to answer."""
+        if self._strikes.store_hit:
+            return
+        with contextlib.suppress(StoreUnavailable):
+            while self._follower.poll(self._store, timeout_s=0.0):
+                pass
+        self._follow_at_s = time.monotonic() + FOLLOW_EVERY_S
+        state = self._follower.state
+        if state is not None and standing(state) != self._stands:
+            self._stands = standing(state)
+            self._write("stands", **self._stands)
+
+    def _healed(self, calm_at: int, seen_s: float) -> bool:
+        state = self._follower.state
+        return (
+            not self._plan.heap
+            and time.monotonic() > self._over_at_s + seen_s
+            and self._steps >= calm_at
+            and state is not None
+            and protected(state)
+        )
+
+    # ------------------------------------------------------------------ striking
+
+    def _strike(self, fault: Fault) -> None:
+        targets: Sequence[Target] = ()
+        missed = ""
+        at_s = time.time()
+        try:
+            self._follow()
+            targets = hit(fault, self._running())
+            at_s = time.time()
+            self._strikes.do(fault, targets)
+        except (BambooError, ProcessLookupError) as error:
+            missed = str(error) or "its process had just gone"
+        self._write(
+            "fault",
+            t=at_s,
+            number=fault.number,
+            fault=fault.kind,
+            drawn_s=fault.at_s,
+            lasts_s=fault.lasts_s,
+            targets=[{"instance": t.instance, "slots": list(t.slots)} for t in targets],
+            missed=missed,
+        )
+        whom = ", ".join(t.instance for t in targets)
+        said = f"not done: {missed}" if missed else whom
+        self._tell(f"{fault.at_s:6.1f} s  {fault.number:3d}  {fault.kind}: {said}".rstrip(": "))
+        if not missed and fault.over_s == fault.at_s:
+            self._over(fault)
+
     def _over(self, fault: Fault) -> None:
         self._over_at_s = time.monotonic()
         self._write("over", number=fault.number)
@@ -356,7 +370,7 @@ class Swarm:
                     agent=int(told["pid"]),
                     worker=worker,
                     slots=() if state is None or node is None else _slots(state, node.id),
-                    noticed=told["instance"] in self._noticed,
+                    noticed=told["instance"] in self._strikes.noticed,
                     stopped=self._hands.stopped(worker),
                 )
             )
@@ -394,3 +408,20 @@ def _slots(state: State, node: str) -> tuple[tuple[int, int], ...]:
         return ()
     owned = [s for s in state.grid.slots() if state.assignment.owner(s) == node]
     return tuple((slot.pipeline, slot.stage) for slot in owned)
+
+
+def standing(state: State) -> dict[str, Any]:
+    """What `chaos.jsonl` keeps of a run by its decisions: its phase, and how many failovers,
+    transfers, moves and reconfigurations are under way."""
+    under_way = len(state.failovers) + len(state.transfers) + len(state.moves)
+    return {
+        "phase": state.phase.value,
+        "under_way": under_way + (state.reconfiguration is not None),
+    }
+
+
+def protected(state: State) -> bool:
+    """Whether it could lose any node and go on: it has all its copies, and nothing is under way
+    that would change which nodes hold them. DEGRADED is not enough: a slot without a copy is lost
+    with its node."""
+    return standing(state) == {"phase": Phase.RUNNING.value, "under_way": 0}

@@ -25,13 +25,13 @@ from bamboo.billing.parts import last_sign_of_life_s
 from bamboo.billing.receipt import receipt_body, save_receipt, with_taken
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_to_json
+from bamboo.config.tree import JobConfig
 from bamboo.controller.autoscaling import Autoscaler
 from bamboo.controller.launcher import Launcher
 from bamboo.controller.market import Market
 from bamboo.controller.ports import Fleet, Ports
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import Terms, terms_kept, terms_of
-from bamboo.controller.wire_keys import transport_keys
 from bamboo.coord.follow import Follower
 from bamboo.core.state import Outcome, Phase, initial_state
 from bamboo.disk import full_disk
@@ -43,6 +43,7 @@ from bamboo.errors import (
     StorageUnavailable,
     StoreUnavailable,
 )
+from bamboo.ids import RunId
 from bamboo.ports import Store
 from bamboo.runs import disk_space, run_folder
 from bamboo.runs.books import Booked, FileBooks, read_booked
@@ -168,7 +169,7 @@ class _Attempt:
             )
             stack.callback(self._unless_left, site.stop)
             store = stack.enter_context(wiring.store_of(folder.id, site.store_url))
-            self._create(store)
+            _create(store, folder.id, self._terms)
             self._write_endpoint(site)
             site.prepare()
             if self._terms.detached:
@@ -287,25 +288,10 @@ class _Attempt:
             progress=self.progress,
             store_is_ours=store_is_ours,
             booked=booked,
-            market=self._market(booked),
-            autoscaler=self._autoscaler(booked),
+            market=_market(self._folder, self._terms, booked),
+            autoscaler=_autoscaler(self._terms, booked, note=self._screen.note),
             spending=spending_of(self._terms),
         )
-
-    def _market(self, booked: Booked) -> Market | None:
-        terms = self._terms.trace
-        if terms is None:
-            return None
-        played = replayed(self._folder.trace, terms)
-        return Market(played, seated=booked.seated, ordered=booked.lost)
-
-    def _autoscaler(self, booked: Booked) -> Autoscaler | None:
-        job, terms = self._job, self._terms
-        if not job.autoscale.enabled:
-            return None
-        autoscaler = Autoscaler(job, terms.policy, booked, led_before_s=terms.part.led_before_s)
-        self._screen.note(autoscaler.sentence)
-        return autoscaler
 
     def _unless_left(self, end: Callable[[], None]) -> None:
         if not self._left:
@@ -320,39 +306,6 @@ class _Attempt:
     def _write_endpoint(self, site: Site) -> None:
         body = {"store_url": site.store_url, **site.record(), "launcher_pid": os.getpid()}
         run_folder.write_json(self._folder.endpoint, body)
-
-    def _create(self, store: Store) -> None:
-        from bamboo.coord.driver import create_run
-
-        job, terms = self._job, self._terms
-        created = create_run(
-            store,
-            state=initial_state(
-                run=self._folder.id,
-                grid=grid_of(job),
-                redundancy=job.cluster.redundancy,
-                checkpoints=terms.checkpoints,
-                attested=terms.attested,
-            ),
-            policy=terms.policy,
-            documents={
-                "job": job_to_json(job),
-                "strategy": terms.strategy.to_json(),
-                "data": json.dumps(
-                    {
-                        "digest": terms.strategy.semantics.data_digest,
-                        "unigram_entropy_nats": terms.unigram_entropy_nats,
-                    }
-                ),
-                "limits": json.dumps({"frame_bytes": terms.frame_bytes, "layers": terms.layers}),
-                **transport_keys(job),
-            },
-            at_s=time.time(),
-        )
-        if not created:
-            raise RunExists(
-                f"the store holds a run {self._folder.id} already; take another --run id"
-            )
 
     def _save_decisions(self, store: Store) -> None:
         try:
@@ -386,7 +339,8 @@ class _Attempt:
             raise disk_space.unsettled(self._folder, self.progress.sentence, error) from error
 
     def _written(self) -> dict[str, Any]:
-        terms, prices = self._terms, self._terms.catalogue.on_demand_prices()
+        terms = self._terms
+        prices = terms.catalogue.on_demand_prices()
         free = self._job.budget.free_first_hour
         rented = rented_in(self._folder.cloud, on_demand_usd_per_hour=prices, free_first_hour=free)
         now_s = self._over_at_s or time.time()
@@ -435,3 +389,67 @@ def keep_stopped(
     except (InputError, StorageUnavailable) as error:
         return f"the state of the stop could not be kept as a checkpoint: {error}"
     return ""
+
+
+def _market(folder: RunFolder, terms: Terms, booked: Booked) -> Market | None:
+    if terms.trace is None:
+        return None
+    played = replayed(folder.trace, terms.trace)
+    return Market(played, seated=booked.seated, ordered=booked.lost)
+
+
+def _autoscaler(terms: Terms, booked: Booked, *, note: Callable[[str], None]) -> Autoscaler | None:
+    if not terms.job.autoscale.enabled:
+        return None
+    autoscaler = Autoscaler(terms.job, terms.policy, booked, led_before_s=terms.part.led_before_s)
+    note(autoscaler.sentence)
+    return autoscaler
+
+
+def _create(store: Store, run: RunId, terms: Terms) -> None:
+    """Create the run in its store, with its fixed documents. Raises RunExists."""
+    from bamboo.coord.driver import create_run
+
+    job = terms.job
+    created = create_run(
+        store,
+        state=initial_state(
+            run=run,
+            grid=grid_of(job),
+            redundancy=job.cluster.redundancy,
+            checkpoints=terms.checkpoints,
+            attested=terms.attested,
+        ),
+        policy=terms.policy,
+        documents={
+            "job": job_to_json(job),
+            "strategy": terms.strategy.to_json(),
+            "data": json.dumps(
+                {
+                    "digest": terms.strategy.semantics.data_digest,
+                    "unigram_entropy_nats": terms.unigram_entropy_nats,
+                }
+            ),
+            "limits": json.dumps({"frame_bytes": terms.frame_bytes, "layers": terms.layers}),
+            **_transport_keys(job),
+        },
+        at_s=time.time(),
+    )
+    if not created:
+        raise RunExists(f"the store holds a run {run} already; take another --run id")
+
+
+def _transport_keys(job: JobConfig) -> dict[str, str]:
+    """The document `keys` of a run whose workers talk over tcp: CURVE keys made for this run alone;
+    none where a 0700 directory keeps other users out. They are kept in the run's store alone."""
+    if job.cluster.transport == "ipc":
+        return {}
+    import zmq
+
+    pairs = {name: zmq.curve_keypair() for name in ("server", "client")}
+    keys = {
+        f"{name}_{half}": key.decode()
+        for name, pair in pairs.items()
+        for half, key in zip(("public", "secret"), pair, strict=True)
+    }
+    return {"keys": json.dumps(keys)}

@@ -296,7 +296,9 @@ class Launcher:
         return nodes, may_start(state, rented, most=most, now_s=self._ports.now())
 
     def _miss_nodes(self) -> None:
-        state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()
+        state = self.progress.state
+        rented = self._ports.fleet.rented()
+        now_s = self._ports.now()
         waited_s = self._deadlines.waited_s
         for event in missing(state, rented, self._job, now_s=now_s, waited_s=waited_s):
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
@@ -324,7 +326,9 @@ class Launcher:
             self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
 
     def _reason_to_stop(self, *, interrupted: bool) -> StopRequested | None:
-        budget, market, now_s = self._job.budget, self._market, self._ports.now()
+        budget = self._job.budget
+        market = self._market
+        now_s = self._ports.now()
         return stop_event(budget, self.progress, market, interrupted=interrupted, now_s=now_s)
 
     def _watch_deadlines(self) -> None:

@@ -64,6 +64,11 @@ class Prepared:
     weights: Weights | None = None
     """The weights of another run that it begins with, where `train.init` names one."""
 
+    @property
+    def begins(self) -> str:
+        """A sentence on those weights; "" without any."""
+        return "" if self.weights is None else initial.said(self.weights)
+
 
 def prepare(
     path: Path,

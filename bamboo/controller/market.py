@@ -36,7 +36,8 @@ class TraceClock:
         """Take in a decision at `at_s`, in Unix seconds, that led to this state."""
         if self._at_s is None and state.phase in (Phase.FORMING, Phase.FINISHED):
             return
-        self._trace_s, self._at_s = self.trace_s(at_s), at_s
+        self._trace_s = self.trace_s(at_s)
+        self._at_s = at_s
         restart_s = self._terms.restart_s
         if restart_s is not None and state.reconfiguration is not None and not self._restarting:
             self._trace_s += restart_s

@@ -41,7 +41,8 @@ class Outage:
     def end(self, stop: StopRequested | None, error: StoreUnavailable, *, now_s: float) -> str:
         """The sentence to end everything at once with, as `stop` requires, or "". `stop` is the
         request that the run would get now. Raises BambooError when the store is given up."""
-        self.lasts, away_s = True, self.away_s(now_s)
+        self.lasts = True
+        away_s = self.away_s(now_s)
         if isinstance(error, StoreRefuses):
             self._heard_at_s = now_s
         silent_s = now_s - self._heard_at_s

@@ -41,9 +41,12 @@ class PaceKeeper:
     def told(self, state: State, node: str, beat: Mapping[str, Any]) -> None:
         """Take in a lease of `node`."""
         if state.era != self._era:
-            self._era, self._first, self._last = state.era, {}, {}
+            self._era = state.era
+            self._first = {}
+            self._last = {}
         if state.generation != self._generation:
-            self._generation, self._since = state.generation, {}
+            self._generation = state.generation
+            self._since = {}
         if state.phase is not Phase.RUNNING or "busy_s" not in beat:
             return
         work = _Work(forwards=int(beat["ops"]["F"]), busy_s=float(beat["busy_s"]))

@@ -11,6 +11,7 @@ from that.
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,13 @@ class Resumed:
     """The number of the part that it continues."""
 
 
-def settle(folder: RunFolder, screen: Screen) -> float:
+def settle(folder: RunFolder, screen: Screen, *, listens: bool = True) -> float:
     """Write the receipt of a part that lost launcher and cloud at once. Returns when it ended, in
     Unix time. Only its store knows its last steps. Those before a checkpoint are not repeated, so
     their losses and samples would otherwise be recorded nowhere.
 
-    Raises InputError when the run is going on, BooksUnwritable on a full disk; an interrupt is
-    raised when the receipt is written.
+    With `listens` an interrupt is raised when the receipt is written; otherwise signals are left
+    as they are. Raises InputError when the run is going on, BooksUnwritable on a full disk.
     """
     _refuse_unless_over(folder)
     ended_s = parts.ended_at_s(folder)
@@ -90,7 +91,7 @@ def settle(folder: RunFolder, screen: Screen) -> float:
     interrupts = Interrupts()
     interrupts.start_counting()
     try:
-        with interrupts.listening():
+        with interrupts.listening() if listens else nullcontext():
             attempt.take_up(folder, screen, Interrupts(detached=True), ready=lambda: None)
     except BooksUnwritable:
         raise
@@ -254,9 +255,12 @@ def _state(folder: RunFolder, asked: _Asked, *, layers: tuple[int, ...]) -> tupl
     return Found(manifest=None, rejected=()), stages
 
 
-def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
+def claim(
+    folder: RunFolder, resumed: Resumed, *, ended_s: float, detached: bool | None = None
+) -> Lock:
     """Become the run's launcher and put the last part's files away. That part ended at `ended_s`,
-    from `settle`, unless its receipt says otherwise. Raises InputError when another process is
+    from `settle`, unless its receipt says otherwise. `detached` says whether the run goes on
+    without a launcher from now on; None: as before. Raises InputError when another process is
     faster."""
     held = lock.take(folder)
     if held is None:
@@ -265,7 +269,7 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
         held.close()
         raise InputError(f"run {folder.id} was resumed meanwhile; `bamboo status {folder.id}`")
     started_s = run_folder.started_at_s(folder)
-    detached = run_folder.is_detached(folder)
+    detached = run_folder.is_detached(folder) if detached is None else detached
     step = resumed.from_step
     objects = wiring.checkpoints_of(folder, resumed.prepared.job)
     ours = resumed.prepared.planned.strategy.semantics.hash_at

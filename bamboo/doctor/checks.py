@@ -58,26 +58,32 @@ def examine(checks: Sequence[Check]) -> list[tuple[str, Finding]]:
     return found
 
 
-def exit_code(found: Sequence[tuple[str, Finding]]) -> int:
-    """1 when a check is a fault or unknown, otherwise 0; a warning does not count."""
-    bad = (Result.FAULT, Result.UNKNOWN)
-    return int(any(finding.result in bad for _, finding in found))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What all checks found, by name and in order."""
 
+    found: tuple[tuple[str, Finding], ...]
 
-def text(found: Sequence[tuple[str, Finding]]) -> str:
-    """The result for a person: a line for each check, what it names, and what to do."""
-    lines = []
-    for name, finding in found:
-        lines.append(f"{name}: {finding.result}: {finding.sentence}")
-        lines += [f"  {line}" for line in finding.lines]
-        if finding.remedy:
-            lines.append(f"  {finding.remedy}")
-    return "\n".join(lines)
+    @property
+    def exit_code(self) -> int:
+        """1 when a check is a fault or unknown, otherwise 0; a warning does not count."""
+        bad = (Result.FAULT, Result.UNKNOWN)
+        return int(any(finding.result in bad for _, finding in self.found))
 
+    def text(self) -> str:
+        """The result for a person: a line for each check, what it names, and what to do."""
+        lines = []
+        for name, finding in self.found:
+            lines.append(f"{name}: {finding.result}: {finding.sentence}")
+            lines += [f"  {line}" for line in finding.lines]
+            if finding.remedy:
+                lines.append(f"  {finding.remedy}")
+        return "\n".join(lines)
 
-def body(found: Sequence[tuple[str, Finding]]) -> list[dict[str, Any]]:
-    """The same as JSON."""
-    kept = ("result", "sentence", "remedy", "rows")
-    return [
-        {"check": name, **{key: asdict(finding)[key] for key in kept}} for name, finding in found
-    ]
+    def body(self) -> list[dict[str, Any]]:
+        """The same as JSON."""
+        kept = ("result", "sentence", "remedy", "rows")
+        return [
+            {"check": name, **{key: asdict(finding)[key] for key in kept}}
+            for name, finding in self.found
+        ]

@@ -7,9 +7,10 @@ the answer of another one asks again, so that each check stands alone.
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any, Protocol
 
 from bamboo import wiring
 from bamboo.config.catalogue import load_catalogue
@@ -24,13 +25,57 @@ from bamboo.ports import PriceSource
 from bamboo.sites.account.account_ready import check_bucket_for_account
 from bamboo.sites.account.instances import LAUNCH_TEMPLATE, ec2_settings
 from bamboo.sites.bought import markets_of
-from cloud.ec2.account import SPOT_ROLE, Ec2Account
 from cloud.provider import LaunchSpec, Pool
 
 INIT = "`bamboo init --apply` makes the stack in terraform/ and names what is there"
 
 MOST_SAID = 300
 """Characters of a refusal that are shown: EC2 appends a long encoded message."""
+
+
+class Caller(Protocol):
+    """The owner of the credentials, and the service's time (Unix; None: it sent none)."""
+
+    @property
+    def arn(self) -> str: ...
+
+    @property
+    def now_s(self) -> float | None: ...
+
+
+class Account(Protocol):
+    """What an account says of itself in a region. Any method may raise BambooError."""
+
+    @property
+    def spot_role(self) -> str:
+        """The name of the role in whose name the cloud starts and ends spot instances."""
+
+    def caller(self) -> Caller:
+        """The owner of the credentials."""
+
+    def zones(self, region: str) -> tuple[str, ...]:
+        """The zones of a region; none where it is not a region of this account."""
+
+    def has_spot_role(self) -> bool:
+        """Whether `spot_role` exists."""
+
+    def template_image(self, template: str) -> str | None:
+        """The image of a launch template, "" where it names none; None: there is no template."""
+
+    def image_state(self, image: str) -> str | None:
+        """The state of an image; None: there is none."""
+
+    def subnet_zones(self, subnets: Sequence[str]) -> Mapping[str, str]:
+        """Subnet -> zone, for the subnets that exist."""
+
+    def default_subnet_zones(self) -> tuple[str, ...]:
+        """The zones that have a default subnet."""
+
+    def refusal_of(self, spec: LaunchSpec, settings: Any) -> str:
+        """Why the cloud would refuse this launch, or ""; `settings` are those of `ec2_settings`."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +85,7 @@ class AccountChecks:
 
     job: JobConfig
     needed: bool
-    account: Callable[..., Ec2Account] = Ec2Account.connect
+    account: Callable[..., Account] = wiring.account_facts
     prices: Callable[[str], PriceSource] = wiring.price_source
     now: Callable[[], float] = time.time
 
@@ -72,7 +117,7 @@ class AccountChecks:
             for name, ask in asks.items()
         ]
 
-    def _asked(self, ask: Callable[[Ec2Account], Finding]) -> Callable[[], Finding]:
+    def _asked(self, ask: Callable[[Account], Finding]) -> Callable[[], Finding]:
         def asked() -> Finding:
             account = self.account(region=self.region)
             try:
@@ -82,10 +127,10 @@ class AccountChecks:
 
         return asked
 
-    def _credentials(self, account: Ec2Account) -> Finding:
+    def _credentials(self, account: Account) -> Finding:
         return Finding(result=Result.GOOD, sentence=f"these are those of {account.caller().arn}")
 
-    def _clock(self, account: Ec2Account) -> Finding:
+    def _clock(self, account: Account) -> Finding:
         there_s = account.caller().now_s
         if there_s is None:
             return Finding(result=Result.UNKNOWN, sentence="AWS did not say what time it is")
@@ -99,7 +144,7 @@ class AccountChecks:
             remedy="set the clock by NTP: AWS refuses what is signed 5 minutes off",
         )
 
-    def _region(self, account: Ec2Account) -> Finding:
+    def _region(self, account: Account) -> Finding:
         there, wanted = account.zones(self.region), self.job.cloud.zones
         absent = [zone for zone in wanted if zone not in there]
         if there and not absent:
@@ -111,7 +156,7 @@ class AccountChecks:
             remedy=f"take cloud.zones of {', '.join(there)}" if there else "correct cloud.region",
         )
 
-    def _quotas(self, account: Ec2Account) -> Finding:
+    def _quotas(self, account: Account) -> Finding:
         """For a job, the quotas that it needs; otherwise those of all GPU types on spot."""
         job, region = self.job, self.region
         types = job.cloud.instance_types if self.needed else ()
@@ -166,16 +211,17 @@ class AccountChecks:
             lines=lines,
         )
 
-    def _spot_role(self, account: Ec2Account) -> Finding:
+    def _spot_role(self, account: Account) -> Finding:
         if account.has_spot_role():
-            return Finding(result=Result.GOOD, sentence=f"{SPOT_ROLE} is there")
+            return Finding(result=Result.GOOD, sentence=f"{account.spot_role} is there")
         return Finding(
             result=Result.WARNING,
-            sentence=f"{SPOT_ROLE} is not there: the first spot request makes it, if it may",
+            sentence=f"{account.spot_role} is not there: the first spot request makes it, if it "
+            "may",
             remedy="aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
         )
 
-    def _image(self, account: Ec2Account) -> Finding:
+    def _image(self, account: Account) -> Finding:
         cloud = self.job.cloud
         template = cloud.launch_template or ("" if cloud.image else LAUNCH_TEMPLATE)
         image, whose = cloud.image, "the image"
@@ -198,7 +244,7 @@ class AccountChecks:
             remedy=f"name one of {self.region} as cloud.image, or in the template: image_id",
         )
 
-    def _network(self, account: Ec2Account) -> Finding:
+    def _network(self, account: Account) -> Finding:
         named = {subnet.id: subnet.zone for subnet in self.job.cloud.subnets}
         zones = self.job.cloud.zones
         if not named:
@@ -225,7 +271,7 @@ class AccountChecks:
             remedy="`bamboo init --force` writes down which are there",
         )
 
-    def _rights(self, account: Ec2Account) -> Finding:
+    def _rights(self, account: Account) -> Finding:
         """Make both calls of a launch, for one pool and for several, as dry runs."""
         cloud = self.job.cloud
         market, settings = markets_of(self.job)[0], ec2_settings(self.job)
@@ -259,7 +305,7 @@ class AccountChecks:
             "`terraform -chdir=terraform output launcher_policy`",
         )
 
-    def _bucket(self, account: Ec2Account) -> Finding:
+    def _bucket(self, account: Account) -> Finding:
         """Ask S3 as a launch does."""
         name = self.job.cloud.bucket
         try:

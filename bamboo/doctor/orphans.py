@@ -22,24 +22,13 @@ from bamboo.quantities import count, usd
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import job_of
+from bamboo.sites.account.ending import account_regions
 from cloud.orphans import Known, Orphan, orphans
 from cloud.provider import HeldKind, Market, Provider
 
 JOIN_S = 900.0
 """An instance may take so long until its node joins, drivers and wheel included, or longer where a
 job says so."""
-
-
-def account_regions() -> tuple[str, ...]:
-    """The regions of the account file and of the runs of this home in an account."""
-    named = account_defaults()
-    found = [str(named["region"])] if "region" in named else []
-    for folder in run_folder.all_runs(run_folder.home()):
-        with suppress(InputError):  # the folder of a damaged run names none
-            cloud = job_of(folder).cloud
-            if cloud.provider == "ec2":
-                found.append(cloud.region)
-    return tuple(dict.fromkeys(found))
 
 
 def orphans_check(

@@ -127,7 +127,8 @@ class FileBooks:
         written. Raises BooksUnwritable where a file cannot be opened."""
         self._part = part
         self._note = note
-        self._numerics, self._has_attested = folder.path / FILE, False
+        self._numerics = folder.path / FILE
+        self._has_attested = False
         self._metrics = self._opened(folder.metrics)
         self._samples = self._opened(folder.samples)
         self._events = self._opened(_events(folder))

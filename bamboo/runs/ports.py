@@ -1,6 +1,7 @@
 """What shows a run while it is led, and what keeps its records, as Protocols."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bamboo.coord.follow import Decision
@@ -23,6 +24,25 @@ class Screen(Protocol):
 
     def detail(self, text: str) -> None:
         """A line that is shown only where every detail was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteScreen:
+    """A screen that shows notes alone."""
+
+    note: Callable[[str], None]
+
+    def decided(self, progress: Progress, decision: Decision) -> None:
+        """Nothing is shown of a decision."""
+
+    def stepped(self, progress: Progress) -> None:
+        """Nothing is shown of a step."""
+
+    def turned(self, progress: Progress) -> None:
+        """Nothing is shown of a turn."""
+
+    def detail(self, text: str) -> None:
+        """Nothing is shown of details."""
 
 
 class Books(Protocol):

@@ -44,8 +44,10 @@ class FormerFleet:
         on_demand_usd_per_hour: Mapping[str, float],
         free_first_hour: bool,
     ) -> None:
-        self._journal, self._kills = journal, kills
-        self._on_demand, self._free_first_hour = on_demand_usd_per_hour, free_first_hour
+        self._journal = journal
+        self._kills = kills
+        self._on_demand = on_demand_usd_per_hour
+        self._free_first_hour = free_first_hour
 
     def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
         """Does nothing: without the cloud nothing can be started."""
@@ -114,13 +116,15 @@ class RunFleet:
             note=note,
         )
         self._kills = kills
-        self._note, self._detail = note, detail or note
+        self._note = note
+        self._detail = detail or note
         self._nodes = nodes
         self._zones = zones
         self._most = most
         self._anchors = anchors
         self._gang = gang
-        self._max_usd, self._dearest_usd_per_hour = max_usd, dearest_usd_per_hour
+        self._max_usd = max_usd
+        self._dearest_usd_per_hour = dearest_usd_per_hour
         self._now = now
         self.close = close
         self._asked: set[InstanceId] = set()
@@ -128,7 +132,8 @@ class RunFleet:
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
         self._ask_at_s = -math.inf
-        self._unreachable, self._unreachable_since_s = "", math.inf
+        self._unreachable = ""
+        self._unreachable_since_s = math.inf
         self._gave_up = False
 
     def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:

@@ -222,18 +222,6 @@ def former_fleet(
     )
 
 
-def bring_logs(folder: RunFolder) -> None:
-    """Fetch the logs of a run in an account into its folder; on this machine they are there
-    already. Raises StorageUnavailable."""
-    from bamboo.runs.run_status import job_of
-
-    job = job_of(folder)
-    if job.cloud.provider != "local":
-        from bamboo.sites.account import bucket_logs
-
-        bucket_logs.bring_logs(_run_objects(folder, job), folder.path / "logs")
-
-
 # ---------------------------------------------------------------- one machine
 
 
@@ -315,10 +303,6 @@ def _recorded(folder: RunFolder, job: JobConfig) -> "Provider":
     from cloud.recorder import Recorded
 
     return Recorded(wiring.account(job.cloud.region, stack=job.cloud.stack), folder.cloud)
-
-
-def _run_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:
-    return wiring.bucket(wiring.run_url(job, folder.id), region=job.cloud.region)
 
 
 def _start_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:

@@ -86,7 +86,9 @@ def kept_by(job: JobConfig, plan: Plan, catalogue: Catalogue) -> Kept | None:
     """The checkpoints of a planned job; None where the time of a step is unknown."""
     if plan.full is None:
         return None
-    every, step_s, shards = plan.checkpoint_every, plan.full.step_s, plan.shards
+    every = plan.checkpoint_every
+    step_s = plan.full.step_s
+    shards = plan.shards
     stored = (job.checkpoint.keep + 1) * sum(shards.stage_bytes) if every else 0.0
     usd = 0.0
     if every and in_bucket(job):

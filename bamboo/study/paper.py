@@ -102,7 +102,9 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
     )
     with bar("looking at model and data") as told:
         seen = look_at(job, gpu=asked.gpu, told=told)
-    given, why, kills = None, "", job.chaos.kill
+    given = None
+    why = ""
+    kills = job.chaos.kill
     if asked.range is not None:
         # The listed losses are for the job's own grid; a note says so when another grid is
         # launched.
@@ -300,7 +302,9 @@ def _notes(
     planned: Planned, asked: Asked, kills: Sequence[Kill], launched: LossRate
 ) -> tuple[str, ...]:
     """Notes on the plan. `launched` is the rate that a launch plans for."""
-    job, plan, notes = planned.job, planned.plan, []
+    job = planned.job
+    plan = planned.plan
+    notes = []
     slots = {(slot.pipeline, slot.stage) for slot in grid_of(job).slots()}
     if any((kill.pipeline, kill.stage) not in slots for kill in kills):
         notes.append("chaos.kill names stages that are none of this grid: launch without them.")

@@ -202,15 +202,15 @@ def plan_job(
     kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
     hazard = Hazard(stakes=stakes, rate=rate or rate_of(kind.name, job.cloud.region))
     settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
-    job, facts, cut = settled.job, settled.facts, settled.strategy.placement.cut
-    job, too_large = _within_memory(job, facts, cut, kind=kind)
+    job = settled.job
+    cut = settled.strategy.placement.cut
+    job, too_large = _within_memory(job, settled.facts, cut, kind=kind)
     pipelines, standbys = _filled(job, nodes)
-    cuts = cuts_of(facts, cut, costs=settled.costs, job=job, kind=kind)
+    cuts = cuts_of(settled.facts, cut, costs=settled.costs, job=job, kind=kind)
     workload = workload_of(job, seen, cuts=cuts, kind=kind)
-    modelled: Modelled | None = seen.get(MODELLED)
     here = on_cores(workload, job, seen, nodes=pipelines * job.cluster.stages)
     plan = make_plan(
-        facts,
+        settled.facts,
         grid=grid_of(job),
         mode=job.cluster.redundancy,
         shape=batch_shape(job),
@@ -238,9 +238,9 @@ def plan_job(
         requests=_requests(run, job, catalogue, plan.instances, apart, now_s=now_s),
         catalogue=catalogue,
         workload=here,
-        modelled=modelled,
+        modelled=seen.get(MODELLED),
         cuts=cuts,
-        grids=_grids(job, facts, workload, cuts=cuts, kind=kind),
+        grids=_grids(job, settled.facts, workload, cuts=cuts, kind=kind),
         too_large=too_large,
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),

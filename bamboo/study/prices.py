@@ -7,9 +7,11 @@ calls. Until then the older catalogue stays in use, and the error says how old i
 import re
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 
+from bamboo import wiring
 from bamboo.asked_files import write_new
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.errors import BambooError, InputError
@@ -52,6 +54,30 @@ def refresh(source: PriceSource, region: str, *, now: datetime) -> tuple[str, ..
     absent = [name for name, kind in catalogue.types.items() if not kind.offered]
     lacking = (f"not offered in {region}: {', '.join(absent)}",) if absent else ()
     return (*lacking, *seen.left_out, *no_prices(seen).values(), *seen.notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceList:
+    """The prices of a region as they are known today."""
+
+    catalogue: Catalogue
+    region: str
+    today: date
+    notes: tuple[str, ...]
+    """What could not be read just now."""
+
+
+def price_list(region: str | None, *, renew: bool, note: Callable[[str], None]) -> PriceList:
+    """The prices of a region, by default that of the installed catalogue; with `renew` read from
+    the cloud first. Raises InputError, BambooError."""
+    region = checked_region(region)
+    now = datetime.now(UTC)
+    notes: tuple[str, ...] = ()
+    if renew:
+        note(f"asking EC2 for what it has in {region}")
+        with closing(wiring.price_source(region)) as source:
+            notes = refresh(source, region, now=now)
+    return PriceList(catalogue=load_catalogue(region), region=region, today=now.date(), notes=notes)
 
 
 def refresh_for_launch(

@@ -31,7 +31,9 @@ from bamboo.telemetry.schema import MetricRecord
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")
 """What the page needs of a status, and of each preemption in a receipt."""
-POINTS, FEWEST, BILLED = 240, 60, 120_000
+POINTS = 240
+FEWEST = 60
+BILLED = 120_000
 """The bill is computed at POINTS moments for its curve. With many instances there are fewer
 moments, so that at most BILLED instances are billed in total, but never fewer than FEWEST."""
 
@@ -111,7 +113,9 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
 
 def job_words(job: JobConfig) -> str:
     """`GPT of 4 blocks, width 256; batch 16 of python-stdlib; 1 x 4, eager redundancy`"""
-    model, data, cluster = job.model, job.data, job.cluster
+    model = job.model
+    data = job.data
+    cluster = job.cluster
     what = model.model if model.is_own else f"GPT of {model.layers} blocks, width {model.width}"
     source = PurePath(data.path).name if data.source == "path" else data.source
     how = f"{cluster.pipelines} x {cluster.stages}, {cluster.redundancy} redundancy"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
     from bamboo.coord.redis_store import StoreSeen
     from bamboo.planner.profiles.profiled import Profile
+    from cloud.ec2.account import Ec2Account
     from cloud.ec2.run_roles import Ec2RunRoles
     from cloud.ec2.secrets import RunSecrets
     from cloud.local.start import LocalCloud as LocalCloud
@@ -275,6 +276,14 @@ def price_source(region: str) -> PriceSource:
     return Ec2Prices.connect(region=region)
 
 
+def account_facts(*, region: str) -> "Ec2Account":
+    """What the user's account says of itself in a region, with credentials and endpoint as in
+    `account`. Makes no call yet. Raises CloudUnavailable for settings that cannot be read."""
+    from cloud.ec2.account import Ec2Account
+
+    return Ec2Account.connect(region=region)
+
+
 def stack_in(region: str) -> str:
     """The stack of the account file, if it is in that region; else ""."""
     from bamboo.config.account import account_defaults
@@ -373,14 +382,24 @@ def local_cloud(told: Mapping[str, Any]) -> "LocalCloud":
     return LocalCloud(Ready(**{field.name: told[field.name] for field in fields(Ready)}))
 
 
-def wipe_store(cloud: "LocalCloud") -> None:
+class OwnStore(Protocol):
+    """What is needed here of a run's site."""
+
+    @property
+    def store_url(self) -> str: ...
+
+    @property
+    def has_store(self) -> bool: ...
+
+
+def wipe_store(site: OwnStore) -> None:
     """Delete everything in a run's own store. Raises InputError where the run has none,
     StoreUnavailable when it does not answer."""
     import redis
 
-    if not cloud.has_store:
+    if not site.has_store:
         raise InputError("the store is not the run's own")
-    client = redis.Redis.from_url(cloud.store_url, socket_timeout=WIPE_DEADLINE_S)
+    client = redis.Redis.from_url(site.store_url, socket_timeout=WIPE_DEADLINE_S)
     try:
         client.flushall()
     except redis.RedisError as error:

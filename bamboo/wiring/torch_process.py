@@ -56,7 +56,9 @@ class Started:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self.stderr = process.stderr
 
     def wait(self) -> None:
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import click
 
-from bamboo.chaos.check import Verdict
-from bamboo.chaos.draw import draw
-from bamboo.config.load import load_job
-from bamboo.config.tree import JobConfig
-from bamboo.errors import BambooError, InputError, VerifyDiffers
-from bamboo.runs import run_folder
-from bamboo.study.intervals import given_every
+from bamboo import api
 from cli.echo import echo, echo_result
 from cli.options.overrides import overrides_option
 from cli.views.chaos import fault_line, verdict_line, verdict_lines
@@ -49,67 +43,21 @@ def command(
     if seed is None:
         seed = random.SystemRandom().randrange(10**6)
     echo(f"seed {seed}; again: {_again(job, seed, minutes, overrides)}", err=as_json)
-    config = load_job(job, overrides)
-    _check_fit(config)
-    faults = draw(seed, minutes=minutes, lease_s=config.cluster.gone_s)
-    head = {
-        "seed": seed,
-        "minutes": minutes,
-        "job": str(job),
-        "overrides": list(overrides),
-        "faults": [fault.to_json() for fault in faults],
-    }
+    drawn = api.draw_swarm(job, overrides=overrides, seed=seed, minutes=minutes)
     if dry_run:
-        echo_result(json.dumps(head) if as_json else "\n".join(map(fault_line, faults)))
+        said = map(fault_line, drawn.faults)
+        echo_result(json.dumps(drawn.head()) if as_json else "\n".join(said))
         return 0
-    from bamboo.chaos.whole import HEAD, let_loose
-
-    run, verdicts = let_loose(
-        job,
-        config,
-        faults,
-        head=head,
-        name=name,
-        tell=lambda text: echo(text, err=as_json),
-    )
+    judged = api.let_loose(drawn, run=name, note=lambda text: echo(text, err=as_json))
     if as_json:
-        body = {"run": run, **head, "verdicts": [verdict.to_json() for verdict in verdicts]}
-        echo_result(json.dumps(body))
+        verdicts = [verdict.to_json() for verdict in judged.verdicts]
+        echo_result(json.dumps({"run": judged.run, **drawn.head(), "verdicts": verdicts}))
     else:
-        echo_result("\n".join(verdict_lines(verdicts)))
-    echo(verdict_line(verdicts, file=run_folder.home() / run / HEAD), err=as_json)
-    _raise_first(run, seed, verdicts)
+        echo_result("\n".join(verdict_lines(judged.verdicts)))
+    echo(verdict_line(judged.verdicts, file=judged.file), err=as_json)
+    if error := judged.error(seed):
+        raise error
     return 0
-
-
-def _check_fit(job: JobConfig) -> None:
-    """Raise InputError for a job whose own settings make it fail in such a swarm."""
-    if job.cloud.provider != "local":
-        raise InputError.at(
-            file=job.file,
-            key="cloud.provider",
-            value=job.cloud.provider,
-            problem="a swarm is let loose on this machine alone",
-            remedy='take "local"',
-        )
-    if not given_every(job):
-        raise InputError.at(
-            file=job.file,
-            key="checkpoint.every_steps",
-            value=job.checkpoint.every_steps,
-            problem="all nodes are killed at once, and without a checkpoint the run ends with that",
-            remedy="set it to 20, say",
-        )
-
-
-def _raise_first(run: str, seed: int, verdicts: tuple[Verdict, ...]) -> None:
-    wrong = [verdict for verdict in verdicts if not verdict.ok]
-    if not wrong:
-        return
-    said = f"run {run}, seed {seed}: {wrong[0].name}: {wrong[0].finding}"
-    if all(verdict.name in ("calm", "losses", "samples", "decisions") for verdict in wrong):
-        raise VerifyDiffers(said)
-    raise BambooError(said)
 
 
 def _again(job: Path, seed: int, minutes: float, overrides: tuple[str, ...]) -> str:

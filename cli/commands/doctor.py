@@ -1,19 +1,11 @@
 """`bamboo doctor`: check what a run needs and what is billed; change nothing."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from bamboo.config.load import load_job
-from bamboo.doctor.checks import Check, body, examine, exit_code, text
-from bamboo.doctor.checks_account import AccountChecks
-from bamboo.doctor.checks_here import here_checks
-from bamboo.doctor.leftovers import leftovers_check, places
-from bamboo.doctor.orphans import account_regions, orphans_check
-from bamboo.sites.account.ending import account_job
-from bamboo.wiring.store_reference import named_store, store_of_job
+from bamboo import api
 from cli.echo import echo_result
 from cli.options.overrides import overrides_option
 
@@ -46,32 +38,7 @@ def command(
     is 1 if something is wrong or could not be checked, for example if an instance bills and belongs
     to no live run; it is 0 if all is well.
     """
-    found = examine(_checks(job, overrides, regions, only_orphans=orphans))
-    code = exit_code(found)
-    echo_result(json.dumps({"exit_code": code, "checks": body(found)}) if as_json else text(found))
-    return code
-
-
-def _checks(
-    path: Path | None, overrides: tuple[str, ...], regions: tuple[str, ...], *, only_orphans: bool
-) -> list[Check]:
-    if only_orphans:
-        return [orphans_check(regions), *_left_overs()]
-    job = account_job() if path is None else load_job(path, overrides)
-    there = job is not None and job.cloud.provider == "ec2"
-    store = named_store() if job is None else store_of_job(job)
-    checks = here_checks(store, in_account=there, job=job)
-    if job is not None and there:
-        for region in regions or (job.cloud.region,):
-            of_region = replace(job, cloud=replace(job.cloud, region=region))
-            checks += AccountChecks(job=of_region, needed=path is not None).checks()
-        regions = regions or tuple(dict.fromkeys((job.cloud.region, *account_regions())))
-    if there or regions or account_regions():
-        checks += [orphans_check(regions), *_left_overs()]
-    return checks
-
-
-def _left_overs() -> list[Check]:
-    """The check of the places where runs may have left something."""
-    there = places()
-    return [leftovers_check(there)] if there else []
+    found = api.examine(job, overrides=overrides, regions=regions, only_orphans=orphans)
+    body = {"exit_code": found.exit_code, "checks": found.body()}
+    echo_result(json.dumps(body) if as_json else found.text())
+    return found.exit_code

@@ -1,20 +1,17 @@
 """`bamboo init`: make the stack in your account, and write what it has into the account file."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bamboo.config.account import account_defaults, account_file
-from bamboo.config.tree import JobConfig
+from bamboo import api
 from bamboo.errors import InputError
-from bamboo.sites.account.stack import account_toml, cloud_of, read_outputs
 from cli.agreement import agreed
 from cli.echo import echo_result, note
-from cli.new_file import write_new
 
 
 @click.command("init")
@@ -55,46 +52,23 @@ def command(
         raise InputError(f"{source} is no directory; give that of the stack, terraform/")
     agree = partial(agreed, yes=yes)
     if destroy:
-        return _destroy(source, agree, as_json=as_json)
-    if make:
-        from bamboo.sites.account.standing import make_stack
-
-        chosen = _chosen(pairs, here=here)
-        named = "" if force else str(account_defaults().get("bucket", ""))
-        if not make_stack(Path(source), chosen, named=named, agree=agree, note=note):
-            note("nothing was created, and the choices were not kept")
+        gone = api.destroy_stack(source, agree=agree, note=note)
+        if gone is None:
+            note("nothing was destroyed")
             return 1
-    _write_down(cloud_of(read_outputs(source)), force=force, as_json=as_json)
-    return 0
-
-
-def _destroy(source: str, agree: Callable[[str], bool], *, as_json: bool) -> int:
-    from bamboo.sites.account.standing import unmake_stack
-    from bamboo.sites.account.terraform import with_chosen
-
-    chosen = with_chosen(Path(source), ())
-    try:
-        cloud = cloud_of(read_outputs(source))
-    except InputError:  # a stack that was not completed has no outputs
-        cloud = {"region": chosen.get("region", JobConfig().cloud.region), "bucket": ""}
-    region, bucket = str(cloud["region"]), str(cloud["bucket"])
-    if not unmake_stack(Path(source), region, bucket, agree=agree, note=note):
-        note("nothing was destroyed")
+        _say_destroyed(gone.path, removed=gone.removed, as_json=as_json)
+        return 0
+    if make and not api.make_stack(
+        source, variables=_values(pairs), here=here, force=force, agree=agree, note=note
+    ):
+        note("nothing was created, and the choices were not kept")
         return 1
-    path = account_file()
-    if ours := path.exists() and not _differences(cloud, force=True):  # else it is another stack's
-        path.unlink()
-    if as_json:
-        echo_result(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
-    else:
-        gone = f"; {path} is gone, too" if ours else ""
-        echo_result(f"the stack is gone{gone}")
+    file = api.write_account_file(source, force=force)
+    _say_written(file.path, file.cloud, written=file.written, as_json=as_json)
     return 0
 
 
-def _chosen(pairs: tuple[str, ...], *, here: bool) -> list[tuple[str, Any]]:
-    from bamboo.sites.account.standing import LAUNCHERS, public_address
-
+def _values(pairs: tuple[str, ...]) -> list[tuple[str, Any]]:
     chosen: list[tuple[str, Any]] = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -104,47 +78,25 @@ def _chosen(pairs: tuple[str, ...], *, here: bool) -> list[tuple[str, Any]]:
             chosen.append((name, json.loads(value)))
         except (ValueError, RecursionError):
             chosen.append((name, value))
-    if here:
-        chosen.append((LAUNCHERS, [public_address()]))
     return chosen
 
 
-def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None:
-    path = account_file()
-    differ = _differences(cloud, force=force) if (there := path.exists()) else []
-    if differ and not force:
-        raise InputError(
-            f"{path} is there already, with another {', '.join(differ)}; "
-            "--force replaces it, BAMBOO_CONFIG names another file"
-        )
-    # A stack of an earlier release lacks the outputs that were added since.
-    written = not there or bool(differ) or not cloud.keys() <= account_defaults().keys()
-    if written:
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{path.parent} cannot be made: {error.strerror}; "
-                "give another file with BAMBOO_CONFIG"
-            ) from error
-        write_new(path, account_toml(cloud).encode(), force=there, mode=0o600)
+def _say_destroyed(path: Path, *, removed: bool, as_json: bool) -> None:
     if as_json:
-        echo_result(json.dumps({"file": str(path), "written": written, "cloud": cloud}))
+        body = {"file": str(path), "removed": removed, "destroyed": True}
+        echo_result(json.dumps(body))
         return
-    echo_result(f"{path}: {'written' if written else 'is up to date, nothing was changed'}")
+    file = f"; {path} is gone, too" if removed else ""
+    echo_result(f"the stack is gone{file}")
+
+
+def _say_written(path: Path, cloud: Mapping[str, Any], *, written: bool, as_json: bool) -> None:
+    if as_json:
+        body = {"file": str(path), "written": written, "cloud": cloud}
+        echo_result(json.dumps(body))
+        return
+    said = "written" if written else "is up to date, nothing was changed"
+    echo_result(f"{path}: {said}")
     for name, value in cloud.items():
         listed = [one if isinstance(one, str) else one["id"] for one in value]
         echo_result(f"  {name:17}{value if isinstance(value, str) else ', '.join(listed)}")
-
-
-def _differences(cloud: Mapping[str, Any], *, force: bool) -> list[str]:
-    """The keys in which the file differs; a missing bucket of its own is no difference."""
-    try:
-        before = account_defaults()
-    except InputError:
-        if not force:
-            raise
-        return ["content"]
-    same = before.get("bucket") == cloud["bucket"]
-    named = before.keys() if same else before.keys() | cloud.keys()
-    return sorted(key for key in named if before.get(key) != cloud.get(key))

@@ -2,40 +2,21 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import click
 
-from bamboo.controller import background, launching
-from bamboo.controller.launching import Prepared
-from bamboo.runs import initial
+from bamboo import api
 from bamboo.study.played_trace import TraceAsked
-from bamboo.wiring.begun import Begun
 from cli.echo import echo, echo_result, note
 from cli.options.budget import limit_options
 from cli.options.gpu import gpu_option
 from cli.options.overrides import overrides_option
 from cli.options.strategy import strategy_option
 from cli.options.trace import trace_options
-from cli.screen import detached_text, end_text, open_screen, verbose_option
-from cli.views.account import account_body, account_lines
-from cli.views.brief import plan_lines
-from cli.views.columns import paragraph
-from cli.views.plan import plan_body, plan_text, quota_text, requests_text
-from cli.views.trace import trace_body, trace_text
-
-
-def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
-    """The plan before a start, each item a line or several."""
-    run, planned, played = prepared.run, prepared.planned, prepared.trace
-    weights = prepared.weights
-    if not verbose:
-        return plan_lines(run, planned, played=played, weights=weights)
-    begins = [] if weights is None else paragraph(initial.said(weights))
-    said = [quota_text(planned)] if prepared.job.cloud.provider != "local" else []
-    said += [plan_text(run, planned), *begins]
-    return said if played is None else [*said, trace_text(played)]
+from cli.screen import detached_text, end_text, open_screen, plan_said, verbose_option
+from cli.views.plan import account_body, account_lines, plan_body, requests_text
+from cli.views.trace import trace_body
 
 
 @click.command("launch")
@@ -86,18 +67,17 @@ def command(
     switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
     overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
     echo("looking at model and data", err=True)
-    with Begun() as begun:
-        prepared = launching.prepare(
-            job,
-            overrides=overrides,
-            name=name,
-            dry_run=dry_run,
-            trace=asked,
-            strategy=strategy,
-            gpu=gpu,
-            begun=begun,
-            note=note,
-        )
+    with api.prepare(
+        job,
+        overrides=overrides,
+        run=name,
+        strategy=strategy,
+        trace=asked,
+        gpu=gpu,
+        dry_run=dry_run,
+        note=note,
+    ) as ready:
+        prepared = ready.prepared
         if dry_run and as_json:
             body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)
             if prepared.trace is not None:
@@ -109,17 +89,13 @@ def command(
             said += map(requests_text, prepared.planned.requests)
             echo_result("\n".join([*said, "dry run: nothing was started"]))
             return 0
-        said = plan_said(prepared, verbose=verbose)
-        echo("\n".join(said), err=as_json)
-        folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)
+        echo("\n".join(plan_said(prepared, verbose=verbose)), err=as_json)
         if detach:
-            echo(f"{folder.id}: starting in the background", err=as_json)
-            background.start(folder, held, begun, fresh=True)
-            echo_result(detached_text(folder.id, as_json=as_json))
+            run = ready.start(note=lambda text: echo(text, err=as_json))
+            echo_result(detached_text(run.id, as_json=as_json))
             return 0
         terminal = sys.stdout.isatty() and not as_json
         with open_screen(terminal=terminal, to_stderr=as_json, verbose=verbose) as screen:
-            body = launching.run_attached(folder, screen, begun)
-    held.close()
+            body = ready.lead(screen)
     echo_result(json.dumps(body) if as_json else end_text(body, verbose=verbose))
     return int(body["exit_code"])

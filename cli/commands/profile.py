@@ -1,12 +1,11 @@
 """`bamboo profile`: time and bytes of each layer of a job, on this machine or on a named GPU."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import click
 
-from bamboo.study.profiling import Wanted, profile_job
+from bamboo import api
 from cli.bar import bar
 from cli.echo import echo_result
 from cli.options.overrides import overrides_option
@@ -40,6 +39,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Measure the layers of a job: times, parameters, activations, stash."""
-    wanted = Wanted(device=device, gpu=gpu, limit_s=seconds, fresh=fresh)
-    found = profile_job(job, wanted, overrides=overrides, progress=partial(bar, "measuring"))
+    found = api.profile(
+        job, overrides=overrides, device=device, gpu=gpu, seconds=seconds, fresh=fresh, bar=bar
+    )
     echo_result(json.dumps(profile_body(found)) if as_json else profile_text(found))

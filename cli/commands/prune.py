@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
+from bamboo import api
 from bamboo.errors import InputError
-from bamboo.ids import RunId
 from bamboo.quantities import count, size
-from bamboo.runs import removing, run_folder
 from cli.agreement import agreed
 from cli.echo import echo_result, note
 from cli.views.status import removed_text
@@ -27,20 +26,20 @@ def command(*, keep: int, yes: bool, as_json: bool) -> int:
     Runs that have not ended, and those without a receipt, are kept and do not count; `bamboo rm`
     removes one of those by its id.
     """
-    old = removing.too_many(run_folder.own_runs(run_folder.home()), keep)
-    bytes_of = {folder.id: removing.total(removing.disk_use(folder)) for folder in old}
+    old = api.old_runs(keep=keep)
+    bytes_of = {one.id: sum(one.disk_use().values()) for one in old}
     if old:
         note(removed_text(_rows(bytes_of)))
         what = f"{count(len(old), 'run')}, {size(sum(bytes_of.values()))}"
         if not agreed(f"Remove {what}?", yes=yes):
             raise InputError("all runs stay as they are")
     code = 0
-    for folder in old:
+    for one in old:
         try:
-            removing.remove(folder)
+            one.remove()
         except InputError as error:  # the others are removed all the same
-            del bytes_of[folder.id]
-            if folder.path.exists():
+            del bytes_of[one.id]
+            if one.folder.path.exists():
                 code = error.exit_code
                 note(str(error))
     if as_json:
@@ -51,5 +50,5 @@ def command(*, keep: int, yes: bool, as_json: bool) -> int:
     return code
 
 
-def _rows(bytes_of: Mapping[RunId, int]) -> list[dict[str, Any]]:
+def _rows(bytes_of: Mapping[str, int]) -> list[dict[str, Any]]:
     return [{"run": run, "bytes": held} for run, held in bytes_of.items()]

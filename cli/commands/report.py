@@ -1,14 +1,11 @@
 """`bamboo report`: a run as one HTML file, to read or to share; also as a picture."""
 
 import json
-import time
 from pathlib import Path
 
 import click
 
-from bamboo import extras
-from bamboo.runs import run_folder
-from bamboo.study.report import report_of
+from bamboo import api, extras
 from cli.echo import echo
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.pictures import report_png
@@ -35,9 +32,9 @@ def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: 
     The run may have ended or not. The file needs no network and no script, and it says what is
     missing in the run's records.
     """
-    folder = run_folder.find(run_folder.home(), run)
+    opened = api.open_run(run)
     extras.need("plot", what="a report")
-    path = folder.path / NAME if out is None else out
+    path = opened.folder.path / NAME if out is None else out
     ours = out is None
     if not ours:
         refuse_to_overwrite(path, force=force)
@@ -47,7 +44,7 @@ def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: 
         browser = report_png.find_browser()
     from cli.pictures.report import pictures_of
 
-    report = report_of(folder, now_s=time.time())
+    report = opened.report()
     page = report_html(report, pictures_of(report))
     write_new(path, page.encode(), force=force or ours)
     if png is not None:
@@ -61,4 +58,4 @@ def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: 
         echo(f"missing: {sentence}", err=True)
     for file in (path, png):
         if file is not None:
-            echo(f"{folder.id}: {file}", err=printed)
+            echo(f"{opened.id}: {file}", err=printed)

@@ -6,13 +6,11 @@ import sys
 
 import click
 
-from bamboo.controller import launching, resuming
-from bamboo.runs import run_folder
-from bamboo.wiring.begun import Begun
-from cli.commands.launch import plan_said
+from bamboo import api
+from bamboo.run_handle import Ready, Run
 from cli.echo import echo, echo_result
 from cli.options.budget import limit_options
-from cli.screen import PlainScreen, end_text, open_screen, verbose_option
+from cli.screen import PlainScreen, end_text, open_screen, plan_said, verbose_option
 
 
 @click.command("resume")
@@ -51,26 +49,32 @@ def command(
     first step to N. The keys train.learning_rate, train.warmup_steps and train.final_learning_rate
     may change.
     """
-    folder = run_folder.find(run_folder.home(), run)
+    opened = api.open_run(run)
     echo("looking at model, data and checkpoints", err=True)
-    ended_s = resuming.settle(folder, PlainScreen(to_stderr=as_json))
-    with Begun() as begun:
-        resumed = resuming.prepare(folder, overrides, begun, steps=steps)
-        for reason in resumed.rejected:
-            echo(f"passed over: {reason}", err=True)
-        where = "the beginning: there is no good checkpoint"
-        if resumed.final_stages:
-            where = f"its final state, of step {resumed.from_step}"
-        elif resumed.from_step:
-            where = f"the checkpoint of step {resumed.from_step}"
-        echo("\n".join(plan_said(resumed.prepared, verbose=verbose)), err=as_json)
-        echo(f"{folder.id} goes on from {where}", err=as_json)
-        if folder.trace.exists():
-            echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
-        held = resuming.claim(folder, resumed, ended_s=ended_s)
+    notes = PlainScreen(to_stderr=as_json)
+    with opened.prepare_resume(
+        overrides=overrides, steps=steps, screen=notes, listens=True
+    ) as ready:
+        _say_where(opened, ready, verbose=verbose, as_json=as_json)
         terminal = sys.stdout.isatty() and not as_json
         with open_screen(terminal=terminal, to_stderr=as_json, verbose=verbose) as screen:
-            body = launching.run_attached(folder, screen, begun)
-    held.close()
+            body = ready.lead(screen)
     echo_result(json.dumps(body) if as_json else end_text(body, verbose=verbose))
     return int(body["exit_code"])
+
+
+def _say_where(opened: Run, ready: Ready, *, verbose: bool, as_json: bool) -> None:
+    """Print its plan, and the step that it goes on from."""
+    resumed = ready.resumed
+    assert resumed is not None, "this run was launched before"
+    for reason in resumed.rejected:
+        echo(f"passed over: {reason}", err=True)
+    where = "the beginning: there is no good checkpoint"
+    if resumed.final_stages:
+        where = f"its final state, of step {resumed.from_step}"
+    elif resumed.from_step:
+        where = f"the checkpoint of step {resumed.from_step}"
+    echo("\n".join(plan_said(ready.prepared, verbose=verbose)), err=as_json)
+    echo(f"{opened.id} goes on from {where}", err=as_json)
+    if opened.folder.trace.exists():
+        echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)

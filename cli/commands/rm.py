@@ -4,8 +4,8 @@ import json
 
 import click
 
+from bamboo import api
 from bamboo.errors import InputError
-from bamboo.runs import removing, run_folder
 from cli.agreement import agreed
 from cli.echo import echo_result, note
 from cli.views.status import parts_text
@@ -20,20 +20,21 @@ def command(*, run: str, yes: bool, as_json: bool) -> None:
 
     With --yes RUN must be the whole id, because the same prefix could name another run later.
     """
-    folder = run_folder.find(run_folder.home(), run)
-    if yes and run != folder.id:
-        raise InputError(f"--yes: {run!r} is not a whole id; at present it means run {folder.id}")
-    if why := removing.why_not(folder):
-        raise InputError(f"run {folder.id} is not removed: {why}")
-    parts, elsewhere = removing.disk_use(folder), removing.in_bucket(folder)
-    note(f"{folder.path} holds {parts_text(parts)}")
+    opened = api.open_run(run)
+    if yes and run != opened.id:
+        raise InputError(f"--yes: {run!r} is not a whole id; at present it means run {opened.id}")
+    if why := opened.why_not_removed():
+        raise InputError(f"run {opened.id} is not removed: {why}")
+    parts = opened.disk_use()
+    elsewhere = opened.elsewhere()
+    note(f"{opened.folder.path} holds {parts_text(parts)}")
     if not agreed("Remove it?", yes=yes):
-        raise InputError(f"run {folder.id} stays as it is")
-    removing.remove(folder)
+        raise InputError(f"run {opened.id} stays as it is")
+    opened.remove()
     if as_json:
-        body = {"run": folder.id, "bytes": removing.total(parts), "elsewhere": elsewhere or None}
+        body = {"run": opened.id, "bytes": sum(parts.values()), "elsewhere": elsewhere or None}
         echo_result(json.dumps(body))
     else:
-        echo_result(f"{folder.id} is removed")
+        echo_result(f"{opened.id} is removed")
     if elsewhere:
         note(f"its files at {elsewhere} stay there")

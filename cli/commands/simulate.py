@@ -7,14 +7,12 @@ import click
 
 from bamboo import api
 from bamboo.sim.ways import SHORT
-from bamboo.study import simulating
 from bamboo.study.markets import MarketAsked
-from bamboo.study.restarts import restarts_of
 from cli.bar import bar
 from cli.echo import echo_result
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.options.gpu import gpu_option
-from cli.options.market import market_options
+from cli.options.market import market_options, restarts_of
 from cli.options.overrides import overrides_option
 from cli.options.strategy import strategy_option
 from cli.pictures.canvas import check_name
@@ -77,9 +75,10 @@ def command(
             restart_s=restarts_of(restart_s, rivals=rivals),
             told=told,
         )
-    simulated, found = played.simulated, played.runs
+    simulated = played.simulated
+    found = played.runs
     if plot is not None:
-        drawn = simulating.one_run(simulated, seed=first_seed)
+        drawn = played.one_run(seed=first_seed)
         picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))
         write_new(plot, picture, force=force)
     if as_json:

@@ -4,9 +4,7 @@ import json
 
 import click
 
-from bamboo.runs import run_folder
-from bamboo.runs.removing import disk_use
-from bamboo.runs.run_status import status_of
+from bamboo import api
 from cli.echo import echo_result
 from cli.views.status import parts_text, status_text
 
@@ -20,8 +18,9 @@ def command(run: str, as_json: bool) -> None:
     A slot is written pipeline.stage. F and B are forwards and backwards; FR and BR are the
     redundant ones, for the stage that the node shadows.
     """
-    folder = run_folder.find(run_folder.home(), run)
-    body, parts = status_of(folder), disk_use(folder)
+    opened = api.open_run(run)
+    body = opened.status()
+    parts = opened.disk_use()
     if as_json:
         echo_result(json.dumps(body | {"disk_bytes": parts}))
     else:

@@ -9,8 +9,6 @@ import click
 
 from bamboo import api
 from bamboo.errors import InputError, VerifyDiffers
-from bamboo.runs import verifying
-from bamboo.runs.decisions import check_decisions
 from cli.echo import echo, echo_result
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
 
@@ -36,24 +34,23 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
             "--decisions, --samples and --steps are checks of their own; ask for one at a time"
         )
     opened = api.open_run(run)
-    folder = opened.folder
     if decisions:
-        body = check_decisions(folder)
+        body = opened.verify_decisions()
         text = decisions_text(body)
     elif samples:
-        body = verifying.check_samples(folder, told=_tell)
-        text = samples_text(folder.id, body)
+        body = opened.verify_samples(told=_tell)
+        text = samples_text(opened.id, body)
     elif segment is not None:
         body = opened.verify(steps=_first_and_stop(segment), told=_tell)
-        text = segment_text(folder.id, body)
+        text = segment_text(opened.id, body)
     else:
         body = opened.verify(told=_tell)
-        text = verify_text(folder.id, body)
+        text = verify_text(opened.id, body)
     echo_result(json.dumps(body) if as_json else text)
     if not body["equal"]:
         first = body["first_difference"]
         said = first["sentence"] if samples else first
-        raise VerifyDiffers(f"run {folder.id} is not what it must be: {said}")
+        raise VerifyDiffers(f"run {opened.id} is not what it must be: {said}")
 
 
 def _first_and_stop(segment: str) -> tuple[int, int]:

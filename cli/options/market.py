@@ -3,13 +3,16 @@
 Rule: a decorated command gets one value, `market`; `bamboo.study.simulating` interprets it.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bamboo.errors import InputError
+from bamboo.sim.ways import SHORT
 from bamboo.sim.world import Terms
 from bamboo.study.markets import MarketAsked, MarketOptions
 
@@ -111,3 +114,27 @@ def market_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(OPTIONS):
         out = option(out)
     return out
+
+
+def restarts_of(given: Sequence[str], *, rivals: bool) -> Mapping[str, float]:
+    """Seconds that other ways to use a market are charged for a restart, by their names, from texts
+    such as `checkpoint-restart=300`. Raises InputError for a wrong value, or one that has no
+    effect."""
+    found: dict[str, float] = {}
+    for one in given:
+        kind, _, figure = one.partition("=")
+        try:
+            seconds = float(figure)
+        except ValueError:
+            seconds = math.nan
+        if kind not in SHORT or not 0 <= seconds < math.inf:
+            raise InputError(
+                f"--restart-s {one} is no restart; give one of {', '.join(SHORT)} and seconds, "
+                "such as checkpoint-restart=300"
+            )
+        if SHORT[kind] in found:
+            raise InputError(f"--restart-s {one}: {kind} is given twice; give it once")
+        found[SHORT[kind]] = seconds
+    if found and not rivals:
+        raise InputError(f"--restart-s {given[0]} is of another way; give --rivals too")
+    return found

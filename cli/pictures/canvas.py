@@ -17,7 +17,10 @@ from cli.printable import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GREEN, RED, AMBER, GREY = "#2f7d4f", "#c0392b", "#d98e04", "#7a848c"
+GREEN = "#2f7d4f"
+RED = "#c0392b"
+AMBER = "#d98e04"
+GREY = "#7a848c"
 
 
 def check_name(path: Path) -> None:

@@ -271,7 +271,10 @@ def _counts(rented: Sequence[Rented], times_s: Sequence[float]) -> list[int]:
     """How many instances ran from each of these times on."""
     began = sorted(item.started_at_s for item in rented)
     ended = sorted(item.ended_at_s for item in rented if item.ended_at_s is not None)
-    out, running, b, e = [], 0, 0, 0
+    out = []
+    running = 0
+    b = 0
+    e = 0
     for at_s in times_s:
         while b < len(began) and began[b] <= at_s:
             running, b = running + 1, b + 1

@@ -231,7 +231,9 @@ def _folded(label: str, words: str, *, most: int) -> list[str]:
 
 
 def _losses(body: Mapping[str, Any]) -> list[str]:
-    first, last, mean = body["first_loss"], body["last_loss"], body["mean_loss_of_last_10"]
+    first = body["first_loss"]
+    last = body["last_loss"]
+    mean = body["mean_loss_of_last_10"]
     if first is None or last is None or mean is None:
         return []
     steps = count(min(10, body["step"]), "step")

@@ -14,9 +14,7 @@ from bamboo.planner.renting.chosen import Outcome
 from bamboo.planner.renting.option import ON_DEMAND, Option
 from bamboo.study.costing import JobCost
 from cli.printable import printable
-from cli.views.advice import advice
-from cli.views.auxiliary import auxiliary_body
-from cli.views.market_words import market_words, not_considered, rates
+from cli.views.option_words import advice, auxiliary_body, market_words, not_considered, rates
 from cli.views.quota import quota_body
 
 SCHEMA_VERSION = 1

@@ -1,11 +1,14 @@
-"""The plan of a launch as text: grid, cut, shadows, memory, instances, price, what it survives."""
+"""The plan of a launch as text: data, grid, cut, shadows, memory, instances, price, what it
+survives, and which parts of an account it uses."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
 
 from bamboo.config.notice import notice_s
+from bamboo.config.tree import JobConfig
 from bamboo.planner.layers.memory import StageBytes
 from bamboo.planner.plans.plan import Plan
 from bamboo.planner.risks.checkpoint_cost import AUTO_LEAST_S
@@ -17,7 +20,6 @@ from bamboo.study.planning import Planned
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from cli.views.columns import columns, paragraph
-from cli.views.data import data_lines
 from cli.views.quota import quota_lines
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
@@ -351,3 +353,73 @@ def kept_sentence(kept: Kept) -> str:
         f"a checkpoint every {count(kept.every_steps, 'step')} ({duration(kept.every_s)}), {why}: "
         f"{100 * kept.share:.2g} % of the time, {size(round(kept.stored_bytes))} kept{price}"
     )
+
+
+ACCOUNT_KEYS = (
+    *("launch_template", "subnets", "security_group", "instance_profile", "bucket"),
+    "store_secret",
+)
+
+_IN_TEMPLATE = "(in the launch template)"
+_UNNAMED = {"security_group": _IN_TEMPLATE, "instance_profile": _IN_TEMPLATE}
+
+
+def account_lines(job: JobConfig) -> list[str]:
+    """A line for each part of the account that the job uses; none of a local job."""
+    if job.cloud.provider == "local":
+        return []
+    parts = account_body(job)["account"]
+    if not any(parts.values()):
+        return [f"account in {job.cloud.region}: nothing is named; `bamboo init` writes it down"]
+    lines = [f"account in {job.cloud.region}:"]
+    for name, value in parts.items():
+        listed = (
+            ", ".join(f"{s['id']} ({s['zone']})" for s in value) if name == "subnets" else value
+        )
+        lines.append(f"  {name:17}{listed or _UNNAMED.get(name, '(none named)')}")
+    return lines
+
+
+def account_body(job: JobConfig) -> dict[str, Any]:
+    """The same for `--json`; null for a local job."""
+    if job.cloud.provider == "local":
+        return {"account": None}
+    cloud = asdict(job.cloud)
+    return {"account": {name: cloud[name] for name in ACCOUNT_KEYS}}
+
+
+def data_lines(body: Mapping[str, Any]) -> list[str]:
+    """From a body as `bamboo.data.described.Description` makes it."""
+    not_text = body["not_text"]
+    kind = "UTF-8 text" if not not_text["files"] else "bytes"
+    words = f"data: {count(body['files'], 'file')}, {size(body['bytes'])} of {kind}"
+    if body["left_out"]:
+        words += "; left out: " + ", ".join(_several(*one) for one in body["left_out"].items())
+    if not_text["files"]:
+        words += f"; not text: {_named(not_text)}"
+    for syntax, files in body["syntax"].items():
+        words += f"; read with its syntax: {syntax} in {_named(files)}"
+    if body["bytes"] < body["all_bytes"]:
+        words += (
+            f"; cut at data.max_bytes = {size(body['max_bytes'])} of {size(body['all_bytes'])} in "
+            f"{count(body['all_files'], 'file')}"
+        )
+    lines = paragraph(words)
+    if not_text["files"]:
+        lines += paragraph(
+            f"warning: the model learns the bytes of {_named(not_text)} too; move what is no text "
+            "out of data.path, unless you mean it"
+        )
+    return lines
+
+
+def _several(what: str, number: int) -> str:
+    """`2 hidden`, `1 link to a folder`."""
+    return f"{number:,} {what}" if number == 1 or what == "hidden" else f"{number:,} x {what}"
+
+
+def _named(files: Mapping[str, Any]) -> str:
+    """`1 (logo.png)`, `5 (a.png, b.png, c.png, ...)`. A name is made printable."""
+    names = ", ".join(ascii(name)[1:-1] for name in files["named"])
+    more = ", ..." if files["files"] > len(files["named"]) else ""
+    return f"{files['files']:,} ({names}{more})"

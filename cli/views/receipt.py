@@ -22,7 +22,9 @@ def summary_text(body: Mapping[str, Any]) -> str:
         f"{body['run']}: {body['outcome']} after step {body['step']}/{body['steps']} "
         f"in {duration(body['wall_s'])}{parts}: {body['sentence']}"
     ]
-    first, last, mean = body["first_loss"], body["last_loss"], body["mean_loss_of_last_10"]
+    first = body["first_loss"]
+    last = body["last_loss"]
+    mean = body["mean_loss_of_last_10"]
     if first is not None and last is not None and mean is not None:
         lines.append(f"  loss {first:.4f} -> {last:.4f}")
         entropy = body["unigram_entropy_nats"]

@@ -42,6 +42,8 @@ class Ec2Account:
     a service at its first use, because a client of EC2 alone costs more than a question.
     """
 
+    spot_role = SPOT_ROLE
+
     def __init__(self, client: Callable[[str], Any]) -> None:
         self._client = client
         self._clients: dict[str, Any] = {}

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bamboo.chaos.stands import protected, standing
-from bamboo.chaos.strikes import Swarm
+from bamboo.chaos.strikes import Swarm, protected, standing
 from bamboo.core import events
 from tests.controller.world import World, caught_up, job, joined, lost
 

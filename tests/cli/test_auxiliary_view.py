@@ -4,7 +4,7 @@ import pytest
 
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.planner.prices.auxiliary import auxiliary_parts, extras_of
-from cli.views.auxiliary import auxiliary_body, auxiliary_lines
+from cli.views.option_words import auxiliary_body, auxiliary_lines
 from cli.views.quota import quota_body, quota_lines
 
 

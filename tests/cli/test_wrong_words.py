@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from bamboo import api
 from bamboo.billing.money import bill
 from bamboo.billing.receipt import receipt_body
-from bamboo.controller import resuming
+from bamboo.controller import preempting, resuming
 from bamboo.core.state import Checkpoint, Outcome
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
-from cli.commands import preempt
 from cli.views.receipt import summary_text
 from tests.controller.world import START_S, World, job, joined
 from tests.topology.test_strategy import SEMANTICS
@@ -39,10 +39,10 @@ def test_a_stage_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     run_folder.write_json(
         run_folder.create(tmp_path, run_folder.run_id("r")).resolved, {"started_s": START_S}
     )
-    monkeypatch.setattr(preempt, "live_store", lambda _folder: nullcontext(world.store))
+    monkeypatch.setattr(preempting, "live_store", lambda _folder: nullcontext(world.store))
     said = "r has no stage 1 in a pipeline 1: take --pipeline 0 and --stage 0 to 3"
     with pytest.raises(InputError, match=said):
-        preempt.command.callback(run="r", stage=1, pipeline=1, notice_s=0.0)  # type: ignore[misc]
+        api.open_run("r").preempt(stage=1, pipeline=1)
 
 
 def test_a_stopped_run_says_how_to_go_on() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.data.described import is_text
 from bamboo.data.sources import read_described, read_source
-from cli.views.data import data_lines
+from cli.views.plan import data_lines
 from tests.jobs import TEXT, tiny_job
 
 

@@ -11,13 +11,14 @@ from bamboo import wiring
 from bamboo.config.load import job_to_json
 from bamboo.doctor import checks
 from bamboo.doctor import orphans as orphans_module
-from bamboo.doctor.checks import Check, Finding, Result
+from bamboo.doctor.checks import Check, Examination, Finding, Result
 from bamboo.doctor.leftovers import runs_in_any_stack
-from bamboo.doctor.orphans import account_regions, orphans_check
+from bamboo.doctor.orphans import orphans_check
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder
+from bamboo.sites.account.ending import account_regions
 from cli import main
 from cloud.ec2.provider import Ec2Provider
 from cloud.ec2.requests import Ec2Settings
@@ -211,11 +212,11 @@ def test_a_check_that_breaks_is_unknown_and_the_others_are_asked() -> None:
     good = Finding(result=Result.GOOD, sentence="all is well")
     found = checks.examine([Check(name="a", ask=broken), Check(name="b", ask=lambda: good)])
     assert [finding.result for _, finding in found] == [Result.UNKNOWN, Result.GOOD]
-    assert checks.exit_code(found) == 1
-    assert checks.exit_code(found[1:]) == 0
+    assert Examination(found=tuple(found)).exit_code == 1
+    assert Examination(found=tuple(found[1:])).exit_code == 0
     warning = Finding(result=Result.WARNING, sentence="old", remedy="renew it")
-    assert checks.exit_code([("c", warning)]) == 0
-    assert checks.text([("c", warning)]) == "c: warning: old\n  renew it"
+    assert Examination(found=(("c", warning),)).exit_code == 0
+    assert Examination(found=(("c", warning),)).text() == "c: warning: old\n  renew it"
 
 
 def test_the_account_is_the_users_own(provider) -> None:

@@ -343,7 +343,7 @@ def test_following_logs_ends_with_the_run(
         if not rest:
             run_folder.write_json(folder.receipt, {})
 
-    monkeypatch.setattr("cli.commands.logs.time.sleep", later)
+    monkeypatch.setattr("bamboo.sites.run_logs.time.sleep", later)
     assert main.run(["logs", "r", "--follow"]) == 0
     assert capsys.readouterr().out.splitlines() == ["i-1  one", "i-1  two", "i-1  three"]
 

@@ -185,7 +185,8 @@ WAYS = {
     "a boot script": Way(files=("cloud/ec2/user_data.py",), holds=a_boot_script),
     "an agent's settings": Way(files=("cloud/ec2/user_data.py",), holds=settings_of_an_agent),
     "the account file": Way(
-        files=("bamboo/sites/account/stack.py", "cli/commands/init.py"), holds=the_account_file
+        files=("bamboo/sites/account/stack.py", "bamboo/sites/account/setting_up.py"),
+        holds=the_account_file,
     ),
     "variables of the stack": Way(
         files=("bamboo/sites/account/terraform.py",), holds=variables_of_the_stack

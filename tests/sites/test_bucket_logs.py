@@ -7,7 +7,7 @@ import pytest
 
 from bamboo import wiring
 from bamboo.checkpoint.directory import DirectoryStore
-from bamboo.sites.account.bucket_logs import bring_logs
+from bamboo.sites.run_logs import bring_logs
 from cli import main
 from tests.jobs import tiny_job
 

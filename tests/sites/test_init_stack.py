@@ -15,7 +15,7 @@ import pytest
 from bamboo.config.account import account_defaults
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.sites.account import standing, terraform
+from bamboo.sites.account import setting_up, standing, terraform
 from bamboo.sites.account.standing import public_address
 from cli import agreement
 from cli.main import run
@@ -341,7 +341,7 @@ def test_here_is_the_address_that_is_seen_from_outside(
 
 
 def test_here_goes_into_the_values(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "public_address", lambda: "203.0.113.7/32")
+    monkeypatch.setattr(setting_up, "public_address", lambda: "203.0.113.7/32")
     assert run(["init", "--apply", "--yes", "--here"]) == 0
     kept = json.loads((stack.path / terraform.VARIABLES).read_text())
     assert kept == {"launcher_cidrs": ["203.0.113.7/32"]}

@@ -63,7 +63,9 @@ def _live_there(job: JobConfig, run: RunId) -> bool:
 
 def check_job_for_account(job: JobConfig) -> None:
     """Raises InputError for settings of a job that do not work on an instance."""
-    cluster, chaos, url = job.cluster, job.chaos, job.checkpoint.url
+    cluster = job.cluster
+    chaos = job.chaos
+    url = job.checkpoint.url
     if chaos.kill:
         raise _at(job, "chaos.kill", "an account kills nothing on order", f"leave it out, {LOCAL}")
     if chaos.kills_per_hour:

@@ -43,10 +43,14 @@ class AccountSite:
         put: Callable[[], None] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._run, self._region, self._bucket = run, region, bucket
+        self._run = run
+        self._region = region
+        self._bucket = bucket
         self.store_url = store_url
-        self._provider, self._remove = provider, remove
-        self._intents, self._now = intents, now
+        self._provider = provider
+        self._remove = remove
+        self._intents = intents
+        self._now = now
         self._led = led
         self._put = put
 

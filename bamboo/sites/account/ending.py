@@ -19,7 +19,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from bamboo.quantities import count
-from bamboo.runs import lock
+from bamboo.runs import lock, run_folder
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import job_of
 from bamboo.sites.account.boot_files import remove_boot_files
@@ -143,6 +143,22 @@ def _take_back(run: RunId, region: str, job: JobConfig | None) -> None:
             lambda: remove_boot_files(objects, run, secrets=secrets, reference=reference),
             lambda: remove_role(job, run),
         )
+
+
+def region_of(folder: RunFolder) -> str:
+    """The region of the account that a run was launched into; "" for a run on this machine. Raises
+    InputError for a damaged run."""
+    return cloud.region if (cloud := job_of(folder).cloud).provider == "ec2" else ""
+
+
+def account_regions() -> tuple[str, ...]:
+    """The regions of the account file and of the runs of this home in an account."""
+    named = account_defaults()
+    found = [str(named["region"])] if "region" in named else []
+    for folder in run_folder.all_runs(run_folder.home()):
+        with suppress(InputError):  # the folder of a damaged run names none
+            found.append(region_of(folder))
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def account_job() -> JobConfig | None:

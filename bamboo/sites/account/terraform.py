@@ -23,7 +23,10 @@ from bamboo.new_files import write_whole
 from bamboo.private_files import users_umask
 from bamboo.signals import held_back
 
-LOOK_S, INIT_S, PLAN_S, CHANGE_S = 60.0, 600.0, 600.0, 2400.0
+LOOK_S = 60.0
+INIT_S = 600.0
+PLAN_S = 600.0
+CHANGE_S = 2400.0
 TO_STOP_S = 300.0
 """Terraform may take so long to stop in order: until its last call has answered."""
 MOST_SAID = 500

@@ -1,14 +1,21 @@
-"""The market of options in words: how often nodes are taken, how that is known, what is left out.
+"""What options of `cost JOB` say besides their figures, as text and in JSON: how often nodes are
+taken and how that is known, what is left out, overheads, and warnings before a price is taken as
+advice.
 
 Rule: every rate that a figure was made with is named with its source; types with the same source
-are grouped.
+are grouped. All figures are known already.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from bamboo.planner.prices.auxiliary import Part, auxiliary_usd_per_hour
 from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.renting.option import Option
 from bamboo.planner.risks.hazards import LossRate
+from bamboo.quantities import number, usd
 from bamboo.study.costing import JobCost
+from cli.views.columns import columns
 
 NEWER = ("p5e", "p6", "g7e", "gr6")
 """Newer families of GPU instances that EC2 has."""
@@ -78,3 +85,68 @@ def _short(names: Iterable[str]) -> str:
         family, _, size = name.partition(".")
         sizes.setdefault(family, []).append(size)
     return ", ".join(f"{family}.{'/'.join(some)}" for family, some in sizes.items())
+
+
+def auxiliary_lines(parts: Sequence[Part]) -> list[str]:
+    """A line for each part that costs anything, and their sum."""
+    rows = [(part.name, usd(part.usd_per_hour), part.why) for part in parts if part.usd_per_hour]
+    return [
+        f"  besides the instances, modelled: {usd(auxiliary_usd_per_hour(parts))}/h",
+        *columns(rows, indent=4, right=frozenset({1})),
+    ]
+
+
+def auxiliary_body(parts: Sequence[Part]) -> dict[str, Any]:
+    """The same as JSON, with the parts that cost nothing."""
+    return {
+        "modelled": True,
+        "usd_per_hour": auxiliary_usd_per_hour(parts),
+        "parts": [
+            {"name": part.name, "usd_per_hour": part.usd_per_hour, "why": part.why}
+            for part in parts
+        ],
+    }
+
+
+def advice(found: JobCost) -> list[str]:
+    """Warnings about the options that are shown, as sentences."""
+    notes = [kind.idle_gpus for kind in found.kinds() if kind.idle_gpus]
+    notes += _alone(found)
+    if found.offers.modelled:
+        precision = found.job.train.precision
+        notes += [gpu.times(precision) for gpu in found.gpus()]
+        notes += _best_known(found)
+    return notes
+
+
+def _alone(found: JobCost) -> list[str]:
+    if found.alone is None or not found.rows:
+        return []
+    alone, context = found.alone, found.job.model.context
+    best = _best(found)
+    if best.plan.choice.grid.size == 1:
+        return []
+    return [
+        f"The whole model fits one GPU: a single {alone.offer.name} on demand ({alone.offer.gpu}) "
+        f"would come to {usd(1e6 / alone.samples_per_usd / context)} a million tokens, without a "
+        f"pipeline: {number(best.value / alone.samples_per_usd)} times what {best.line.name} costs."
+    ]
+
+
+def _best_known(found: JobCost) -> list[str]:
+    best = found.offers.best_known
+    if best is None or not found.rows:
+        return []
+    context, option = found.job.model.context, _best(found)
+    return [
+        f"Best known: {usd(best.usd_per_million(context))} a million tokens, {best.source}, "
+        f"as large runs are published to reach; {option.line.name} costs "
+        f"{number(best.times(option))} times that."
+    ]
+
+
+def _best(found: JobCost) -> Option:
+    """The option that is taken, or else the best value among all that a launch can rent."""
+    if found.chosen.outcome is not None:
+        return found.chosen.outcome.option
+    return max((one for one in found.rows if one.launchable), key=lambda one: one.value)

@@ -1,0 +1,339 @@
+"""A run that was launched, by whomever: what a program can ask of it and do to it.
+
+Rule: a handle holds nothing open and owns nothing, so a program drops it whenever it likes. As in
+`bamboo.api`, a room is imported only when a method needs it, and only what says so handles signals.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bamboo.errors import BambooError, InputError
+from bamboo.private_files import private
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bamboo.controller.launching import Prepared
+    from bamboo.controller.resuming import Resumed
+    from bamboo.runs.lock import Lock
+    from bamboo.runs.ports import Screen
+    from bamboo.runs.run_folder import RunFolder
+    from bamboo.study.report import Report
+    from bamboo.wiring.begun import Begun
+
+LOOK_S = 0.2
+LED_EVERY_S = 1.0
+"""Seconds between two checks whether a run has a launcher."""
+
+Note = Callable[[str], None]
+"""Gets a line for whatever takes a while."""
+Told = Callable[[int, int], None]
+"""Called with (step, steps)."""
+
+
+Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
+"""Keys of a job file with other values, such as {"train.steps": 200, "cluster.cut": [0, 2]}; or as
+`--set` takes them, such as ["train.steps=200"]."""
+
+
+def written(overrides: Overrides) -> tuple[str, ...]:
+    """As `--set` takes them. A path is written as text."""
+    if not isinstance(overrides, Mapping):
+        return tuple(overrides)
+    return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items())
+
+
+def silent(text: str) -> None:
+    """The note of a caller that shows nothing."""
+
+
+def untold(done: int, of_all: int) -> None:
+    """The progress of a caller that shows none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The finished steps of a run, in order; all arrays have one entry per step."""
+
+    step: "NDArray[np.int64]"
+    """The first step is 0."""
+    loss: "NDArray[np.float64]"
+    """Nats per token, all bits."""
+    tokens_per_s: "NDArray[np.float64]"
+    usd: "NDArray[np.float64]"
+    """Dollars of the run up to this step; modelled for a run on this machine."""
+    at_s: "NDArray[np.float64]"
+    """Unix time at which the step was taken; NaN where it was not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, by its folder."""
+
+    folder: "RunFolder"
+
+    @property
+    def id(self) -> str:
+        """The name by which every command finds it too."""
+        return self.folder.id
+
+    @property
+    def detached(self) -> bool:
+        """Whether it goes on without its launcher: launched with --detach, or in an account."""
+        from bamboo.sites.opened import outlives_its_launcher
+
+        return outlives_its_launcher(self.folder)
+
+    # ------------------------------------------------------------------ what it says
+
+    def status(self) -> dict[str, Any]:
+        """What `bamboo status --json` prints, without the disk: phase, step, nodes, and whether it
+        has `ended`."""
+        from bamboo.runs.run_status import status_of
+
+        return status_of(self.folder)
+
+    def disk_use(self) -> dict[str, int]:
+        """Bytes on this machine's disk by part of the run, the largest first."""
+        from bamboo.runs.removing import disk_use
+
+        return disk_use(self.folder)
+
+    def elsewhere(self) -> str:
+        """Where it has files outside its folder, as a URL; "" where it has none."""
+        from bamboo.runs.removing import in_bucket
+
+        return in_bucket(self.folder)
+
+    def cost(self) -> dict[str, Any]:
+        """What `bamboo cost RUN --json` prints: dollars by now or in all, and where they went."""
+        from bamboo.billing.run_cost import cost_of_run
+
+        return cost_of_run(self.folder)
+
+    def metrics(self) -> Metrics:
+        """The steps that are finished by now. Raises InputError for a damaged file."""
+        import numpy as np
+
+        from bamboo.telemetry.reader import read_metrics
+
+        steps = read_metrics(self.folder.metrics)
+        return Metrics(
+            step=np.array([one.step for one in steps], dtype=np.int64),
+            loss=np.array([one.loss for one in steps], dtype=np.float64),
+            tokens_per_s=np.array([one.tokens_per_s for one in steps], dtype=np.float64),
+            usd=np.array([one.usd for one in steps], dtype=np.float64),
+            at_s=np.array(
+                [np.nan if one.at_s is None else one.at_s for one in steps], dtype=np.float64
+            ),
+        )
+
+    def logs(self, *, node: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
+        """Writer and line of every event and output, in the order of time; with `follow` until it
+        has ended. `node` is an id or a prefix of one, or `launcher`, `cloud`, `store`. Raises
+        InputError where there is no such log."""
+        from bamboo.sites.run_logs import log_lines
+
+        return log_lines(self.folder, node=node, follow=follow)
+
+    def report(self) -> "Report":
+        """What `bamboo report` draws. What its records do not have is named in `missing`."""
+        from bamboo.study.report import report_of
+
+        return report_of(self.folder, now_s=time.time())
+
+    def receipt(self) -> dict[str, Any] | None:
+        """What it did and cost, once it has ended; None before. Raises InputError for a damaged
+        file."""
+        if not self.folder.receipt.exists():
+            return None
+        return self.folder.read_json(self.folder.receipt)
+
+    def final_state(self) -> "dict[str, NDArray[Any]]":
+        """Parameters (`param/<layer>.<name>`) and moments (`exp_avg/…`, `exp_avg_sq/…`) at its end.
+        In an account they are fetched first. Raises InputError where there are none, or a file is
+        damaged."""
+        from safetensors.numpy import load_file
+
+        from bamboo.runs.final_state import wrong_with_final
+
+        if why := wrong_with_final(self.folder):
+            raise InputError(f"run {self.id} has no final state: {why}")
+        found: dict[str, NDArray[Any]] = {}
+        for file in sorted(self.folder.final.glob("stage-*.safetensors")):
+            found |= load_file(file)
+        return found
+
+    # ------------------------------------------------------------------ what is checked
+
+    def verify(
+        self, *, steps: tuple[int, int] | None = None, told: Told = untold
+    ) -> dict[str, Any]:
+        """Train it again calmly, in one process, and compare every bit: `equal`, and where it is
+        false `first_difference`. `steps` (first, stop) checks that segment alone. It takes about as
+        long as the run did. `told` is called with (step, steps). Raises InputError where there is
+        nothing to compare."""
+        from bamboo.runs import verifying
+
+        if steps is not None:
+            return verifying.check_segment(self.folder, *steps, told=told)
+        return verifying.check_bits(self.folder, told=told)
+
+    def verify_decisions(self) -> dict[str, Any]:
+        """Recompute every membership decision from its log: `equal`, and `first_difference`. Raises
+        InputError where there is nothing to recompute."""
+        from bamboo.runs.decisions import check_decisions
+
+        return check_decisions(self.folder)
+
+    def verify_samples(self, *, told: Told = untold) -> dict[str, Any]:
+        """Check that each sample was used exactly once: `equal`, and `first_difference`. Raises
+        InputError before the run has ended."""
+        from bamboo.runs import verifying
+
+        return verifying.check_samples(self.folder, told=told)
+
+    # ------------------------------------------------------------------ what is done to it
+
+    def wait(self, *, timeout_s: float = inf, note: Note = silent) -> dict[str, Any]:
+        """Wait for the end and return the receipt. A run that has lost its launcher gets another
+        one, and `note` is told so. Raises BambooError after `timeout_s`, while the run goes on, and
+        InputError for a run that ended without a receipt."""
+        from bamboo.controller.attaching import keep_led
+
+        end_s = time.monotonic() + timeout_s
+        look_at_s = 0.0
+        detached = self.detached
+        while (receipt := self.receipt()) is None:
+            now_s = time.monotonic()
+            if now_s >= end_s:
+                raise BambooError(f"run {self.id} has not ended within {timeout_s:g} s; it goes on")
+            if now_s >= look_at_s:
+                look_at_s = now_s + LED_EVERY_S
+                with private():
+                    keep_led(self.folder, note, detached=detached)
+            time.sleep(LOOK_S)
+        return receipt
+
+    def attach(self, screen: "Screen") -> dict[str, Any]:
+        """As `wait`, and show each decision and step on a screen of yours; see `bamboo.runs.ports`.
+        Raises StoreUnavailable where its store does not come back."""
+        from bamboo.controller.attaching import attend
+
+        with private():
+            return attend(self.folder, screen)
+
+    def stop(self) -> str:
+        """End it at its next step boundary, and return how it ended, as a sentence. Its state is
+        kept, and `resume` goes on with it. Raises InputError where it does not live."""
+        from bamboo.controller.stop_wish import stop_at_a_boundary
+
+        with private():
+            return stop_at_a_boundary(self.folder, no_wait=False)[1]
+
+    def preempt(self, *, stage: int, pipeline: int = 0, notice_s: float = 0.0) -> str:
+        """Take the instance that owns a stage, `notice_s` seconds after a notice; 0: without one.
+        Returns a sentence that says which. Raises InputError where nobody owns it."""
+        from bamboo.controller.preempting import preempt
+        from bamboo.topology.slots import Slot
+
+        return preempt(self.folder, Slot(pipeline=pipeline, stage=stage), notice_s=notice_s)
+
+    def resume(
+        self, *, overrides: Overrides = (), steps: int | None = None, note: Note = silent
+    ) -> "Run":
+        """Go on with a run that ended before its last step, from its newest good checkpoint; or
+        with `steps` train it to so many in all. `overrides` may name another grid, redundancy,
+        cloud or budget. A launcher process leads it, and this returns once it can be reached.
+        Raises InputError where it goes on, is done, or would not be the same run."""
+        from bamboo.runs.ports import NoteScreen
+
+        screen = NoteScreen(note)
+        with self.prepare_resume(overrides=overrides, steps=steps, screen=screen) as ready:
+            return ready.start(note=note)
+
+    @contextmanager
+    def prepare_resume(
+        self,
+        *,
+        overrides: Overrides = (),
+        steps: int | None = None,
+        screen: "Screen",
+        listens: bool = False,
+    ) -> Iterator["Ready"]:
+        """As `resume`, up to where something would be started: `start` or `lead` in the block goes
+        on with the run. A part that has left no receipt gets it first, which `screen` is told;
+        with `listens` Ctrl-C waits for that."""
+        from bamboo.controller import resuming
+        from bamboo.wiring.begun import Begun
+
+        with private():
+            ended_s = resuming.settle(self.folder, screen, listens=listens)
+        with Begun() as begun:
+            with private():
+                resumed = resuming.prepare(self.folder, written(overrides), begun, steps=steps)
+            yield Ready(
+                prepared=resumed.prepared,
+                resumed=resumed,
+                claim=lambda detached: (
+                    self.folder,
+                    resuming.claim(self.folder, resumed, ended_s=ended_s, detached=detached),
+                ),
+                begun=begun,
+            )
+
+    def why_not_removed(self) -> str:
+        """Why its folder cannot be removed now, with the remedy; "" where it can."""
+        from bamboo.runs.removing import why_not
+
+        return why_not(self.folder)
+
+    def remove(self) -> None:
+        """Delete the folder of an ended run. Raises InputError where that is impossible."""
+        from bamboo.runs.removing import remove
+
+        remove(self.folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run that could be started now, or gone on with. Nothing was started for it; do it once."""
+
+    prepared: "Prepared"
+    """Its id, job and plan."""
+    claim: "Callable[[bool | None], tuple[RunFolder, Lock]]"
+    """Makes its files and becomes its launcher; given whether it is to be detached, None: as
+    before."""
+    begun: "Begun"
+    resumed: "Resumed | None" = None
+    """Where a run goes on from."""
+
+    def start(self, *, note: Note = silent) -> Run:
+        """Have a launcher process lead it, and return once it can be reached. Raises RunExists,
+        InputError, BambooError."""
+        from bamboo.controller import background
+
+        with private():
+            folder, held = self.claim(True)
+            note(f"{folder.id}: starting in the background")
+            background.start(folder, held, self.begun, fresh=True)
+        return Run(folder)
+
+    def lead(self, screen: "Screen") -> dict[str, Any]:
+        """Lead it in this process to its end, and return its receipt. Handles signals meanwhile, so
+        the caller is the main thread: the first Ctrl-C stops it at a step boundary, a second one at
+        once. Raises RunExists, InputError, BambooError."""
+        from bamboo.controller import launching
+
+        with private():
+            folder, held = self.claim(None if self.resumed is not None else False)
+            try:
+                return launching.run_attached(folder, screen, self.begun)
+            finally:
+                held.close()
