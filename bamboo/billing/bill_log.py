@@ -55,8 +55,10 @@ class BillLog:
         free_first_hour: bool,
         note: Callable[[str], None],
     ) -> None:
-        self._path, self._tail = path, Tail(path)
-        self._prices, self._note = on_demand_usd_per_hour, note
+        self._path = path
+        self._tail = Tail(path)
+        self._prices = on_demand_usd_per_hour
+        self._note = note
         self._free_first_hour = free_first_hour
         self._records: dict[str, list[Mapping[str, Any]]] = {}
         self._noted: set[str] = set()

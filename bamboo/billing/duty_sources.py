@@ -20,7 +20,9 @@ from bamboo.runs.run_folder import RunFolder, part_of, parts_before
 from bamboo.runs.store_records import Hearing
 from bamboo.telemetry.reader import read_events, read_metrics
 
-LEDGER, EVENTS, DECISIONS = "ledger", "events", "decisions"
+LEDGER = "ledger"
+EVENTS = "events"
+DECISIONS = "decisions"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -57,7 +57,8 @@ class Accounts:
         self._finished_at = newest if booked.finished else None
         """The step after which the part before ended in order; None: it did not."""
         self._part = booked.part
-        self._in_books, self._in_ledger = booked.duties, 0
+        self._in_books = booked.duties
+        self._in_ledger = 0
         self._prices: dict[InstanceId, bool] = {}
         """Instance -> whether the end of its price is in the ledger."""
         self._busy: dict[InstanceId, tuple[Work, ...]] = {}
@@ -89,7 +90,8 @@ class Accounts:
                 self._roster.resumed(step, first.at_s, whole=whole)
         if isinstance(decision.event, StoreRefilled):
             # The store has lost these records, so prices, duties and work are written again.
-            self._prices, self._in_ledger = {}, 0
+            self._prices = {}
+            self._in_ledger = 0
             self._to_ledger = [*self._resizes, *chain.from_iterable(self._noted.values())]
         self._roster.decided(before, decision.state, decision.event, decision.now_s)
         self._last = decision.state

@@ -228,17 +228,10 @@ def _names(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
                 yield field.lineno, field.target.id, True
 
 
-PACKED_YET = (
-    *("bamboo/billing/", "bamboo/controller/", "bamboo/runs/", "bamboo/sites/", "bamboo/study/"),
-    *("bamboo/wiring/", "cli/"),
-)
-"""Where packed assignments are yet to be unpacked."""
-
-
 def packed_assignments(source: Source) -> Iterator[str]:
     """Fields, and three names or more, have a line each; two local names may share one, and so may
     names that exchange their values."""
-    if not source.is_product or source.path.startswith(PACKED_YET):
+    if not source.is_product:
         return
     for node in ast.walk(source.tree):
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)):
