@@ -36,7 +36,7 @@ COMMANDS: dict[str, str] = {
     "logs": "Show the events of a run's nodes.",
     "stop": "Stop a run at its next step boundary.",
     "preempt": "Take away the instance that owns a stage of a run.",
-    "chaos": "Train a job under a swarm of faults that a seed decides.",
+    "chaos": "Train a job under a seeded swarm of faults.",
     "rm": "Remove the folder of a run that has ended.",
     "prune": "Remove the folders of all ended runs but the newest.",
     "resume": "Continue a run that ended before its last step.",

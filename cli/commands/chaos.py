@@ -33,7 +33,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Train a job under a swarm of faults that a seed decides.
+    """Train a job under a seeded swarm of faults.
 
     Processes of this machine train the job. They are killed, stopped, cut from their store, and
     given notices that are late, early or false. Afterwards separate checkers look for lost steps,
