@@ -16,6 +16,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ ANSWERS_VERSION = 1
 """Raise it when `player.py` answers otherwise: answers that are kept are then asked for anew."""
 LONGEST_S = 7200.0
 SHOWN = 5
+SLICE = 50
+"""So many cases are played by one process, and kept in one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +88,31 @@ def played(
     return body
 
 
-def kept(cache: Path, key: str) -> dict[str, Any] | None:
-    """The older side's answers to this very question, where they are kept."""
-    file = cache / f"{key}.json"
-    found: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The two checkouts, with the interpreter of the older one and the folder of its answers."""
+
+    checkout: Path
+    python: Path
+    cache: Path
+    commit: str
+    show: Path | None
+
+    def both(self, asking: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What both sides answer: (older, this). The older one is only asked for what is not kept,
+        or when texts are shown."""
+        shown = str(self.show.resolve()) if self.show else ""
+        asked = {**asking, "given": {}, "inputs": str(ROOT / "examples"), "show": shown}
+        file = self.cache / f"{self.commit[:12]}-{asking['part']}-{_digest(asking)}.json"
+        with tempfile.TemporaryDirectory() as name:
+            if file.exists() and not shown:
+                old: dict[str, Any] = json.loads(file.read_text())
+            else:
+                old = played("old", self.checkout, self.python, asked, Path(name))
+                self.cache.mkdir(exist_ok=True)
+                file.write_text(json.dumps(old))
+            asked |= {"given": old["given"]}
+            return old, played("new", ROOT, Path(sys.executable), asked, Path(name))
 
 
 def compare(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
@@ -129,50 +152,57 @@ def main() -> int:
     asked.add_argument("--parts", nargs="*", choices=CASES, default=list(CASES))
     asked.add_argument("--count", type=int, help="so many cases of each part, for a quick look")
     asked.add_argument("--cases", type=int, nargs="*", help="these cases, both sides anew")
+    asked.add_argument("--jobs", type=int, default=1, help="so many slices of a part at a time")
     asked.add_argument("--show", type=Path, help="write the text of each case to this folder")
     given = asked.parse_args()
     differences = differences_of(HERE / "differences.toml")
-    commit, show = _commit(given.checkout), given.show
+    commit = _commit(given.checkout)
+    sides = Sides(
+        checkout=given.checkout.resolve(),
+        python=given.python.absolute(),
+        cache=given.cache,
+        commit=commit,
+        show=given.show,
+    )
     met: set[str] = set()
     wrong: list[str] = []
     for part in given.parts:
         began = time.monotonic()
         count = CASES[part] if given.count is None else min(given.count, CASES[part])
-        asking = {
-            "part": part,
-            "cases": given.cases or list(range(count)),
-            "names": differences.names,
-            "phrases": differences.phrases,
-            "dropped_fields": differences.fields,
-            "given": {},
-        }
-        key = f"{commit[:12]}-{part}-{_digest(asking)}"
-        asking |= {"inputs": str(ROOT / "examples"), "show": str(show.resolve()) if show else ""}
-        with tempfile.TemporaryDirectory() as name:
-            old = None if show else kept(given.cache, key)
-            if old is None:
-                old = played("old", given.checkout, given.python, asking, Path(name))
-                given.cache.mkdir(exist_ok=True)
-                (given.cache / f"{key}.json").write_text(json.dumps(old))
-            asking |= {"given": old["given"]}
-            new = played("new", ROOT, Path(sys.executable), asking, Path(name))
-        met |= {*old["met"], *new["met"]}
-        wrong += [f"{part}: the older side has {word} for something else" for word in old["taken"]]
-        found = refused(old["answers"], new["answers"])
-        for name, line in compare(part, old["answers"], new["answers"]).items():
-            if name in differences.added and name.split()[1] not in old["answers"]:
-                met.add(name)
-            else:
-                found.append(f"{name}: {line}")
+        cases = given.cases or list(range(count))
+        asked_of = [
+            {
+                "part": part,
+                "cases": cases[first : first + SLICE],
+                "names": differences.names,
+                "phrases": differences.phrases,
+                "dropped_fields": differences.fields,
+            }
+            for first in range(0, len(cases), SLICE)
+        ]
+        with ThreadPoolExecutor(given.jobs) as pool:
+            slices = list(pool.map(sides.both, asked_of))
+        found = []
+        for old, new in slices:
+            met |= {*old["met"], *new["met"]}
+            found += [
+                f"{part}: the older side has {word} for something else" for word in old["taken"]
+            ]
+            found += refused(old["answers"], new["answers"])
+            for name, line in compare(part, old["answers"], new["answers"]).items():
+                if name in differences.added and name.split()[1] not in old["answers"]:
+                    met.add(name)
+                else:
+                    found.append(f"{name}: {line}")
         wrong += found
-        number, took_s = len(old["answers"]), time.monotonic() - began
+        number, took_s = sum(len(old["answers"]) for old, _ in slices), time.monotonic() - began
         print(f"{part:12} {number:5} cases, {len(found)} unlike  ({took_s:.0f} s)", flush=True)
         for line in found[:SHOWN]:
             print(f"    {line}", flush=True)
     if given.parts == list(CASES) and given.count is None:
-        wrong += [f"differences.toml: nothing needs {word}" for word in differences.entries - met]
-    for line in wrong[-SHOWN:]:
-        print(line)
+        unused = [f"differences.toml: nothing needs {word}" for word in differences.entries - met]
+        print("\n".join(unused) or "every entry of differences.toml was needed")
+        wrong += unused
     print(f"this checkout {_commit(ROOT)[:12]} beside {commit[:12]}: {len(wrong)} unlike")
     return 1 if wrong else 0
 
