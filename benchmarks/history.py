@@ -56,6 +56,7 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("`eager`", "equal/modes/eager/ratio_to_off/0"),
     ),
     "restart-map": (("`auto` over `off`, the median cell", "rows/*/auto_over_off"),),
+    "same-as": (("cases unlike an older commit's", "unlike"),),
     "simulated-vs-real": (
         ("simulated over real, steps", "jobs/spare/simulated_to_real/steps"),
         ("dollars", "jobs/spare/simulated_to_real/usd"),

@@ -27,29 +27,23 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-MODULES: dict[str, dict[str, str]] = {
-    "old": {
-        "preempt": "bamboo.runtime.preempt",
-        "bill_log": "cli.bill_log",
-        "money": "cli.money",
-        "wiring": "cli.wiring",
-        "kept": "tests/cli/kept/spent",
-        "simulated": "tests.runtime.simulated",
-        "swarm": "bamboo.sim.swarm",
-    },
-    "new": {
-        "preempt": "bamboo.runtime.node.preempt",
-        "bill_log": "bamboo.billing.bill_log",
-        "money": "bamboo.billing.money",
-        "wiring": "bamboo.wiring",
-        "kept": "tests/billing/kept/spent",
-        "simulated": "testbed.simulated",
-        "swarm": "testbed.swarm",
+ELSEWHERE = {
+    "bamboo.runtime.node.preempt": "bamboo.runtime.preempt",
+    "bamboo.billing.bill_log": "cli.bill_log",
+    "bamboo.billing.money": "cli.money",
+    "bamboo.wiring": "cli.wiring",
+    "testbed.simulated": "tests.runtime.simulated",
+    **{
+        f"testbed.swarm.{name}": f"bamboo.sim.swarm.{name}"
+        for name in ("cluster", "run", "scenario", "red", "draw", "member")
     },
 }
+"""Modules of this side, and what the older side calls them."""
+KEPT_RUNS = ("tests/billing/kept/spent", "tests/cli/kept/spent")
+"""A recorded run, by side."""
 Answer = dict[str, Any]
 Asked = Mapping[str, Any]
-Cases = Iterator[tuple[str, Answer, "Lines"]]
+Cases = Iterator[tuple[str, Answer, list[str]]]
 OLDER_RUN = "older run"
 """The case that is no equality: how a run folder of the older side is refused."""
 TEXTS = (".json", ".jsonl", ".toml")
@@ -129,22 +123,18 @@ class Words:
         self.met.add(f"{kind}.{field}")
         return True
 
+    def module(self, name: str) -> Any:
+        """The module that this side calls so, from the checkout."""
+        return importlib.import_module(ELSEWHERE.get(name, name) if self.old else name)
+
     def forget(self) -> None:
         """Another case begins, with values of its own."""
         self._known.clear()
 
 
-class Lines:
-    """The text of one case: its digest is compared, and all of it is shown on demand."""
-
-    def __init__(self) -> None:
-        self.all: list[str] = []
-
-    def add(self, *lines: str) -> None:
-        self.all += lines
-
-    def digest(self) -> str:
-        return hashlib.sha256("\n".join(self.all).encode()).hexdigest()[:16]
+def digest(lines: Iterable[str]) -> str:
+    """What is compared of a case's text; the text itself is shown on demand."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 # ------------------------------------------------------------------------------ the parts
@@ -153,20 +143,17 @@ class Lines:
 def swarm(asked: Asked, words: Words, given: Given) -> Cases:
     """Decisions of seeded worlds. The older side draws them and says their texts, and both sides
     play the texts: seeds of the newer side draw worlds that the older one cannot have."""
-    swarm = MODULES[asked["side"]]["swarm"]
-    cluster = importlib.import_module(f"{swarm}.cluster")
-    run = importlib.import_module(f"{swarm}.run")
-    scenario = importlib.import_module(f"{swarm}.scenario")
-    red = importlib.import_module(f"{swarm}.red")
-    draw = importlib.import_module(f"{swarm}.draw")
+    cluster, run, scenario, red, draw = (
+        words.module(f"testbed.swarm.{name}")
+        for name in ("cluster", "run", "scenario", "red", "draw")
+    )
     if not words.old:
-        _nobody_attests(cluster)
-    for seed in asked["cases"]:
-        if str(seed) not in given:
-            given[str(seed)] = scenario.to_text(draw.draw(seed))
-        drawn = scenario.from_text(given[str(seed)])
-        world = cluster.Cluster(drawn)
-        outcome = "green"
+        _nobody_attests(cluster, words)
+    for seed in map(str, asked["cases"]):
+        if seed not in given:
+            given[seed] = scenario.to_text(draw.draw(int(seed)))
+        drawn = scenario.from_text(given[seed])
+        world, verdict = cluster.Cluster(drawn), "green"
         try:
             world.agenda.run(
                 until_s=drawn.heal_s + run.AFTER_S + 6 * drawn.steps * drawn.step_s,
@@ -174,19 +161,20 @@ def swarm(asked: Asked, words: Words, given: Given) -> Cases:
             )
             world.checkers.over(world.log.state)
         except red.Red as found:
-            outcome = f"red: {found.checker}"
-        lines = Lines()
+            verdict = f"red: {found.checker}"
+        lines = []
         for entry in world.log.entries:
-            lines.add(_decision(words, entry.event, entry.effects, entry.reason, entry.state))
-        answer = {"verdict": outcome, "entries": len(lines.all), "decisions": lines.digest()}
-        yield str(seed), answer, lines
+            event, reason = words.text(entry.event), words.sentence(entry.reason)
+            decided = words.text(entry.effects), words.text(entry.state)
+            lines.append("\n".join(("", event, reason, *decided)))
+        yield seed, {"verdict": verdict, "entries": len(lines), "decisions": digest(lines)}, lines
 
 
-def _nobody_attests(cluster: Any) -> None:
+def _nobody_attests(cluster: Any, words: Words) -> None:
     """Let the worlds begin as a run whose numerics are known, and let nodes say nothing of theirs:
     what they would say comes before they join, and would move every version by one."""
-    core = importlib.import_module("bamboo.core.state")
-    member = importlib.import_module(MODULES["new"]["swarm"] + ".member").Member
+    core = words.module("bamboo.core.state")
+    member = words.module("testbed.swarm.member").Member
     facts = (core.Fact(name="device", value="a card"),)
     honest = cluster.initial_state
     known = core.Attestation(node="", numerics=facts)
@@ -194,30 +182,24 @@ def _nobody_attests(cluster: Any) -> None:
     member.attest = lambda self, numerics: setattr(self, "numerics", numerics)
 
 
-def _decision(words: Words, event: Any, effects: Any, reason: str, state: Any) -> str:
-    return "\n".join(
-        ("", words.text(event), words.sentence(reason), words.text(effects), words.text(state))
-    )
-
-
 def transcripts(asked: Asked, words: Words, given: Given) -> Cases:
     """Every transcript that the older side has, by name: its text, and what is decided now."""
-    play = importlib.import_module("tests.core.transcript").play
+    play = words.module("tests.core.transcript").play
     for file in sorted(Path("tests/core/scenarios").rglob("*.txt")):
         text = file.read_text(encoding="utf-8")
-        lines = Lines()
-        lines.add(words.sentence(text), words.sentence(play(text)))
-        yield file.stem, {"transcript": lines.digest(), "as_written": play(text) == text}, lines
+        lines = [words.sentence(text), words.sentence(play(text))]
+        answer = {"transcript": digest(lines), "as_written": play(text) == text}
+        yield file.stem, answer, lines
 
 
 class Killed(BaseException):
     """A planted SIGKILL; no code of the program may catch it."""
 
 
-def _killing(asked: Asked, due: list[Any]) -> Any:
+def _killing(due: list[Any], words: Words) -> Any:
     """The simulated runs of the tests, with the kills in `due` planted as a job's are."""
-    simulated = importlib.import_module(MODULES[asked["side"]]["simulated"])
-    preempt = importlib.import_module(MODULES[asked["side"]]["preempt"])
+    simulated = words.module("testbed.simulated")
+    preempt = words.module("bamboo.runtime.node.preempt")
     honest_turn, honest_step, dead = simulated.Node.turn, simulated.World.step, []
 
     def vanish(*_: object) -> None:
@@ -244,34 +226,20 @@ def _killing(asked: Asked, due: list[Any]) -> Any:
 def matrix(asked: Asked, words: Words, given: Given) -> Cases:
     """Kills at every mode, stage and phase, with the small job of `test_interleavings`: real
     trainers and tensors in one thread, in an order that the seed draws."""
-    tests = importlib.import_module("tests.runtime.test_interleavings")
-    tree = importlib.import_module("bamboo.config.tree")
+    tests = words.module("tests.runtime.test_interleavings")
+    tree = words.module("bamboo.config.tree")
     due: list[Any] = []
-    simulated = _killing(asked, due)
-    modes, phases = (
-        ("stash", "gap", "eager", "full"),
-        ("forward", "backward", "exchange", "ship", "step"),
-    )
-    cells = list(itertools.product(modes, range(4), phases, (1, 2)))
+    simulated = _killing(due, words)
+    phases = ("forward", "backward", "exchange", "ship", "step")
+    cells = list(itertools.product(("stash", "gap", "eager", "full"), range(4), phases, (1, 2)))
     for seed in asked["cases"]:
         mode, stage, phase, pipelines = cells[seed % len(cells)]
         draw = random.Random(f"kill {seed}")
-        settings = tests.job(
-            stages=4,
-            redundancy=mode,
-            pipelines=pipelines,
-            virtual_nodes=4,
-            check_replicas=seed % 3 == 0,
-        )
-        due[:] = [
-            tree.Kill(
-                step=draw.randrange(tests.STEPS),
-                stage=stage,
-                pipeline=draw.randrange(pipelines),
-                phase=phase,
-                microbatch=draw.randrange(8 // 4),
-            )
-        ]
+        shape = {"stages": 4, "pipelines": pipelines, "virtual_nodes": 4}
+        settings = tests.job(redundancy=mode, check_replicas=seed % 3 == 0, **shape)
+        step, pipeline, microbatch = map(draw.randrange, (tests.STEPS, pipelines, 2))
+        at = {"phase": phase, "step": step, "pipeline": pipeline, "stage": stage}
+        due[:] = [tree.Kill(microbatch=microbatch, **at)]
         world = simulated.World(settings, random.Random(seed))
         world.run(until=lambda: False)
         tests.calmly(world, settings)
@@ -287,7 +255,7 @@ def golden(asked: Asked, words: Words, given: Given) -> Cases:
     """The example job with its three preemptions, by real processes; and a smaller one of the same
     grid, kills and notice in one thread, where the order of decisions is the same every time."""
     job = Path(asked["inputs"], "gpt-local.toml")
-    codec = importlib.import_module("bamboo.coord.codec")
+    codec = words.module("bamboo.coord.codec")
     with tempfile.TemporaryDirectory() as home:
         os.environ["BAMBOO_HOME"] = home
         refusal: Answer = {"schema": codec.SCHEMA_VERSION}
@@ -299,16 +267,16 @@ def golden(asked: Asked, words: Words, given: Given) -> Cases:
             run.mkdir(mode=0o700)
             for name, text in given.items():
                 (run / name).write_text(text)
-            refusal["exit"], refusal["said"] = _command("verify", "golden", "--decisions")
+            refusal["exit"], refusal["said"] = command(words, "verify", "golden", "--decisions")
             shutil.rmtree(run)
             _launch(job)
-        yield OLDER_RUN, refusal, Lines()
-        yield "by processes", *_of_folder(run, words)
-    load_job = importlib.import_module("bamboo.config.load").load_job
-    events = importlib.import_module("bamboo.core.events")
+        yield OLDER_RUN, refusal, []
+        yield "by processes", _of_folder(run, words), []
+    load_job = words.module("bamboo.config.load").load_job
+    events = words.module("bamboo.core.events")
     settings = load_job(job, SMALL)
     due = list(settings.chaos.kill)
-    simulated = _killing(asked, due)
+    simulated = _killing(due, words)
     world = simulated.World(settings, random.Random(1), standbys=3)
     for node in world.standbys:
         world.join(node)
@@ -323,19 +291,18 @@ def golden(asked: Asked, words: Words, given: Given) -> Cases:
 
 
 def _launch(job: Path) -> None:
-    command = [sys.executable, "-m", "cli.main", "launch", str(job), "--run", "golden"]
-    subprocess.run(command, check=True, stdout=sys.stderr, timeout=1800)
+    words = [sys.executable, "-m", "cli.main", "launch", str(job), "--run", "golden"]
+    subprocess.run(words, check=True, stdout=sys.stderr, timeout=1800)
 
 
-def _of_folder(run: Path, words: Words) -> tuple[Answer, Lines]:
+def _of_folder(run: Path, words: Words) -> Answer:
     """What does not depend on how fast the machine is: bits, losses, and who was lost where."""
-    load_file = importlib.import_module("safetensors.torch").load_file
+    load_file = words.module("safetensors.torch").load_file
     tensors: dict[str, Any] = {}
     for file in (run / "final").glob("*.safetensors"):
         tensors |= load_file(file)
     receipt = json.loads((run / "receipt.json").read_text())
     steps = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    lines = Lines()
     lost = []
     for one in receipt["preemptions"]:
         # A notice is kept at the boundary that comes next, whichever that is.
@@ -345,15 +312,14 @@ def _of_folder(run: Path, words: Words) -> tuple[Answer, Lines]:
         "outcome": receipt["outcome"],
         "lost": lost,
         "losses": [step["loss_hex"] for step in steps],
-        "bits": _bits(sorted(tensors.items())),
-    }, lines
+        "bits": _bits(sorted(tensors.items()), words),
+    }
 
 
-def _of_world(world: Any, words: Words) -> tuple[Answer, Lines]:
-    lines = Lines()
-    lines.add(*(words.sentence(reason) for reason in world.reasons))
+def _of_world(world: Any, words: Words) -> tuple[Answer, list[str]]:
+    lines = [words.sentence(reason) for reason in world.reasons]
     for state, effects in world.log:
-        lines.add(words.text(effects), words.text(state))
+        lines += [words.text(effects), words.text(state)]
     lost = sum(not node.alive for node in world.nodes.values())
     tensors = [
         (f"{pipeline} {name}", tensor)
@@ -364,15 +330,15 @@ def _of_world(world: Any, words: Words) -> tuple[Answer, Lines]:
     return {
         "outcome": str(world.state.outcome),
         "lost": lost,
-        "decisions": lines.digest(),
+        "decisions": digest(lines),
         "losses": losses,
-        "bits": _bits(tensors),
+        "bits": _bits(tensors, words),
     }, lines
 
 
-def _bits(tensors: Iterable[tuple[str, Any]]) -> str:
+def _bits(tensors: Iterable[tuple[str, Any]], words: Words) -> str:
     """One digest of all parameters and moments, with their names and types."""
-    torch = importlib.import_module("torch")
+    torch = words.module("torch")
     found = hashlib.sha256()
     for name, tensor in tensors:
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
@@ -380,9 +346,9 @@ def _bits(tensors: Iterable[tuple[str, Any]]) -> str:
     return found.hexdigest()[:16]
 
 
-def _command(*arguments: str) -> tuple[int, str]:
+def command(words: Words, *arguments: str) -> tuple[int, str]:
     """The command line in this process: its exit status, and what it prints as its answer."""
-    main = importlib.import_module("cli.main")
+    main = words.module("cli.main")
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as errors:
         status = main.run(list(arguments))
@@ -391,49 +357,41 @@ def _command(*arguments: str) -> tuple[int, str]:
 
 def simulations(asked: Asked, words: Words, given: Given) -> Cases:
     """`bamboo simulate --json`, over jobs, markets, modes and seeds: every figure."""
-    examples = Path(asked["inputs"])
-    wiring = importlib.import_module(MODULES[asked["side"]]["wiring"])
+    examples, wiring = asked["inputs"], words.module("bamboo.wiring")
     measured = wiring.run_preflight
 
     def preflight(job: Any, **_: object) -> Any:
         """A job is looked at once: on a busy machine its layers take other times each time."""
-        if job.file not in given:
-            given[job.file] = measured(job)
-        return given[job.file]
+        name = Path(job.file).name
+        if name not in given:
+            given[name] = measured(job)
+        return given[name]
 
     wiring.run_preflight = preflight
     modes = ("stash", "gap", "eager", "full", "off")
     for case in asked["cases"]:
         draw = random.Random(f"simulate {case}")
-        job = str(examples / draw.choice(("chaos-local.toml", "trace-local.toml")))
-        options = ["--set", f"cluster.redundancy={modes[case % 5]}", "--set", "train.steps=20000"]
+        job = draw.choice(("chaos-local", "trace-local"))
+        options = f"--set cluster.redundancy={modes[case % 5]} --set train.steps=20000"
         if case % 5 == 4:
-            options += [
-                "--trace",
-                str(examples / "spot-market.csv"),
-                "--times",
-                str(draw.choice((1, 2))),
-            ]
+            options += f" --trace {examples}/spot-market.csv --times {draw.choice((1, 2))}"
         else:
-            options += ["--market", draw.choice(("calm", "busy", "storm")), "--hours", "4"]
-            options += [
-                "--nodes",
-                str(draw.randrange(6, 14)),
-                "--zones",
-                draw.choice(("a", "a,b,c")),
-            ]
-            options += ["--first-seed", str(case), "--seeds", str(draw.choice((1, 2)))]
-        options += ["--notice-seconds", draw.choice(("0", "30"))]
-        options += ["--rivals"] if case % 4 == 0 else []
-        status, out = _command("simulate", job, *options, "--json")
-        lines = Lines()
-        lines.add(f"exit {status}", " ".join(options))
-        lines.add(
-            *json.dumps(
-                _renamed(json.loads(out), words) if status == 0 else out, indent=1
-            ).splitlines()
-        )
-        yield str(case), {"exit": status, "figures": lines.digest(), "lines": len(lines.all)}, lines
+            options += f" --market {draw.choice(('calm', 'busy', 'storm'))} --hours 4"
+            options += f" --nodes {draw.randrange(6, 14)} --zones {draw.choice(('a', 'a,b,c'))}"
+            options += f" --first-seed {case} --seeds {draw.choice((1, 2))}"
+        options += f" --notice-seconds {draw.choice((0, 30))}" + " --rivals" * (case % 4 == 0)
+        told = ("simulate", f"{examples}/{job}.toml", *options.split(), "--json")
+        figures = json.dumps(_renamed(_answer(words, *told), words), indent=1)
+        lines = f"{options}\n{figures}".replace(examples, "EXAMPLES").splitlines()
+        yield str(case), {"figures": digest(lines), "lines": len(lines)}, lines
+
+
+def _answer(words: Words, *arguments: str) -> Any:
+    """What a command prints as JSON. Raises RuntimeError where it fails, which shows nothing."""
+    status, out = command(words, *arguments)
+    if status:
+        raise RuntimeError(f"{' '.join(arguments)} ended with {status}: {out}")
+    return json.loads(out)
 
 
 def _renamed(value: Any, words: Words) -> Any:
@@ -448,15 +406,16 @@ def _renamed(value: Any, words: Words) -> Any:
 def receipts(asked: Asked, words: Words, given: Given) -> Cases:
     """A recorded run under seeded prices, markets and ends: its bill, its receipt, and where each
     micro-dollar went."""
-    table = MODULES[asked["side"]]
-    bill_log, money = (importlib.import_module(table[name]) for name in ("bill_log", "money"))
+    bill_log, money = words.module("bamboo.billing.bill_log"), words.module("bamboo.billing.money")
     for case in asked["cases"]:
         draw = random.Random(f"receipt {case}")
         with tempfile.TemporaryDirectory() as home:
             os.environ["BAMBOO_HOME"] = home
-            run = Path(home) / "spent"
-            shutil.copytree(table["kept"], run)
-            cloud, receipt = run / "cloud.jsonl", json.loads((run / "receipt.json").read_text())
+            run, free = Path(home, "spent"), bool(case % 2)
+            shutil.copytree(KEPT_RUNS[words.old], run)
+            cloud, receipt, resolved = (
+                run / name for name in ("cloud.jsonl", "receipt.json", "resolved.json")
+            )
             records = [json.loads(line) for line in cloud.read_text().splitlines()]
             for record in records:
                 if record["kind"] == "start":
@@ -466,41 +425,22 @@ def receipts(asked: Asked, words: Words, given: Given) -> Cases:
                 elif record["kind"] == "end":
                     record["t"] += draw.choice((0.0, draw.uniform(0, 5), draw.uniform(0, 4000)))
             cloud.write_text("".join(json.dumps(record) + "\n" for record in records))
-            rented = bill_log.rented_in(
-                cloud,
-                on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
-                free_first_hour=bool(case % 2),
-            )
-            bill = money.bill(rented, now_s=receipt["ended_s"], modelled=True).to_body()
-            (run / "receipt.json").write_text(json.dumps(receipt | {"bill": bill}))
-            resolved = json.loads((run / "resolved.json").read_text())
-            resolved["job"]["budget"]["free_first_hour"] = bool(case % 2)
-            (run / "resolved.json").write_text(json.dumps(resolved))
-            status, out = _command("cost", "spent", "--json")
-        lines = Lines()
-        cost = _renamed(json.loads(out), words) if status == 0 else out
-        text = json.dumps([bill, cost], indent=1).replace(home, "HOME")
-        lines.add(f"exit {status}", *text.splitlines())
-        spent = (cost["spent"] or {}) if status == 0 else {}
-        yield (
-            str(case),
-            {
-                "exit": status,
-                "usd": bill["usd"],
-                "micro_usd_of_uses": sum(one["micro_usd"] for one in spent.get("uses", ())),
-                "receipt": lines.digest(),
-            },
-            lines,
-        )
+            prices = {"g4dn.xlarge": 0.526}
+            rented = bill_log.rented_in(cloud, on_demand_usd_per_hour=prices, free_first_hour=free)
+            body = json.loads(receipt.read_text())
+            bill = money.bill(rented, now_s=body["ended_s"], modelled=True).to_body()
+            receipt.write_text(json.dumps(body | {"bill": bill}))
+            job = json.loads(resolved.read_text())
+            job["job"]["budget"]["free_first_hour"] = free
+            resolved.write_text(json.dumps(job))
+            cost = _renamed(_answer(words, "cost", "spent", "--json"), words)
+        lines = json.dumps([bill, cost], indent=1).replace(home, "HOME").splitlines()
+        uses = sum(one["micro_usd"] for one in cost["spent"]["uses"])
+        yield str(case), {"usd": bill["usd"], "uses": uses, "receipt": digest(lines)}, lines
 
 
 PARTS: dict[str, Callable[[Asked, Words, Given], Cases]] = {
-    "transcripts": transcripts,
-    "swarm": swarm,
-    "simulations": simulations,
-    "receipts": receipts,
-    "matrix": matrix,
-    "golden": golden,
+    one.__name__: one for one in (transcripts, swarm, simulations, receipts, matrix, golden)
 }
 
 
@@ -518,16 +458,11 @@ def main() -> None:
     for case, answer, lines in PARTS[asked["part"]](asked, words, given):
         answers[case] = answer
         if asked["show"]:
-            Path(asked["show"], f"{asked['part']}-{case}-{asked['side']}.txt").write_text(
-                "\n".join(lines.all) + "\n"
-            )
+            file = Path(asked["show"], f"{asked['part']}-{case}-{asked['side']}.txt")
+            file.write_text("\n".join(lines) + "\n")
         words.forget()
-    body = {
-        "answers": answers,
-        "given": given,
-        "met": sorted(words.met),
-        "taken": sorted(words.taken),
-    }
+    met, taken = sorted(words.met), sorted(words.taken)
+    body = {"answers": answers, "given": given, "met": met, "taken": taken}
     Path(asked["out"]).write_text(json.dumps(body))
 
 

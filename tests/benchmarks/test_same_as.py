@@ -21,7 +21,7 @@ def words(side: str, **names: str) -> Words:
 
 
 def test_the_map_that_is_checked_in_is_one_to_one() -> None:
-    assert differences_of(HERE / "differences.toml").names["Reform"] == "Reconfiguration"
+    assert differences_of(HERE / "differences.toml")["names"]["Reform"] == "Reconfiguration"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,5 @@ def test_a_case_that_differs_or_is_missing_is_named() -> None:
 def test_a_run_of_an_older_schema_must_be_refused_by_name(
     schema: int, status: int, said: str, wrong: int
 ) -> None:
-    old = {"older run": {"schema": 11}}
-    new = {"older run": {"schema": schema, "exit": status, "said": said}}
-    assert len(refused(old, new)) == wrong
-    assert not old
-    assert not new
+    new = {"schema": schema, "exit": status, "said": said}
+    assert len(list(refused({"schema": 11}, new))) == wrong
