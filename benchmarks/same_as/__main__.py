@@ -174,7 +174,7 @@ def main() -> int:
 
 def commit(checkout: Path) -> str:
     """The commit that is checked out there."""
-    words = ["git", "-C", checkout, "rev-parse", "--short=12", "HEAD"]
+    words = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
