@@ -26,7 +26,7 @@ def done(run: Cluster) -> list[int]:
     return [d.event.step for d in run.decisions() if isinstance(d.event, CheckpointDone)]
 
 
-@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.full), 3])
 def test_an_owner_is_killed_before_its_part_is_stored(stage: int) -> None:
     kill = Kill(step=EVERY, stage=stage, phase="forward")
     settings = job(kill, steps=3 * EVERY, **SLOW)

@@ -118,14 +118,14 @@ def old_shard(folder: Path, before: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        torn,
+        pytest.param(torn, marks=pytest.mark.full),
         pytest.param(garbled, marks=pytest.mark.full),
-        # Two that the next test has, too.
+        # Three that the next test has, too.
         pytest.param(truncated, marks=pytest.mark.full),
         pytest.param(corrupted, marks=pytest.mark.full),
         pytest.param(gone, marks=pytest.mark.full),
         foreign,
-        exchanged,
+        pytest.param(exchanged, marks=pytest.mark.full),
         pytest.param(old_shard, marks=pytest.mark.full),
     ],
 )
@@ -195,7 +195,7 @@ def test_with_every_one_damaged_it_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("where", "stages"),
     [
-        ("full_disk", (0, 1, 2, 3)),
+        pytest.param("full_disk", (0, 1, 2, 3), marks=pytest.mark.full),
         ("full_directory", (2,)),
         pytest.param("full_disk", (2,), marks=pytest.mark.full),
         pytest.param("full_directory", (0, 1, 2, 3), marks=pytest.mark.full),

@@ -42,7 +42,7 @@ def test_the_successor_of_a_failover_is_lost() -> None:
         assert "stage 2" in state.sentence
 
 
-@pytest.mark.parametrize("pipelines", [1, 2])
+@pytest.mark.parametrize("pipelines", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_one_loss_without_redundancy(pipelines: int) -> None:
     lost = Kill(step=2, stage=1, phase="backward", microbatch=1)
     with cluster(job(lost, redundancy="off", stages=2, pipelines=pipelines)) as run:
@@ -69,7 +69,7 @@ def stopped_calmly(run: Cluster) -> None:
     assert "the test says so" in state.sentence
 
 
-@pytest.mark.parametrize("pipelines", [1, 2])
+@pytest.mark.parametrize("pipelines", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_all_stop_after_one_common_step(pipelines: int) -> None:
     with cluster(job(steps=200, stages=3, pipelines=pipelines, redundancy="eager")) as run:
         run.start()
@@ -113,7 +113,7 @@ def test_a_stop_while_a_failover_is_under_way() -> None:
 @pytest.mark.parametrize(
     ("pipelines", "what", "layer"),
     [
-        (1, "output", 2),
+        pytest.param(1, "output", 2, marks=pytest.mark.full),
         (2, "output", 1),
         (1, "gradient", 3),
         pytest.param(1, "output", 5, marks=pytest.mark.full),

@@ -21,7 +21,7 @@ def ended_at_a_fault(run: Cluster, fault: str, timeout_s: float = 30.0) -> str:
     return state.sentence
 
 
-@pytest.mark.parametrize("layer", [3, 5])
+@pytest.mark.parametrize("layer", [pytest.param(3, marks=pytest.mark.full), 5])
 def test_it_is_named_where_it_begins_even_if_the_last_microbatch_has_it(layer: int) -> None:
     """All stages have gradients that are not finite then; one alone has the output."""
     with cluster(job()) as run:

@@ -44,7 +44,7 @@ def lose_one(run: Cluster) -> None:
     run.wait(receiving, 20, "a transfer to the standby")
 
 
-@pytest.mark.parametrize("mode", ["stash", "eager"])
+@pytest.mark.parametrize("mode", ["stash", pytest.param("eager", marks=pytest.mark.full)])
 def test_the_receiver_is_killed(mode: str) -> None:
     with cluster(job(steps=14, redundancy=mode, **NARROW)) as run:
         begun(run)

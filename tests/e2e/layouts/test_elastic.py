@@ -5,18 +5,16 @@ Real processes and SIGKILL by pid; every run ends with the calm run's bits.
 
 import os
 import random
-import time
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from bamboo.config.tree import CheckpointConfig
-from bamboo.core.events import LayoutBuilt, NoticeReceived, Pace, PaceMeasured, Reconsider
+from bamboo.core.events import LayoutBuilt, Pace, PaceMeasured, Reconsider
 from bamboo.core.next_layout import layers_by_node
 from bamboo.core.rounds import fed_layers
 from bamboo.core.state import Phase, State
-from bamboo.ids import NodeId
 from bamboo.models import build_layer, build_model
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -156,7 +154,7 @@ def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "kills"),
-    [(1, 4), *(pytest.param(seed, 20, marks=pytest.mark.full) for seed in (1, 2))],
+    [(1, 2), *(pytest.param(seed, 20, marks=pytest.mark.full) for seed in (1, 2))],
 )
 def test_random_kills_without_replicas(seed: int, kills: int) -> None:
     """Mode peer, two pipelines, a new node for each that is lost."""
@@ -174,8 +172,7 @@ def test_random_kills_without_replicas(seed: int, kills: int) -> None:
         assert_calm(run)
 
 
-@pytest.mark.parametrize("taken", [(1, 2), (0, 1, 2, 3)])
-@pytest.mark.parametrize("mode", ["stash", "off"])
+@pytest.mark.parametrize(("mode", "taken"), [("stash", (1, 2)), ("off", (0, 1, 2, 3))])
 def test_many_at_one_instant_and_a_checkpoint(mode: str, taken: tuple[int, ...]) -> None:
     """Half of the nodes, neighbours, or all of them: restored when others are there."""
     settings = replace(
@@ -197,17 +194,6 @@ def test_many_at_one_instant_and_a_checkpoint(mode: str, taken: tuple[int, ...])
         assert_calm(run)
         assert len(restores(run)) >= 1
         assert reached - bases(run)[0] <= EVERY + WRITING
-
-
-def test_a_notice_without_replicas_loses_nothing() -> None:
-    with cluster(job(steps=60, redundancy="off")) as run:
-        run.start(5)
-        run.wait_step(5)
-        node = run.owner(Slot(pipeline=0, stage=2))
-        run.append(NoticeReceived(node=NodeId(node), deadline_s=time.time() + 30))
-        run.wait(lambda s: all(n.id != node or not n.status.live for n in s.nodes), 30, "it left")
-        assert_calm(run)
-        assert not restores(run)
 
 
 def test_pipelines_of_unequal_speed_get_uneven_shares() -> None:

@@ -60,7 +60,7 @@ def grows(run: Cluster) -> None:
     ("of", "steps"),
     [
         ("source", 0),
-        ("receiver", 1),
+        pytest.param("receiver", 1, marks=pytest.mark.full),
         pytest.param("source", 1, marks=pytest.mark.full),
         pytest.param("receiver", 0, marks=pytest.mark.full),
     ],

@@ -24,7 +24,7 @@ PHASES = ("forward", "backward", "exchange", "ship", "step")
 MODES = ("stash", "gap", "eager")
 STAGES = 4
 MICROBATCHES = 8
-SAMPLE = 6
+SAMPLE = 5
 
 
 class Case(NamedTuple):
@@ -120,7 +120,7 @@ OWN_MODES = [
 ]
 
 
-@pytest.mark.parametrize("case", sample(OWN_MODES, 2), ids=name)
+@pytest.mark.parametrize("case", sample(OWN_MODES, 1), ids=name)
 def test_two_where_each_stage_has_its_own_redundancy(case: Case) -> None:
     survives(job(case.kill, redundancy=case.mode), case)
 
@@ -134,7 +134,7 @@ def test_all_where_each_stage_has_its_own_redundancy(case: Case) -> None:
 # ---------------------------------------------------------------- other devices and numbers
 
 
-@pytest.mark.parametrize("case", sample(MATRIX, 4), ids=name)
+@pytest.mark.parametrize("case", sample(MATRIX, 3), ids=name)
 def test_a_sample_on_a_device_that_is_done_later(case: Case) -> None:
     survives(job(case.kill, redundancy=case.mode, device="lagging"), case)
 
@@ -145,7 +145,7 @@ def test_all_on_a_device_that_is_done_later(case: Case) -> None:
     survives(job(case.kill, redundancy=case.mode, device="lagging"), case)
 
 
-@pytest.mark.parametrize("case", sample(MATRIX, 2), ids=name)
+@pytest.mark.parametrize("case", sample(MATRIX, 1), ids=name)
 def test_a_sample_in_bf16(case: Case) -> None:
     survives(job(case.kill, redundancy=case.mode, precision="bf16"), case)
 

@@ -34,7 +34,6 @@ def notice(run: Cluster, node: str) -> None:
     ("stage", "settings"),
     [
         (2, {"redundancy": "stash"}),
-        (0, {"redundancy": "eager"}),
         (3, {"redundancy": "full", "transport": "tcp"}),
         (1, {"redundancy": "gap", "pipelines": 2, "stages": 2, "tied": True}),
     ],

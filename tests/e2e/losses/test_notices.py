@@ -131,7 +131,7 @@ def test_without_replicas_only_the_stage_itself_is_sent() -> None:
 # ---------------------------------------------------------------- the cloud does not keep to it
 
 
-@pytest.mark.parametrize("mode", ["stash", "off"])
+@pytest.mark.parametrize("mode", [pytest.param("stash", marks=pytest.mark.full), "off"])
 def test_a_notice_for_all_that_nobody_keeps(mode: str) -> None:
     """Nobody is there to hand over to: they store all and stand, also past the deadline, until
     others come."""
@@ -152,9 +152,8 @@ def test_a_notice_for_all_that_nobody_keeps(mode: str) -> None:
     ("mode", "seed"),
     [
         ("stash", 0),
-        ("eager", 1),
         *(pytest.param("stash", seed, marks=pytest.mark.full) for seed in (1, 2, 3)),
-        *(pytest.param("eager", seed, marks=pytest.mark.full) for seed in (0, 2, 3)),
+        *(pytest.param("eager", seed, marks=pytest.mark.full) for seed in range(4)),
     ],
 )
 def test_the_instance_goes_in_the_middle_of_the_drain(mode: str, seed: int) -> None:
@@ -171,7 +170,7 @@ def test_the_instance_goes_in_the_middle_of_the_drain(mode: str, seed: int) -> N
         assert_calm_after_kill(run, leaver)
 
 
-@pytest.mark.parametrize("mode", ["peer", "off"])
+@pytest.mark.parametrize("mode", ["peer", pytest.param("off", marks=pytest.mark.full)])
 def test_the_instance_goes_in_the_middle_of_the_new_layout(mode: str) -> None:
     """Without replicas a notice asks for a new layout; the leaver dies while that is agreed."""
     settings = job(

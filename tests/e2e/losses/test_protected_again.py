@@ -46,7 +46,7 @@ def exposed_steps(run: Cluster) -> list[int]:
     return out
 
 
-@pytest.mark.parametrize("mode", ["stash", "eager"])
+@pytest.mark.parametrize("mode", ["stash", pytest.param("eager", marks=pytest.mark.full)])
 def test_a_loss_and_later_its_neighbour(mode: str) -> None:
     """Four nodes, no standby: the second loss is survived because the first was made good."""
     with cluster(job(steps=STEPS, redundancy=mode, check_replicas=True)) as run:

@@ -23,8 +23,7 @@ STEPS = 60
     ("mode", "stages", "owned"),
     # Five stages over two zones: two neighbours lie in one, and one node keeps two replicas.
     [
-        ("stash", 4, "abab"),
-        pytest.param("eager", 4, "abab", marks=pytest.mark.full),
+        pytest.param("stash", 4, "abab", marks=pytest.mark.full),
         ("eager", 5, "ababa"),
     ],
 )

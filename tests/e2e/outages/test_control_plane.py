@@ -49,7 +49,8 @@ def losses(run: Cluster) -> list[float]:
     return [d.now_s for d in run.decisions() if isinstance(d.event, PeerLost)]
 
 
-@pytest.mark.parametrize("length_s", LENGTHS)
+@pytest.mark.full
+@pytest.mark.parametrize("length_s", [LONG_S])
 def test_training_goes_on_for_as_long_as_the_store_stands_still(length_s: float) -> None:
     with cluster(slow(length_s)) as run:
         run.start()
@@ -161,6 +162,7 @@ def test_a_loss_while_the_store_has_nothing() -> None:
         assert report.equal, report.first_difference
 
 
+@pytest.mark.full
 def test_a_store_that_is_lost_twice() -> None:
     with cluster(slow(LONG_S / 3)) as run:
         run.start()
