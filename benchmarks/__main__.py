@@ -53,9 +53,7 @@ PARTS = {
     "recovery": Part(module="recovery_at_size", about="losses and new layouts by size", minutes=14),
     "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),
     "store": Part(module="compare_and_set", about="until all know of a decision", minutes=1),
-    "skypilot": Part(module="beside_skypilot", about="its ranking beside ours", minutes=4),
     "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
-    "partition": Part(module="partition", about="exact cuts", minutes=1),
     "types": Part(module="cost_of_types", about="`bamboo cost` over all types", minutes=2),
     "modes": Part(module="mode_per_stage", about="a mode for each stage, modelled", minutes=4),
     "simulator": Part(module="simulator", about="how fast it is", minutes=6, traced=True),
@@ -68,12 +66,6 @@ PARTS = {
     ),
     "simulated": Part(
         module="simulated_vs_real", about="the same job simulated", minutes=10, traced=True
-    ),
-    "layouts": Part(
-        module="trace_layouts", about="of the replay, simulated", minutes=12, traced=True
-    ),
-    "replay": Part(
-        module="trace_replay", about="beside checkpoint-restart", minutes=70, traced=True
     ),
 }
 

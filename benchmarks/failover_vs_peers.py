@@ -50,8 +50,6 @@ TORCHFT = {
 }
 """The play shows which one is its best. Tighter settings get out of step with each other: with a
 shorter time to join, a calm step takes twice as long (it was tried)."""
-THEIR_BEST = "torchft 1 s"
-"""By goodput, in the plays so far; by its median stall "tight" has been better too."""
 SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
 OURS = ("bamboo", "bamboo" + A_MINUTE)
 PLAYED_BADLY = (RuntimeError, AssertionError, OSError, ValueError, subprocess.TimeoutExpired)

@@ -25,7 +25,6 @@ KEPT = ("claims", "rows")
 FILE = re.compile(r"(?P<name>.+)-(?P<date>\d{4}-\d\d-\d\d)\.json")
 
 HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "beside-skypilot": (("value of SkyPilot's first choice over ours", "value_of_their_first"),),
     "checkpoint-default": (("time over none", "ratio/0"),),
     "compare-and-set": (
         ("ms until appended, 4 members", "members/4/append"),
@@ -47,7 +46,6 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "mode-per-stage": (("gain as planned", "the p3 trace's/as planned/median"),),
     "mutants-of-core": (("share of mutants killed", "claims/0/found"),),
     "nsdi23": (("value, BERT on the trace", "trace/bert/value"),),
-    "partition": (("s of CPU, no redundancy given", "cpu_s/free"),),
     "plan-vs-real": (("planned over real, deep", "deep/ratios"), ("cpu", "cpu/ratios")),
     "redundancy-overhead": (
         ("step over `off`, equal stages, `stash`", "equal, fast link/modes/stash/ratio_to_off/0"),
@@ -62,11 +60,6 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("dollars", "jobs/spare/simulated_to_real/usd"),
     ),
     "simulator": (("s of CPU, the trace", "trace/*/cpu_s"),),
-    "trace-replay": (("samples per modelled dollar", "value_modelled/0/samples_per_usd"),),
-    "trace-replay-spare-60-bamboo+torchft": (
-        ("samples per modelled dollar", "value_modelled/0/samples_per_usd"),
-        ("torchft's", "value_modelled/1/samples_per_usd"),
-    ),
     "value-on-trace": (
         ("samples per modelled dollar, BERT-large", "jobs/bert-large/values/catalogue/value"),
     ),

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 PEERS=.venv-peers
-PACKAGES="torch==2.13.0 numpy torchft-nightly==2026.10.26 skypilot==0.14.1"
+PACKAGES="torch==2.13.0 numpy torchft-nightly==2026.10.26"
 if [ "$(cat "$PEERS/made" 2>/dev/null || true)" = "$PACKAGES" ]; then
     echo "peers: ready in $PEERS"
     exit 0

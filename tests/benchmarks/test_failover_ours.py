@@ -7,7 +7,6 @@ from bamboo.core.events import PeerLost
 from bamboo.core.reconfiguration import begin_reconfiguration
 from bamboo.core.state import State
 from benchmarks.failover.failover_ours import unplanned
-from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
 from tests.core.build import running
 
 
@@ -29,7 +28,3 @@ def test_only_where_all_stopped_where_they_were_something_was_done_in_vain() -> 
     assert unplanned(log) == [(3, 7)]
     assert unplanned([decision(state, 1.0) for state in laid_out(7, planned=True)]) == []
     assert unplanned([decision(running(), 1.0)]) == []
-
-
-def test_the_best_of_the_others_is_one_that_is_played() -> None:
-    assert THEIR_BEST in TORCHFT

@@ -167,7 +167,7 @@ class RestartTerms:
 
     restart_s: float = 42.0
     """Time until all processes train again, without the load: torchrun elastic with a killed node,
-    measured on one machine (`benchmarks.trace_replay`). 76 to 701 s are published for Varuna."""
+    measured on one machine (`benchmarks/NOTES.md`). 76 to 701 s are published for Varuna."""
     load_s: float = 0.0
     """Time to find a checkpoint and read the largest part of it."""
     checkpoint_every: int = 10
