@@ -17,8 +17,7 @@ import click
 from bamboo import __version__, loading
 from bamboo.errors import BambooError
 from bamboo.private_files import keep_private
-from cli.echo import echo, open_closed, refused_by_output
-from cli.printable import printable
+from cli.echo import echo, open_closed, printable, refused_by_output
 
 COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",

@@ -17,10 +17,8 @@ from bamboo.coord.follow import Decision
 from bamboo.core.events import NodeFailed
 from bamboo.runs.preemption_lines import preemption_line, short_preemption_line
 from bamboo.runs.progress import Progress
-from cli.echo import echo, terminal_width
-from cli.printable import printable
+from cli.echo import echo, fold, paragraph, printable, terminal_width
 from cli.views.brief import end_lines, plan_lines
-from cli.views.columns import fold, paragraph
 from cli.views.live import (
     brief_decision_line,
     briefly_told_of,

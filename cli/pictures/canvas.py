@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo import extras
 from bamboo.errors import InputError
-from cli.printable import printable
+from cli.echo import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from bamboo.quantities import clock, rate, size, usd
 from bamboo.runs.node_names import with_short_names
 from bamboo.runs.preemption_lines import short_preemption_line
 from bamboo.runs.progress import OPERATIONS, Progress, node_rows
-from cli.printable import printable
+from cli.echo import printable
 from cli.views.trace import trace_figures
 
 SHOWN_PREEMPTIONS = 6

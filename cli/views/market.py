@@ -9,7 +9,7 @@ from bamboo.sim.market.synth import Market
 from bamboo.sim.market.trace import Trace
 from bamboo.sim.market.trace_shape import Tiling
 from bamboo.sim.market.trace_stats import HOUR_S, TraceStats
-from cli.views.columns import columns, paragraph
+from cli.echo import columns, paragraph
 
 
 def stats_text(name: str, found: TraceStats) -> str:

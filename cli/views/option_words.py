@@ -15,7 +15,7 @@ from bamboo.planner.renting.option import Option
 from bamboo.planner.risks.hazards import LossRate
 from bamboo.quantities import number, usd
 from bamboo.study.costing import JobCost
-from cli.views.columns import columns
+from cli.echo import columns
 
 NEWER = ("p5e", "p6", "g7e", "gr6")
 """Newer families of GPU instances that EC2 has."""

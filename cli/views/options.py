@@ -14,7 +14,7 @@ from bamboo.quantities import count, duration, number, rate, size, usd
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.study.costing import JobCost
 from bamboo.study.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP
-from cli.views.columns import columns, fitting, fold, paragraph
+from cli.echo import columns, fitting, fold, paragraph
 from cli.views.option_words import advice, auxiliary_lines, market_words, not_considered
 from cli.views.options_body import bought, misses
 from cli.views.quota import quota_lines

@@ -13,7 +13,7 @@ from typing import Any
 from bamboo.planner.renting.chosen import Outcome
 from bamboo.planner.renting.option import ON_DEMAND, Option
 from bamboo.study.costing import JobCost
-from cli.printable import printable
+from cli.echo import printable
 from cli.views.option_words import advice, auxiliary_body, market_words, not_considered, rates
 from cli.views.quota import quota_body
 

@@ -12,7 +12,7 @@ from bamboo.quantities import duration, rate, size, usd
 from bamboo.study.paper import Shown
 from bamboo.study.strategies import KEY
 from bamboo.topology.strategy import modes_of
-from cli.views.columns import columns, paragraph
+from cli.echo import columns, paragraph
 from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
 from cli.views.quota import quota_body, quota_lines
 

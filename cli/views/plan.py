@@ -19,7 +19,7 @@ from bamboo.study.intervals import Kept
 from bamboo.study.planning import Planned
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
-from cli.views.columns import columns, paragraph
+from cli.echo import columns, paragraph
 from cli.views.quota import quota_lines
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")

@@ -9,7 +9,7 @@ from bamboo.planner.prices.catalogue import NO_DISCOUNT_SHARE, Catalogue, Instan
 from bamboo.planner.prices.price_warnings import price_warnings
 from bamboo.planner.prices.quota import FAMILIES, NEW_ACCOUNT_VCPUS, family_of
 from bamboo.quantities import usd
-from cli.views.columns import columns, paragraph
+from cli.echo import columns, paragraph
 
 RULE = (
     f"a spot pool at or above {NO_DISCOUNT_SHARE:.0%} of the on-demand price is marked `no "

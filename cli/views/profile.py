@@ -7,7 +7,7 @@ from bamboo.planner.layers.memory import STASHED_STEPS
 from bamboo.planner.profiles.profiled import STATE_COPIES, Profile, alike
 from bamboo.quantities import count, duration, size
 from bamboo.study.profiling import Found
-from cli.views.columns import columns, paragraph
+from cli.echo import columns, paragraph
 
 MUCH_SCATTER = 0.15
 MUCH_LOAD = 0.75

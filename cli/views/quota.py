@@ -5,7 +5,7 @@ from typing import Any
 
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.planner.prices.quota import quota_needed, quota_sentence
-from cli.views.columns import paragraph
+from cli.echo import paragraph
 
 
 def quota_lines(

@@ -6,9 +6,8 @@ from typing import Any
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.runs.reconfigured import reconfigured_line
-from cli.views.columns import columns, paragraph
-from cli.views.cost import planned_lines
-from cli.views.spent import beside_text
+from cli.echo import columns, paragraph
+from cli.views.cost import beside_text, planned_lines
 from cli.views.trace import trace_line
 from cli.views.verify import in_segments
 

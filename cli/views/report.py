@@ -16,9 +16,9 @@ from bamboo.planner.attribution import Use
 from bamboo.quantities import clock, count, duration, micro_text, rate, usd
 from bamboo.runs.reconfigured import reconfigured_line
 from bamboo.study.report import Report
-from cli.printable import printable
+from cli.echo import printable
+from cli.views.cost import BESIDE, how_known, label_of
 from cli.views.report_style import STYLE
-from cli.views.spent import BESIDE, how_known, label_of
 
 NOT_KNOWN = "–"
 SHOWN = 200

@@ -16,7 +16,7 @@ from bamboo.sim.run import Figures
 from bamboo.sim.ways import OURS, terms_of_rivals
 from bamboo.study.planning import Planned
 from bamboo.study.simulating import HOUR_S, Simulated
-from cli.views.columns import columns, paragraph
+from cli.echo import columns, paragraph
 from cli.views.plan import on_spot
 
 FIGURES = {

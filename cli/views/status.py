@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bamboo.quantities import rate, size, usd
-from cli.views.columns import columns
+from cli.echo import columns
 
 
 def status_text(body: Mapping[str, Any]) -> str:

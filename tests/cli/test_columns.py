@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.views import columns as tables
-from cli.views.columns import columns, fitting, fold, paragraph
+from cli import echo as tables
+from cli.echo import columns, fitting, fold, paragraph
 
 ROWS = (
     ("type", "zones", "price", "worth"),

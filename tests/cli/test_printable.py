@@ -13,8 +13,7 @@ from bamboo.core.events import FaultScope
 from bamboo.core.machine import transition
 from bamboo.core.state import Policy
 from bamboo.runs.progress import Progress
-from cli.echo import echo, echo_result
-from cli.printable import printable
+from cli.echo import echo, echo_result, printable
 from cli.screen import LiveScreen
 from tests.core.build import failed, forming, joined
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bamboo.quantities import micro_text
-from cli.views.spent import BAR, bar, spent_lines
+from cli.views.cost import BAR, bar, spent_lines
 
 BESIDE: dict[str, Any] = {
     "coordinator_micro_usd": 100,

@@ -12,7 +12,7 @@ from bamboo.core.state import Outcome
 from bamboo.quantities import size
 from bamboo.runs.preemption_lines import preemption_line
 from bamboo.runs.progress import Preemption, Progress, status_body
-from cli.views import columns
+from cli import echo
 from cli.views.live import decision_line, screen, step_line
 from cli.views.logs import log_line
 from cli.views.receipt import receipt_text, summary_text
@@ -299,5 +299,5 @@ def test_quantities() -> None:
     assert [quantities.rate(v) for v in (0.0, 61.94, 12345.6)] == ["0.0", "61.9", "12,346"]
     assert quantities.count(1, "node") == "1 node"
     assert quantities.count(2, "loss", "losses") == "2 losses"
-    assert columns.columns([]) == []
-    assert columns.fold("a\n  one two three\n", width=12) == "a\n  one two\n    three"
+    assert echo.columns([]) == []
+    assert echo.fold("a\n  one two three\n", width=12) == "a\n  one two\n    three"

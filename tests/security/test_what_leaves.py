@@ -30,8 +30,8 @@ from bamboo.sites.account import terraform
 from bamboo.sites.account.stack import account_toml
 from bamboo.study.report import Report
 from cli.commands.chaos import _again
+from cli.echo import printable
 from cli.pictures.canvas import title_of, to_svg
-from cli.printable import printable
 from cli.views.options_body import csv_of
 from cli.views.report import report_html
 from cloud.ec2.run_role import Owner, RunRole, rights
