@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.warm import close_warm
+from tests.warm import Asked, close_warm
 
 # No deadline per example and no health check on speed: two busy cores are not a failure; the
 # timeout of each test (pyproject.toml) is.
@@ -63,6 +63,12 @@ def _a_home_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             del os.environ[name]
         else:
             os.environ[name] = value
+
+
+@pytest.fixture
+def warm_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes with torch that this one starts are forks of the warm process."""
+    monkeypatch.setattr("bamboo.wiring.torch_process.Started", Asked)
 
 
 @pytest.fixture(scope="session", autouse=True)

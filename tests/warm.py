@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from bamboo.loading import steady_environment
 from cloud.local import begun
 from cloud.local.environment import without_settings
 from cloud.local.fork_starter import ForkedWorker, fork
@@ -183,6 +184,36 @@ class Warm:
             self._server.kill()
             self._server.wait(timeout=DEADLINE_S)
         self._directory.cleanup()
+
+
+class Asked:
+    """A process with torch (`bamboo.wiring.torch_process.Asked`) that is a fork."""
+
+    def __init__(self, module: Sequence[str]) -> None:
+        (given, to), (said, output), (told, errors) = os.pipe(), os.pipe(), os.pipe()
+        self._process = warm().begin(
+            ["bamboo.loading", *module],
+            folder=Path.cwd(),
+            environment=steady_environment(),
+            given=given,
+            output=output,
+            errors=errors,
+            leads=True,
+        )
+        for end in (given, output, errors):
+            os.close(end)
+        self.stdin, self.stdout, self.stderr = os.fdopen(to, "w"), os.fdopen(said), os.fdopen(told)
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> int:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
 
 
 @cache

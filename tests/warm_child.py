@@ -151,6 +151,8 @@ def _as_at_the_start() -> None:
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
     random.seed()
+    led = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [folder for folder in led if folder not in sys.path]
     mock_random.seed()  # else each local cloud would give its instances the ids of the last one
     sys.excepthook = sys.__excepthook__
     sys.stdin = os.fdopen(0, closefd=False)

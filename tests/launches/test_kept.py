@@ -1,6 +1,5 @@
 """Notices to both nodes of a run that can have no others: it parks with all that it has trained,
-and `bamboo resume` goes on from the last step; or, where the plan says that the state cannot fit
-the notice, it ends and says so."""
+and `bamboo resume` goes on from the last step."""
 
 import json
 from pathlib import Path
@@ -43,27 +42,3 @@ def test_both_nodes_will_be_taken_and_resume_goes_on_from_the_last_step(tmp_path
     assert f"the checkpoint of step {done}" in again.stdout + again.stderr
     for how in ([], ["--samples"], ["--decisions"]):
         assert bench.json("verify", "kept", *how)["equal"] is True
-
-
-@pytest.mark.full
-def test_what_the_plan_says_does_not_fit_is_not_tried_and_the_run_begins_anew(
-    tmp_path: Path,
-) -> None:
-    """A notice of a second is less than the margin alone."""
-    bench = Bench(tmp_path)
-    kills = "chaos.kill=[{step=12, stage=0, notice_s=1.0}, {step=12, stage=1, notice_s=1.2}]"
-    with bench.launched("unfit", *KEYS, kills) as launched:
-        control_of(launched).refuse(code="InsufficientInstanceCapacity", count=10_000)
-        wait_until(lambda: launched.process.poll() is not None, what="the end", timeout_s=60.0)
-        assert launched.process.returncode == 3
-    said = " ".join(launched.out.read_text().split())
-    assert "a notice of 1 s does not fit 126.4 KiB a stage" in said
-    receipt = json.loads((launched.folder / "receipt.json").read_text())
-    assert receipt["outcome"] == "unrecoverable"
-    assert "a notice of 0.5 s is too short for 126.4 KiB a stage" in receipt["sentence"]
-    assert receipt["newest_checkpoint"] is None
-    assert not list(launched.folder.glob("checkpoints/*/manifest.json"))
-    again = bench.run("resume", "unfit", "--set", "chaos.kill=[]")
-    assert again.returncode == 0, again.stderr
-    assert "goes on from the beginning: there is no good checkpoint" in again.stdout
-    assert bench.json("verify", "unfit")["equal"] is True

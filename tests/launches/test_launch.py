@@ -135,8 +135,10 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_from_the_job_to_the_proof(bench: Bench) -> None:
+    # So few samples that the run goes through them more than once.
+    (bench.folder / "text.txt").write_text(TEXT[:4000], encoding="utf-8")
     kills = '[{step=10, stage=1, phase="backward"}, {step=20, stage=3, notice_s=1}]'
-    sets = ["--set", "train.steps=300", "--set", f"chaos.kill={kills}",
+    sets = ["--set", "train.steps=80", "--set", f"chaos.kill={kills}",
             "--set", "budget.free_first_hour=true"]  # fmt: skip
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -152,15 +154,16 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     notes = [item["note"] for item in receipt["bill"]["instances"]]
     assert notes.count("interrupted by the cloud in its first hour: free") == 2
     metrics = (bench.home / "proof" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in metrics] == list(range(300))
+    assert [json.loads(line)["step"] for line in metrics] == list(range(80))
     verified = bench.json("verify", "last")
     assert (verified["equal"], verified["first_difference"]) == (True, None)
     assert bench.json("verify", "proof", "--decisions")["equal"] is True
     used = bench.json("verify", "proof", "--samples")
-    assert (used["equal"], used["steps"], used["samples"]) == (True, 300, 2400)
-    assert (used["epochs"], used["undone_steps"]) == (2400 // used["samples_in_epoch"], 0)
+    assert (used["equal"], used["steps"], used["samples"]) == (True, 80, 640)
+    assert (used["epochs"], used["undone_steps"]) == (640 // used["samples_in_epoch"], 0)
+    assert used["epochs"] > 0
     status = bench.json("status", "pro")
-    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 300, "done")
+    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 80, "done")
     assert [row["run"] for row in bench.json("list")] == ["proof"]
     assert bench.json("cost", "last")["usd"] == receipt["bill"]["usd"]
     assert open_to_others(bench.home / "proof") == done_by_another(bench.home / "proof") == []
@@ -224,16 +227,6 @@ def test_by_hand_with_a_store_of_ones_own(bench: Bench) -> None:
         assert "wrong@" not in wrong.stderr
     finally:
         store.stop()
-
-
-def test_two_interrupts_are_at_once(bench: Bench) -> None:
-    with bench.launched("twice", "train.batch=8") as launched:
-        launched.process.send_signal(signal.SIGINT)
-        launched.process.send_signal(signal.SIGINT)
-        assert launched.wait() == 130
-    receipt = json.loads((bench.home / "twice" / "receipt.json").read_text())
-    assert receipt["outcome"] == "stopped"
-    assert not (bench.home / "twice" / "endpoint.json").exists()
 
 
 def test_a_killed_launcher_takes_everything_with_it(bench: Bench) -> None:
@@ -308,12 +301,6 @@ def test_layers_that_cannot_be_repeated_are_refused(bench: Bench, source: str, w
     sets = ["--set", 'model.model="mine.py:build"', "--set", "cluster.stages=2"]
     done = bench.run("launch", "job.toml", *sets)
     _assert_refused(bench, done.returncode, done.stderr, word)
-
-
-def test_a_store_that_does_not_answer_is_refused(bench: Bench) -> None:
-    bench.environment["BAMBOO_REDIS_URL"] = "redis://127.0.0.1:1/0"
-    done = bench.run("launch", "job.toml")
-    _assert_refused(bench, done.returncode, done.stderr, "127.0.0.1:1")
 
 
 def _assert_refused(bench: Bench, code: int, said: str, word: str) -> None:

@@ -13,17 +13,16 @@ import pytest
 
 from bamboo.billing.money import bill
 from bamboo.billing.receipt import receipt_body
-from bamboo.config.load import job_to_json
-from bamboo.config.resolve import resolve
 from bamboo.controller.terms import save_terms, terms_kept, terms_of
 from bamboo.coord.codec import SCHEMA_VERSION
 from bamboo.errors import InputError
-from bamboo.ids import RunId, run_id
+from bamboo.ids import RunId
 from bamboo.runs import run_folder
 from bamboo.runs.decisions import save_decisions
 from bamboo.telemetry.samples import read_samples
 from cli import main
 from tests.controller.world import START_S, World, finished, job, joined, left, step
+from tests.runs.test_reading import folder_of
 from tests.study.test_planning import plan
 
 pytestmark = pytest.mark.timeout(60)
@@ -33,13 +32,6 @@ pytestmark = pytest.mark.timeout(60)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
     return tmp_path
-
-
-def folder_of(home: Path, name: str, *, started_s: float = START_S) -> run_folder.RunFolder:
-    folder = run_folder.create(home, run_id(name))
-    body = json.loads(job_to_json(resolve(job())))["job"]
-    run_folder.write_json(folder.resolved, {"run": name, "started_s": started_s, "job": body})
-    return folder
 
 
 def truncate(path: Path) -> None:
@@ -184,27 +176,30 @@ def with_value(body: Any, at: tuple[str | int, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("verb", ["status", "cost", "attach"])
 def test_a_damaged_receipt_is_named(
-    ended: run_folder.RunFolder,
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[Path], None],
-    verb: str,
+    ended: run_folder.RunFolder, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
 ) -> None:
-    assert main.run([verb, "r"]) == 0
     damage(ended.receipt)
-    capsys.readouterr()
-    assert main.run([verb, "r"]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert str(ended.receipt) in error
-    assert "put the original back, or move the folder of this run elsewhere" in error
+    for verb in ("status", "cost", "attach"):
+        capsys.readouterr()
+        assert main.run([verb, "r"]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert str(ended.receipt) in error
+        assert "put the original back, or move the folder of this run elsewhere" in error
 
 
-@pytest.mark.parametrize("value", [None, "x", -1, [None], {"x": None}])
-def test_no_value_in_a_receipt_is_a_fault_of_ours(ended: run_folder.RunFolder, value: Any) -> None:
+WRONG = (None, "x", -1, [None], {"x": None})
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, len(WRONG)))]
+)
+def test_no_value_in_a_receipt_is_a_fault_of_ours(ended: run_folder.RunFolder, first: int) -> None:
+    """Each place has one of these values, the next place the next one."""
     body = json.loads(ended.receipt.read_text())
     told = {0}
-    for at in places(body):
+    for number, at in enumerate(places(body), first):
+        value = WRONG[number % len(WRONG)]
         ended.receipt.write_text(json.dumps(with_value(body, at, value)))
         told |= {main.run([verb, "r"]) for verb in ("status", "cost")}
         told |= {2 if main.run(["attach", "r"]) == 2 else 0}
@@ -220,7 +215,7 @@ def test_no_value_in_the_terms_of_a_run_is_a_fault_of_ours(tmp_path: Path) -> No
     (segment,) = terms_kept(folder, terms, 3)["segments"]
     assert segment["to_step"] == 3, "a receipt is written of what the launcher knows"
     folder.strategy.write_text(planned.strategy.to_json())
-    for field, value in product(body, (None, "x", -1, [None], {"x": None})):
+    for field, value in product(body, WRONG):
         folder.resolved.write_text(json.dumps(body | {field: value}))
         with suppress(InputError):
             terms_of(folder)

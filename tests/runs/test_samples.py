@@ -15,6 +15,8 @@ from cli.views.verify import samples_text
 from tests.controller.world import World, finished, job, joined, left, step
 from tests.runtime.check.test_verify_samples import write_run
 
+pytestmark = pytest.mark.usefixtures("warm_torch")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run_folder.RunFolder:

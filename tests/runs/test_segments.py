@@ -12,7 +12,7 @@ from cli import main
 from cli.views.verify import segment_text
 from tests.runtime.check.kept_run import flip, nudge_loss, shard_of, write_run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("warm_torch")]
 
 
 @pytest.fixture

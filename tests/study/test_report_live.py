@@ -13,7 +13,7 @@ from bamboo.runs.books import DUTY
 from bamboo.telemetry.reader import read_events
 from cloud.local.session import members
 from testbed.waiting import wait_until
-from tests.launches.test_launch import Bench
+from tests.launches.test_launch import JOB, Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -63,7 +63,7 @@ def test_while_it_goes_on_and_after_it_was_killed(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        ("cluster.redundancy=stash",),
+        (),
         pytest.param(
             ("cluster.redundancy=peer", "cluster.pipelines=2", "cluster.stages=2"),
             marks=pytest.mark.full,
@@ -78,11 +78,14 @@ def test_while_it_goes_on_and_after_it_was_killed(bench: Bench) -> None:
             marks=pytest.mark.full,
         ),
     ],
-    ids=lambda sets: sets[0].partition("=")[2],
+    ids=["left open", "peer", "eager"],
 )
-def test_receipt_cost_and_report_quote_one_value_and_that_of_the_plan(
+def test_what_is_planned_is_what_runs_at_one_value_in_receipt_cost_and_report(
     strategy: tuple[str, ...], bench: Bench
 ) -> None:
+    """Redundancy that the job leaves open is settled by the plan."""
+    open_job = JOB.replace('redundancy = "eager"\n', "")
+    (bench.folder / "job.toml").write_text(open_job, encoding="utf-8")
     sets = ("train.steps=4", "cluster.device=virtual", *strategy)
     own = [word for one in sets for word in ("--set", one)]
     planned = bench.json("plan", "job.toml", *own)
@@ -91,7 +94,11 @@ def test_receipt_cost_and_report_quote_one_value_and_that_of_the_plan(
     dry = bench.json("launch", *placed, "--dry-run")
     done = bench.run("launch", *placed, "--run", "one")
     assert done.returncode == 0, done.stdout + done.stderr
-    receipt = json.loads((bench.home / "one" / "receipt.json").read_text())
+    folder = bench.home / "one"
+    assert json.loads((folder / "strategy.json").read_text()) == planned["strategy"]
+    cluster = json.loads((folder / "resolved.json").read_text())["job"]["cluster"]
+    assert cluster["redundancy"] == planned["redundancy"] != "auto"
+    receipt = json.loads((folder / "receipt.json").read_text())
     cost, report = bench.json("cost", "one"), bench.json("report", "one")["cost"]
     for name in ("step_s", "samples_per_s", "usd_per_hour", "samples_per_usd"):
         assert dry[name] == pytest.approx(planned[name], rel=1e-3)

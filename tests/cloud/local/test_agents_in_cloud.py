@@ -30,6 +30,7 @@ from tests.cloud.local.local_world import (
     provider_of,
     told,
 )
+from tests.warm import begun_warm
 
 pytestmark = pytest.mark.e2e
 
@@ -38,13 +39,14 @@ class World:
     """A forming run of two stages in a local cloud."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.cloud: LocalCloud = start_local_cloud(
-            run=RUN,
-            run_dir=run_dir,
-            preload=("joining_worker",),
-            worker_entry="joining_worker:main",
-            spot_usd_per_hour=PRICES,
-        )
+        with begun_warm():
+            self.cloud: LocalCloud = start_local_cloud(
+                run=RUN,
+                run_dir=run_dir,
+                preload=("joining_worker",),
+                worker_entry="joining_worker:main",
+                spot_usd_per_hour=PRICES,
+            )
         self.store: Store = open_store(self.cloud.store_url, RUN)
         self.driver = Driver(self.store, POLICY, "test")
         assert create_run(

@@ -24,7 +24,6 @@ from cloud.local.start import LocalCloud
 from testbed.waiting import wait_until
 from tests.cloud.local.local_world import (
     ACTORS,
-    GONE_S,
     alive,
     expect_nothing_left,
     fleet_of,
@@ -71,19 +70,6 @@ def pinged(cloud: LocalCloud, words: str) -> str:
         return ""
 
 
-def test_an_orderly_stop_leaves_nothing_and_may_be_repeated(cloud) -> None:
-    assert len(members(cloud.pid)) == 6  # host, reaper, fork server, store, agent, worker
-    cloud.stop()
-    expect_nothing_left(cloud)
-    assert not cloud.alive()
-    cloud.stop()
-
-
-def test_a_killed_host_takes_everything_with_it(cloud) -> None:
-    os.kill(cloud.pid, signal.SIGKILL)
-    expect_nothing_left(cloud)
-
-
 def test_a_terminated_host_ends_in_order(cloud) -> None:
     os.kill(cloud.pid, signal.SIGTERM)
     expect_nothing_left(cloud)
@@ -115,8 +101,7 @@ import sys
 from pathlib import Path
 from tests.cloud.local.local_world import start, provider_of, fleet_of, running
 cloud = start(Path(sys.argv[1]))
-if sys.argv[2] == "detached":
-    cloud.hold(alone_s=float(sys.argv[3]))
+cloud.hold(alone_s=3.0)
 provider = provider_of(cloud)
 running(fleet_of(provider, Path(sys.argv[1])), cloud, 1)
 sys.stdout.write(cloud.ready.line().decode())
@@ -125,52 +110,16 @@ sys.stdin.read()
 """
 
 
-def launched_elsewhere(run_dir: Path, *how: str) -> tuple[LocalCloud, "subprocess.Popen[bytes]"]:
-    """A local cloud whose launcher is another process."""
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": f"{ACTORS}{os.pathsep}{root}"}
+def test_a_launcher_that_comes_back_in_time_stops_the_clock(tmp_path: Path) -> None:
     launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, str(run_dir), *how],
+        [sys.executable, "-c", LAUNCHER, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=environment,
     )
     assert launcher.stdout is not None
-    return LocalCloud(Ready.parse(launcher.stdout.readline())), launcher
-
-
-def kill(launcher: "subprocess.Popen[bytes]") -> None:
+    cloud = LocalCloud(Ready.parse(launcher.stdout.readline()))
     launcher.kill()
     launcher.communicate(timeout=10)
-
-
-def test_an_attached_cloud_ends_with_its_launcher(tmp_path) -> None:
-    cloud, launcher = launched_elsewhere(tmp_path, "attached")
-    assert cloud.alive()
-    kill(launcher)
-    expect_nothing_left(cloud)
-
-
-def test_a_detached_cloud_goes_on_and_another_process_can_end_it(tmp_path) -> None:
-    cloud, launcher = launched_elsewhere(tmp_path, "detached", "600")
-    kill(launcher)
-    (instance,) = cloud.control.instances()
-    assert instance["state"] == "running"
-    assert alive(instance["pid"])
-    cloud.stop()
-    expect_nothing_left(cloud)
-
-
-def test_a_detached_cloud_that_nobody_comes_back_to_ends(tmp_path) -> None:
-    cloud, launcher = launched_elsewhere(tmp_path, "detached", "1")
-    kill(launcher)
-    expect_nothing_left(cloud)
-    assert "no launcher came back in time" in (tmp_path / "logs" / "cloud.log").read_text()
-
-
-def test_a_launcher_that_comes_back_in_time_stops_the_clock(tmp_path) -> None:
-    cloud, launcher = launched_elsewhere(tmp_path, "detached", "3")
-    kill(launcher)
     log = tmp_path / "logs" / "cloud.log"
     wait_until(lambda: "the launcher is gone" in log.read_text(), what="the clock to run")
     cloud.hold(alone_s=600.0)
@@ -179,9 +128,12 @@ def test_a_launcher_that_comes_back_in_time_stops_the_clock(tmp_path) -> None:
     cloud.release()
     wait_until(lambda: time.time() > until_s, what="the first clock to run down", timeout_s=10.0)
     assert other.alive()
+    (instance,) = other.control.instances()
+    assert instance["state"] == "running"
     other.hold(alone_s=600.0, until_s=1.0)  # a time long past: it ends as soon as it is alone
     other.release()
     expect_nothing_left(cloud)
+    assert "no launcher came back in time" in log.read_text()
 
 
 def test_an_old_endpoint_whose_number_is_anothers_by_now_ends_nobody(tmp_path) -> None:
@@ -253,13 +205,17 @@ def test_scratch_lies_in_tmpdir_and_nothing_of_it_is_left(
         written = half_written(cloud, instance)
         assert written.resolve().is_relative_to(root)
         assert (cloud.socket_dir.parent == root) == (length == 1)
-        if how != "stop":
+        if how == "stop":
+            # Host, reaper, fork server, store, agent and worker.
+            assert len(members(cloud.pid)) == 6
+        else:
             if how == "kill the reaper":
                 os.kill(member(cloud, "cloud.local.reaper"), signal.SIGSTOP)
             os.kill(cloud.pid, signal.SIGKILL)
         if how != "kill":
             cloud.stop()
         expect_nothing_left(cloud)
+        assert not cloud.alive()
         assert not written.exists()
         assert list(root.iterdir()) == []
     finally:
@@ -320,16 +276,3 @@ def test_an_interrupt_during_the_start_leaves_nothing(tmp_path, temporary_root) 
     finally:
         signal.signal(signal.SIGINT, before)
     assert list(temporary_root.iterdir()) == []
-
-
-def test_a_launcher_that_dies_during_the_start_leaves_nothing(tmp_path, temporary_root) -> None:
-    program = (
-        "import sys; from pathlib import Path; from tests.cloud.local.local_world import start;"
-        "start(Path(sys.argv[1]), preload='slow_module')"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ACTORS}"}
-    with subprocess.Popen(command, env=environment) as launcher:
-        wait_until(lambda: made_in(temporary_root), what="its directory", timeout_s=20)
-        launcher.kill()
-    wait_until(lambda: not list(temporary_root.iterdir()), what="its end", timeout_s=GONE_S)
