@@ -75,7 +75,9 @@ def worker(config: Mapping[str, str]) -> int:
 
 def _become(config: Mapping[str, str]) -> None:
     # The files of this harness are no code of the user's.
-    local.OWN_FOLDERS = (*local.OWN_FOLDERS, str(Path(__file__).parents[1]) + os.sep)
+    root = Path(__file__).parents[2]
+    harness = (f"{root / name}{os.sep}" for name in ("tests", "testbed"))
+    local.OWN_FOLDERS = (*local.OWN_FOLDERS, *harness)
     np.random.seed(int.from_bytes(os.urandom(4)))
     os.environ.update(json.loads(config.get("environment", "{}")))
     sys.argv = [config.get("called", "bamboo")]

@@ -13,7 +13,7 @@ class Edit:
     """A change of one file beside the model, made while the run lives."""
 
     path: str
-    text: str | None
+    text: str | None = None
     """The whole file afterwards; None: it is removed."""
     same_time: bool = False
     """Whether the file keeps the time at which it was written."""

@@ -11,11 +11,8 @@ from dataclasses import dataclass, replace
 from string import Template
 
 from bamboo.config.tree import Kill
+from tests.silent_ends.catalogue import HAZARDS, HONEST, SHAPES, SURROUNDINGS
 from tests.silent_ends.feature import Edit, Feature, Shape
-from tests.silent_ends.hazards import HAZARDS
-from tests.silent_ends.honest import HONEST
-from tests.silent_ends.shapes import SHAPES
-from tests.silent_ends.surroundings import SURROUNDINGS
 
 STAGES, STEPS, CONTEXT = 3, 8, 16
 GATE_STEP = 1
@@ -156,13 +153,10 @@ def _numbered(one: Feature, number: int, width: int, count: int) -> Feature:
     def fill(text: str) -> str:
         return Template(text).safe_substitute(n=number, w=width, c=CONTEXT, count=count)
 
+    places = ("top", "init", "forward", "methods", "build")
     return replace(
         one,
-        top=fill(one.top),
-        init=fill(one.init),
-        forward=fill(one.forward),
-        methods=fill(one.methods),
-        build=fill(one.build),
+        **{place: fill(getattr(one, place)) for place in places},
         files={fill(path): fill(text) for path, text in one.files.items()},
         edits=tuple(
             Edit(path=fill(e.path), text=None if e.text is None else fill(e.text))

@@ -4,9 +4,8 @@ import ast
 import operator
 
 from tests.hash_orders import said_whatever_the_hash
+from tests.silent_ends.catalogue import HONEST, SHAPES
 from tests.silent_ends.generate import MODEL, case_of, hazards
-from tests.silent_ends.honest import HONEST
-from tests.silent_ends.shapes import SHAPES
 
 SEEDS = range(300)
 _honest = operator.attrgetter("honest")

@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.silent_ends.catalogue import HONEST, SHAPES
 from tests.silent_ends.feature import Shape
 from tests.silent_ends.generate import Case, case_of, composed, hazards
-from tests.silent_ends.honest import HONEST
 from tests.silent_ends.play import PLAYS, Player, Verdict
-from tests.silent_ends.shapes import SHAPES
 
 pytestmark = pytest.mark.e2e
 
@@ -72,23 +71,18 @@ def test_many_end_calmly_or_by_name(player: Player) -> None:
 
 FOUND_WITHOUT_A_LOOK = (
     "counts its calls in the class, late",
-    "counts how many of all were built",
-    "the clock when a layer is built",
     "one part in two functions",
+    pytest.param("counts how many of all were built", marks=pytest.mark.full),
+    pytest.param("the clock when a layer is built", marks=pytest.mark.full),
 )
 
 
 @pytest.mark.timeout(120)
-def test_without_the_look_silent_ends_are_found(player: Player) -> None:
+@pytest.mark.parametrize("name", FOUND_WITHOUT_A_LOOK)
+def test_without_the_look_silent_ends_are_found(player: Player, name: str) -> None:
     """The search can fail: each of these is found where nothing looks at the model."""
-    functions = next(shape for shape in SHAPES if shape.name == "functions")
-    by_name = {one.name: one for one in hazards()}
-    cases = []
-    for seed, name in enumerate(FOUND_WITHOUT_A_LOOK):
-        one = by_name[name]
-        features, shape = ([HONEST[0]], one) if isinstance(one, Shape) else ([one], functions)
-        cases.append(composed(seed, features, shape))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda c: player.play(c, PLAYS[:2], looked=False), cases))
-    for case, verdicts in zip(cases, found, strict=True):
-        assert "different" in [verdict.kind for verdict in verdicts], (str(case), verdicts)
+    one = next(one for one in hazards() if one.name == name)
+    features, shape = ([HONEST[0]], one) if isinstance(one, Shape) else ([one], SHAPES[0])
+    case = composed(0, features, shape)
+    verdicts = player.play(case, PLAYS[:2], looked=False)
+    assert "different" in [verdict.kind for verdict in verdicts], (str(case), verdicts)
