@@ -69,7 +69,7 @@ def protected(state: State) -> None:
     assert state.phase is Phase.RUNNING
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(2, 6), st.integers(0, 3))
 def test_losses_and_standbys_end_at_the_aim(
     data: st.DataObject, pipelines: int, stages: int, standbys: int

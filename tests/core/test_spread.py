@@ -4,14 +4,13 @@ from collections import Counter
 from dataclasses import replace
 from itertools import permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.core.events import Event
 from bamboo.core.invariants import check, check_step
 from bamboo.core.layout import assign, place, shadow_of
 from bamboo.core.machine import transition
-from bamboo.core.protect import aim
 from bamboo.core.state import Node, NodeStatus, Phase, Policy, State
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
@@ -163,26 +162,6 @@ def test_a_standby_from_the_zone_of_the_lost_one_takes_over() -> None:
     assert "b9" in state.assignment.owners
     assert "a0" not in state.assignment.members()
     assert shadows_at_home(state.assignment) == 0
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data(), st.integers(1, 2), st.integers(2, 5))
-def test_any_losses_lead_to_the_aim(data: st.DataObject, pipelines: int, stages: int) -> None:
-    size = pipelines * stages
-    names = [f"{'ab'[index % 2]}{index:02}" for index in range(size)]
-    state = formed(*names, pipelines=pipelines, stages=stages)
-    for index in range(data.draw(st.integers(1, 5))):
-        live = [n.id for n in state.live_nodes()]
-        if len(live) > 3 and data.draw(st.booleans()):
-            state = say(state, lost(data.draw(st.sampled_from(live))))
-        else:
-            zone = data.draw(st.sampled_from("abc"))
-            state = say(state, joined(f"{zone}9{index}", zone))
-        state = settle(state)
-        assert state.assignment == aim(state, apart=True)
-        assert state.assignment is not None
-        if len({owner[0] for owner in state.assignment.owners}) > 1:
-            assert shadows_at_home(state.assignment) == 0
 
 
 def test_a_new_layout_keeps_what_is_held_and_takes_the_rest_from_the_other_zone() -> None:

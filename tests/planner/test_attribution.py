@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.errors import CoreMisuse
@@ -181,6 +181,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Tenure], list[DutyChange], list[Wor
     return tenures, changes, works
 
 
+@settings(max_examples=50)
 @given(histories())
 def test_the_parts_are_the_bill_whatever_happened(
     history: tuple[Sequence[Tenure], Sequence[DutyChange], Sequence[Work]],

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.config.catalogue import load_gpus
@@ -96,6 +96,7 @@ def test_a_faster_gpu_takes_no_longer_and_no_less_than_its_share(
     assert fast_s >= slow_s / max(arithmetic, memory) * (1 - 1e-9)
 
 
+@settings(max_examples=25)
 @given(PROFILES)
 def test_only_times_are_modelled(one: Profile) -> None:
     roomy = gpu("R", 1e9)

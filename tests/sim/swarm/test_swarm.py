@@ -7,7 +7,7 @@ import pytest
 from testbed.swarm.many import play_many, play_portion
 from tests.sim.swarm.planted import BUGS, WITHIN, find
 
-SEEDS = int(os.environ.get("BAMBOO_SWARM_SEEDS", "1000"))
+SEEDS = int(os.environ.get("BAMBOO_SWARM_SEEDS", "500"))
 PORTION = 250
 
 
@@ -20,9 +20,9 @@ def test_every_seed_is_green(first: int) -> None:
 
 
 def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("testbed.swarm.many.PORTION", 15)
+    monkeypatch.setattr("testbed.swarm.many.PORTION", 5)
     alone, together = (
-        [(t.seeds, t.events, t.outcomes) for t in play_many(range(30), processes=number)]
+        [(t.seeds, t.events, t.outcomes) for t in play_many(range(15), processes=number)]
         for number in (1, 2)
     )
     assert alone == together
