@@ -27,7 +27,7 @@ from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.controller.autoscaling import Autoscaler
-from bamboo.controller.launcher import Launcher
+from bamboo.controller.launcher import Launcher, launcher_of
 from bamboo.controller.market import Market
 from bamboo.controller.ports import Fleet, Ports
 from bamboo.controller.spending import spending_of
@@ -271,19 +271,17 @@ class _Attempt:
     ) -> Launcher:
         books = FileBooks(self._folder, part=self._terms.part.number, note=self._screen.note)
         stack.callback(self._close, books)
-        return Launcher(
-            ports=Ports(
-                store=store,
+        return launcher_of(
+            Ports(
                 append=driver.append,
                 fleet=fleet,
                 screen=self._screen,
                 books=books,
                 now=time.time,
-                interrupts=lambda: self._interrupts.count,
-                leave=lambda: self._interrupts.leaving,
-                disk=lambda: full_disk(self._folder.path),
             ),
+            store=store,
             follower=Follower(driver),
+            wishes=self._interrupts,
             job=self._job,
             progress=self.progress,
             store_is_ours=store_is_ours,
@@ -291,6 +289,7 @@ class _Attempt:
             market=_market(self._folder, self._terms, booked),
             autoscaler=_autoscaler(self._terms, booked, note=self._screen.note),
             spending=spending_of(self._terms),
+            disk=lambda: full_disk(self._folder.path),
         )
 
     def _unless_left(self, end: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from bamboo.billing.ledger import Accounts
 from bamboo.billing.money import Rented
 from bamboo.config.resolve import nodes_at_begin
 from bamboo.config.tree import JobConfig
-from bamboo.controller.ports import Ports
+from bamboo.controller.ports import APPEND_DEADLINE_S, Ports
 from bamboo.core.state import Policy, State
 from bamboo.planner.fleet.autoscale import Scaling
 from bamboo.planner.fleet.scaler import Hired, Scaler, Standing, Turn
@@ -21,7 +21,6 @@ from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked
 from bamboo.runs.progress import Progress
 from bamboo.study.scaler_terms import terms_of
 
-APPEND_DEADLINE_S = 2.0
 PACED_BY = "paced_by"
 """The field next to the step times that says what they depend on."""
 

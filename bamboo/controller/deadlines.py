@@ -8,7 +8,6 @@ a node cannot report, and it gets a full lease to do so once the store is back.
 from collections.abc import Iterator
 
 from bamboo.config.tree import ClusterConfig
-from bamboo.controller.stopping import not_formed
 from bamboo.core.events import Event, RunFailed
 from bamboo.core.liveness.outage import WaitClock
 from bamboo.core.liveness.patience import Patience, parked, stands_for_s
@@ -52,7 +51,7 @@ class Deadlines:
             self._moved_at_s = counted_s
         if state.phase is Phase.FORMING:
             if counted_s - self._began_at_s > cluster.forming_timeout_s:
-                yield self._failed(not_formed(state, cluster))
+                yield self._failed(_not_formed(state, cluster))
                 self._moved_at_s = counted_s
         elif (stood_s := counted_s - self._moved_at_s) > PATIENCE_S + stands_for_s(
             state, step_timeout_s=cluster.step_timeout_s
@@ -65,3 +64,12 @@ class Deadlines:
 
     def _failed(self, reason: str) -> RunFailed:
         return RunFailed(reporter="launcher", outcome=Outcome.FAULT, reason=reason)
+
+
+def _not_formed(state: State, cluster: ClusterConfig) -> str:
+    """The sentence for a cluster that did not form in its time."""
+    return (
+        f"{len(state.live_nodes())} of {state.grid.size} nodes joined within "
+        f"cluster.forming_timeout_s = {cluster.forming_timeout_s:g}; "
+        "see the nodes' logs, raise it, or take other cloud.zones"
+    )

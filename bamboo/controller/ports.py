@@ -1,6 +1,6 @@
-"""All that the launcher's loop uses, as Protocols: the fleet, the screen, the books, the log."""
+"""All that the launcher's loop uses, as Protocols: the fleet, the screen, the books, the log, and
+what the user asks for."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +9,6 @@ from bamboo.billing.money import Rented
 from bamboo.core.events import Event
 from bamboo.core.state import State
 from bamboo.ids import InstanceId
-from bamboo.ports import Store
 from bamboo.runs.ports import Books, Screen
 
 
@@ -40,6 +39,10 @@ class Fleet(Protocol):
         """Whether the cloud answers at all."""
 
 
+APPEND_DEADLINE_S = 2.0
+"""An event that cannot be appended within this time is appended again in a later turn."""
+
+
 class Append(Protocol):
     """Runs the transition and commits it: `coord.Driver.append`."""
 
@@ -47,22 +50,25 @@ class Append(Protocol):
         """Raises StoreUnavailable when the store does not answer by the deadline."""
 
 
+class Wishes(Protocol):
+    """What the user asks of this launcher: `bamboo.signals.Interrupts`."""
+
+    @property
+    def count(self) -> int:
+        """How often the end was asked for: once means at a step boundary, twice at once."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this launcher is to leave while the run goes on without it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything that the loop uses."""
+    """Everything that the loop's parts act on."""
 
-    store: Store
     append: Append
     fleet: Fleet
     screen: Screen
     books: Books
     now: Callable[[], float]
     """Unix time."""
-    interrupts: Callable[[], int]
-    """How often the user has asked for the end: once means at a step boundary, twice at once."""
-    leave: Callable[[], bool] = lambda: False
-    """Whether this launcher is to leave while the run goes on without it."""
-    pause: Callable[[float], None] = time.sleep
-    """Let so many seconds pass before a store that did not answer is asked again."""
-    disk: Callable[[], str] = lambda: ""
-    """A sentence when the run's disk is full, so that its store has to wait too; else ""."""

@@ -10,7 +10,7 @@ from bamboo.billing import parts
 from bamboo.billing.money import bill, rented_from_journal
 from bamboo.billing.receipt import receipt_body
 from bamboo.config.tree import BudgetConfig
-from bamboo.controller.stopping import stop_event
+from bamboo.controller.ending import stop_event
 from bamboo.core.state import Outcome
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import Part, RunFolder

@@ -169,7 +169,7 @@ def test_who_is_tagged_and_no_member_is_named(home: Path, monkeypatch: pytest.Mo
     cloud_log(folder, {})
     world.do([joined(2)])
     world.launcher.catch_up()
-    world.launcher._to_ledger()
+    world.launcher._records.to_ledger()
     body = cost_of_run(folder, now_s=world.clock_s)
     spent = body["spent"]
     assert body["usd"] == spent["bill_micro_usd"] / 1e6
@@ -187,7 +187,7 @@ def test_a_ledger_that_nobody_writes_to_any_more_costs_on(
     cloud_log(folder, {})
     world.do([joined(), step(0)])
     world.launcher.catch_up()
-    world.launcher._to_ledger()
+    world.launcher._records.to_ledger()
     soon = cost_of_run(folder, now_s=world.clock_s + 10)
     late = cost_of_run(folder, now_s=world.clock_s + 3590)
     assert soon["usd"] == pytest.approx(4 * 60 / 3600 * 0.36)

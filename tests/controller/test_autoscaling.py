@@ -363,13 +363,11 @@ def test_each_resize_is_in_the_books_and_in_the_ledger(in_vain: bool) -> None:
         said.append(event)
 
     ports = Ports(
-        store=world.store,
         append=say,
         fleet=world.fleet,
         screen=screen,  # type: ignore[arg-type]
         books=books,
         now=lambda: told.now_s,
-        interrupts=lambda: 0,
     )
     accounts = Accounts(Booked(), books)
     seen = progress(state, step=told.step, now_s=told.now_s)

@@ -230,7 +230,7 @@ def test_the_texts(tmp_path: Path) -> None:
 
 def playing(world: World, played: Replayed) -> Launcher:
     """The world's launcher, with a market."""
-    world.launcher._market = Market(played)
+    world.launcher = world.new_launcher(market=Market(played))
     return world.launcher
 
 

@@ -8,8 +8,8 @@ from bamboo.billing.money import Rented
 from bamboo.billing.overheads import beside_of
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.tree import BudgetConfig
+from bamboo.controller.ending import stop_event
 from bamboo.controller.spending import LEAVING_S, STEPS_TO_STOP, Spending, short_of
-from bamboo.controller.stopping import stop_event
 from bamboo.core.state import State
 from bamboo.planner.value import MICRO
 from bamboo.runs.progress import Progress, Reported

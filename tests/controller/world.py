@@ -13,7 +13,8 @@ from bamboo.config.tree import (
     JobConfig,
     TrainConfig,
 )
-from bamboo.controller.launcher import Launcher
+from bamboo.controller.launcher import Launcher, launcher_of
+from bamboo.controller.market import Market
 from bamboo.controller.ports import Ports
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.follow import Decision, Follower
@@ -152,6 +153,21 @@ class FakeBooks:
         self.events.append((kind, data))
 
 
+class FakeWishes:
+    """What the world's user asks for now."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    @property
+    def count(self) -> int:
+        return self._world.interrupts
+
+    @property
+    def leaving(self) -> bool:
+        return self._world.leaves
+
+
 class World:
     """`script` holds, per turn, what happens then: events, metric records, or calls."""
 
@@ -181,22 +197,21 @@ class World:
         self.pauses_s: list[float] = []
         self.launcher = self.new_launcher()
 
-    def new_launcher(self, booked: Booked | None = None) -> Launcher:
+    def new_launcher(self, booked: Booked | None = None, market: Market | None = None) -> Launcher:
         """One that begins now; `booked` is what those before it have written."""
         config = self.config
-        return Launcher(
-            ports=Ports(
-                store=self.store,
+        return launcher_of(
+            Ports(
                 append=self.driver.append,
                 fleet=self.fleet,
                 screen=self.screen,
                 books=self.books,
                 now=lambda: self.clock_s,
-                interrupts=lambda: self.interrupts,
-                leave=lambda: self.leaves,
-                pause=self.pause,
             ),
+            store=self.store,
             follower=Follower(),
+            wishes=FakeWishes(self),
+            pause=self.pause,
             job=config,
             progress=Progress(
                 run="r",
@@ -210,6 +225,7 @@ class World:
             ),
             store_is_ours=self.store_is_ours,
             booked=booked,
+            market=market,
         )
 
     def pause(self, pause_s: float) -> None:

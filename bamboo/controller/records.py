@@ -1,0 +1,164 @@
+"""What a launcher knows of its run and keeps of it: progress, books, ledger.
+
+    decisions, metrics, leases  ->  Records  ->  progress, the screen, the books, the ledger
+
+Rule: over all launchers of a run, each decision and each loss of a step is in the books once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bamboo.billing.ledger import Accounts
+from bamboo.config.tree import JobConfig
+from bamboo.controller.ports import Ports
+from bamboo.controller.spending import Spending
+from bamboo.coord.codec import Begin
+from bamboo.coord.follow import Decision
+from bamboo.core.state import Outcome, Phase
+from bamboo.ids import NodeId
+from bamboo.ports import Store
+from bamboo.runs.books import Booked
+from bamboo.runs.pause import with_kill_stamp
+from bamboo.runs.progress import Progress, TraceNow, with_beat, with_decision, with_metric
+from bamboo.runs.store_records import Hearing
+from bamboo.telemetry.samples import SamplesRecord
+from bamboo.telemetry.schema import MetricRecord
+
+
+class Records:
+    """The records of one launcher. What earlier launchers of the same run `booked` is not written
+    again. Methods that read or write the ledger raise StoreUnavailable."""
+
+    def __init__(
+        self,
+        *,
+        ports: Ports,
+        store: Store,
+        job: JobConfig,
+        progress: Progress,
+        booked: Booked,
+        spending: Spending,
+    ) -> None:
+        self._ports = ports
+        self._store = store
+        self._samples_per_step = job.train.batch
+        self.progress = progress
+        self._booked = booked
+        self._spending = spending
+        self.hearing = Hearing(ports.screen.note)
+        self.accounts = Accounts(booked, ports.books)
+        self.missing = 0
+        """How many instances the run lacks and the fleet may rent."""
+        self._losses = set(booked.losses)
+        self._steps = {step for step, _ in self._losses}
+
+    def decided(self, decision: Decision, *, first: Begin | None) -> None:
+        """Take in a decision. `first` is the beginning of the log."""
+        ports = self._ports
+        self.accounts.decided(decision, first=first)
+        self.progress = with_decision(
+            self.progress,
+            decision.state,
+            event=decision.event,
+            reason=decision.reason,
+            at_s=decision.now_s,
+        )
+        if decision.state.attested is not None:
+            ports.books.attested(decision.state.attested)
+        if decision.state.version > self._booked.version:
+            ports.screen.decided(self.progress, decision)
+            ports.books.event(
+                type(decision.event).__name__,
+                self.progress,
+                at_s=decision.now_s,
+                data={"reason": decision.reason, "version": decision.state.version},
+            )
+
+    def measured(self, record: Mapping[str, Any], *, now_s: float) -> None:
+        """Take in a record of the metrics stream."""
+        self.accounts.measured(record, now_s=now_s)
+        before = self.progress.step
+        if record.get("kind") == "failover":
+            record = with_kill_stamp(record, self._ports.fleet.kill_stamps_s())
+        self.progress = with_metric(self.progress, record)
+        if record.get("kind") != "step":
+            return
+        step = int(record["step"])
+        if "used" in record:
+            # Every report is kept, because `verify --samples` compares each record with the data.
+            self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
+        if self.progress.step > before:
+            self._ports.screen.stepped(self.progress)
+        self._book_loss(step, float(record["loss"]), at_s=float(record["t_s"]))
+
+    def _book_loss(self, step: int, loss: float, *, at_s: float) -> None:
+        if (step, loss.hex()) in self._losses:
+            return
+        repeated = step in self._steps
+        self._losses.add((step, loss.hex()))
+        self._steps.add(step)
+        self.spent()
+        self._ports.books.metric(
+            MetricRecord(
+                step=step,
+                loss=loss,
+                tokens_per_s=self.progress.tokens_per_s,
+                usd=self.progress.usd,
+                tokens_per_usd=self.progress.tokens_per_usd,
+                at_s=at_s,
+            )
+        )
+        if repeated:
+            # It is in the books too, so `verify` finds it.
+            self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
+
+    def told(self, node: NodeId, beat: Mapping[str, Any], *, at_s: float) -> None:
+        """Take in a lease of `node`."""
+        self.progress = with_beat(self.progress, node, beat)
+        self.accounts.told(node, beat, at_s=at_s)
+
+    def spent(self) -> None:
+        """Compute what the run would cost if it ended now, with the 60 s minimum of every instance.
+        The screen, the ledger, the budget and at the end the receipt use this figure."""
+        rented, now_s = self._ports.fleet.rented(), self._ports.now()
+        progress = replace(self.progress, crossed_bytes=self.accounts.crossed_bytes)
+        self.progress = self._spending.at(progress, rented, missing=self.missing, now_s=now_s)
+
+    def played(self, trace: TraceNow | None) -> None:
+        """Take in where the run's trace is now, if it has one."""
+        if trace is not None:
+            self.progress = replace(self.progress, trace=trace)
+
+    def turned(self, trace: TraceNow | None) -> None:
+        """A turn of the loop is over, with the run's trace there."""
+        self.progress = replace(self.progress, now_s=self._ports.now())
+        self.played(trace)
+        self._ports.screen.turned(self.progress)
+
+    def note(self, text: str) -> None:
+        """Show a sentence."""
+        self._ports.screen.note(text)
+
+    def read_ledger(self) -> None:
+        """Read what earlier launchers wrote."""
+        self.accounts.read(self._store, self.hearing)
+
+    def to_books(self, *, last: bool = False) -> None:
+        """Write duties and work that are due into the books; with `last` everything is due."""
+        self.accounts.book(self.progress, last=last)
+
+    def to_ledger(self, *, last: bool = False) -> None:
+        """Write what is due into the books and the ledger."""
+        rented, samples = self._ports.fleet.rented(), self._samples_per_step
+        self.to_books(last=last)
+        self.accounts.write(self._store, self.progress, rented, samples_per_step=samples)
+
+    def ended(self, outcome: Outcome, sentence: str) -> None:
+        """The launcher ends the run, unless its members did."""
+        if self.progress.finished:
+            return
+        state = replace(
+            self.progress.state, phase=Phase.FINISHED, outcome=outcome, sentence=sentence
+        )
+        self.progress = replace(self.progress, state=state, ending=sentence)
