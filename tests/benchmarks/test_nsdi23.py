@@ -118,7 +118,7 @@ def test_a_market_that_never_lasts_ends_with_what_it_has(monkeypatch: pytest.Mon
     [
         (0.01, (4.41, 0.03, 43.59, 148.19, 39.67, 3.69)),
         (0.10, (54.32, 0.08, 40.42, 131.81, 36.78, 3.55)),
-        (0.50, (343.95, 2.43, 26.84, 83.18, 24.43, 3.33)),
+        pytest.param(0.50, (343.95, 2.43, 26.84, 83.18, 24.43, 3.33), marks=pytest.mark.full),
     ],
 )
 def test_the_random_rows_are_met(hazard: float, published: tuple[float, ...]) -> None:

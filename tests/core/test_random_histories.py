@@ -280,5 +280,12 @@ def _caught_up(node: NodeId, slot: Slot) -> CaughtUp:
     return CaughtUp(node=node, slot=slot, step=3, recomputed=2, already_computed=1, pause_s=0.1)
 
 
-TestRunHistory = pytest.mark.timeout(300)(RunHistory.TestCase)
-TestRunHistory.settings = settings(max_examples=120, stateful_step_count=40)
+@pytest.mark.timeout(300)
+class TestRunHistory(RunHistory.TestCase):
+    settings = settings(max_examples=60, stateful_step_count=40)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+class TestManyHistories(RunHistory.TestCase):
+    settings = settings(max_examples=240, stateful_step_count=40)

@@ -302,5 +302,12 @@ class World(Honest, RuleBasedStateMachine):
         raise AssertionError(f"it does not come to rest: {self.state.sentence}")
 
 
-TestWorld = pytest.mark.timeout(300)(World.TestCase)
-TestWorld.settings = settings(max_examples=100, stateful_step_count=40)
+@pytest.mark.timeout(300)
+class TestWorld(World.TestCase):
+    settings = settings(max_examples=50, stateful_step_count=40)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+class TestManyWorlds(World.TestCase):
+    settings = settings(max_examples=200, stateful_step_count=40)

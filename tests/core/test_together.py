@@ -86,7 +86,7 @@ def answer(kind: str, node: NodeId, since: int) -> Event:
     return Quiesced(node=node, since=since, holdings=held, norms=())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.data(), st.booleans())
 def test_together_is_one_after_the_other(data: st.DataObject, planned: bool) -> None:
     state = stopping(planned=planned)

@@ -85,12 +85,12 @@ class Program:
     def imports(self) -> Graph:
         """Who imports whom, among these files."""
         return {
-            module: frozenset(self._imported_by(source.tree)) - {module}
+            module: frozenset(self._imported_by(source)) - {module}
             for module, source in self.sources.items()
         }
 
-    def _imported_by(self, tree: ast.Module) -> Iterator[str]:
-        for node in ast.walk(tree):
+    def _imported_by(self, source: Source) -> Iterator[str]:
+        for node in source.nodes:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names if alias.name in self.sources)
             elif isinstance(node, ast.ImportFrom):
@@ -174,7 +174,7 @@ def module_of(path: str) -> str:
 def code_lines(source: Source) -> int:
     """Lines with code: no blanks, no comments, no docstrings."""
     docstrings: set[int] = set()
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if alone and isinstance(node.value.value, str):
             docstrings |= set(range(node.lineno, (node.end_lineno or 0) + 1))

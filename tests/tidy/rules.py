@@ -87,7 +87,7 @@ def file_length(source: Source) -> Iterator[str]:
 
 
 def function_length(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, Function) and node.end_lineno is not None:
             lines = node.end_lineno - node.lineno + 1
             if lines > FUNCTION_LINES:
@@ -117,7 +117,7 @@ def file_name(source: Source) -> Iterator[str]:
 
 
 def unsafe_formats(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -132,7 +132,7 @@ def unsafe_formats(source: Source) -> Iterator[str]:
 
 
 def unsafe_calls(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.Call):
             continue
         name = ast.unparse(node.func)
@@ -150,7 +150,7 @@ def opens_to_write(source: Source) -> Iterator[str]:
     if not product or source.path in MAY_OPEN_TO_WRITE:
         return
     remedy = "take bamboo.new_files, which follows no link and waits for no pipe"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Attribute) and node.attr in OPENS_TO_WRITE:
             yield f"{source.path}:{node.lineno}: {node.attr} opens a file to write; {remedy}"
         if not isinstance(node, ast.Call):
@@ -166,7 +166,7 @@ def opens_to_write(source: Source) -> Iterator[str]:
 def broad_except(source: Source) -> Iterator[str]:
     if source.path in BROAD_EXCEPT_ALLOWED:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -188,7 +188,7 @@ WAITS = "testbed/waiting.py"
 def sleeping_test(source: Source) -> Iterator[str]:
     if not source.path.startswith(("testbed/", "tests/")) or source.path == WAITS:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         imported = isinstance(node, ast.ImportFrom) and node.module == "time"
         if imported and any(alias.name == "sleep" for alias in node.names):
             yield f"{source.path}:{node.lineno}: imports sleep; take testbed.waiting.wait_until"
@@ -200,7 +200,7 @@ def sleeping_test(source: Source) -> Iterator[str]:
 def words(source: Source) -> Iterator[str]:
     if WORD_RULE_DOES_NOT_READ.match(source.path):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         for line, name, kept in _names(node):
             if kept and KEPT_RANK.fullmatch(name):
                 yield f"{source.path}:{line}: {name!r} is valid for one generation; keep the slot"
@@ -233,7 +233,7 @@ def packed_assignments(source: Source) -> Iterator[str]:
     names that exchange their values."""
     if not source.is_product:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)):
             continue
         target = node.targets[0]

@@ -21,7 +21,7 @@ def calling(source: Source) -> Iterator[str]:
     """Each function of such a room that this command imports, and each module, by its line."""
     if not source.path.startswith(COMMANDS):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(ROOMS):
             continue
         for alias in node.names:

@@ -30,7 +30,7 @@ def remaining(text: str) -> frozenset[str]:
 def names_of(source: Source) -> Iterator[tuple[int, str]]:
     """The module's own name and its classes, each with its line."""
     yield 1, PurePosixPath(source.path).stem
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef):
             yield node.lineno, node.name
 

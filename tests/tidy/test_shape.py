@@ -179,7 +179,7 @@ def test_which_module_is_small() -> None:
 
 def assigned_from_outside(source: Source) -> Iterator[str]:
     """Where a file assigns to a field of an executor, or of what an executor has."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Assign):
             targets = [inner for target in node.targets for inner in ast.walk(target)]
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):

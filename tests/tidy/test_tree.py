@@ -76,7 +76,7 @@ def test_product_imports_only_declared_distributions() -> None:
     for source in python_sources():
         rooms = [needs for room, needs in by_room.items() if source.path.startswith(room)]
         importable = always.union(*map(importable_of, rooms))
-        for node in ast.walk(source.tree) if source.is_product else ():
+        for node in source.nodes if source.is_product else ():
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

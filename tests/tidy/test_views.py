@@ -25,7 +25,7 @@ def asking(source: Source) -> Iterator[str]:
     """Each function of such a room that this file imports, and each module, by its line."""
     if not source.path.startswith(SHOWN):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(ROOMS):
             continue
         for alias in node.names:

@@ -27,6 +27,11 @@ class Source:
         """Raises SyntaxError, which names the file."""
         return ast.parse(self.text, filename=self.path)
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree, walked once for all rules."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def lines(self) -> list[str]:
         return self.text.splitlines()
