@@ -116,7 +116,7 @@ def test_a_plan_names_the_runs_that_it_was_made_with(home: Path) -> None:
     # (10 h x 0.461 + 1 loss) / (10 h + 10 h)
     assert (
         "losses: 0.281 per node-hour, by your own runs: 1 loss in 10 instance-hours of g4dn.xlarge "
-        "in 1 run (0.254 in us-east-1a, 0.187 in us-east-1b), after 10 h at 0.461, modelled:"
+        "in 1 run (0.254 in us-east-1a, 0.187 in us-east-1b), after 10 h at 0.461, modelled by"
     ) in words
     assert "(0.281 losses per node-hour, by your own runs)" in words
     body = plan_body("r", planned(home, said(0.2)))

@@ -21,7 +21,7 @@ from bamboo.own_packages import BELOW, NAMES
 
 DISTRIBUTION = "bamboo-train"
 PACKAGES = ("bamboo", *NAMES)
-_KINDS = (".py", ".lua", ".toml", ".json", ".md", ".txt")
+_KINDS = (".py", ".pyi", ".typed", ".lua", ".toml", ".json", ".md", ".txt")
 """Kinds of files that packages contain; what editors and interpreters leave is not included."""
 _TAG = "Wheel-Version: 1.0\nGenerator: bamboo\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _ABOUT = ("METADATA", "entry_points.txt", "licenses/LICENSE")
