@@ -60,16 +60,6 @@ def test_what_yields_and_all_else_each_keep_their_order(net: Net) -> None:
         assert float(to_tensor(message.buffers[0])[-1]) == message.key.step
 
 
-def test_a_large_tensor_arrives_whole(net: Net) -> None:
-    a, b = net.pair()
-    big = torch.arange(6_000_000, dtype=torch.int64)
-    a.send(B, key(0), [to_buffer(big)], {})
-    (message,) = receive(b, 1)
-    assert torch.equal(to_tensor(message.buffers[0]), big)
-    assert 48_000_000 < a.sent_bytes["act"] < 48_004_000, "with a header for each of its frames"
-    assert not b.sent_bytes
-
-
 def test_both_directions_and_several_senders(net: Net) -> None:
     a, b, c = net.member(A), net.member(B), net.member(C)
     members = {A: a.endpoint, B: b.endpoint, C: c.endpoint}

@@ -17,9 +17,7 @@ from bamboo.runs import live
 from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
 from cli.screen import PlainScreen
-from cloud.local.session import is_member
-from testbed.waiting import wait_until
-from tests.launches.test_detach import Detached, attached, detached, says
+from tests.launches.test_detach import Detached, detached
 from tests.launches.test_launch import Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -76,18 +74,3 @@ def test_it_stops_answering_between_the_first_look_and_the_loop(
         assert left is None  # it was told to leave while it waited, and settled nothing
         assert not folder.receipt.exists()
         run.wait_for_steps(1)
-
-
-@pytest.mark.full
-def test_who_attaches_waits_for_a_launcher_until_the_store_answers(bench: Bench) -> None:
-    with detached(bench, "waiting") as run:
-        run.kill_launcher()
-        with attached(bench, "waiting", "a.out") as process:
-            with store_stopped(run):
-                says(bench, "a.out", "its store does not answer at present")
-            wait_until(
-                lambda: is_member(run.launcher_pid, run.launcher_pid),
-                what="a launcher",
-                timeout_s=60.0,
-            )
-            assert process.poll() is None

@@ -137,16 +137,12 @@ def test_an_account_with_all_that_a_job_needs(world: World) -> None:
     assert "rights" not in found_of(needed=False)
 
 
-@pytest.mark.parametrize(
-    ("refused", "result"), [("CreateFleet", Result.FAULT), ("RunInstances", Result.FAULT)]
-)
-def test_a_right_that_lacks_is_a_fault_before_the_launch(
-    world: World, monkeypatch: pytest.MonkeyPatch, refused: str, result: Result
-) -> None:
+@pytest.mark.usefixtures("world")
+def test_a_right_that_lacks_is_a_fault_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     send = BaseClient._make_api_call
 
     def answer(client: Any, operation: str, arguments: Any) -> Any:
-        if operation != refused:
+        if operation != "CreateFleet":
             return send(client, operation, arguments)
         assert arguments["DryRun"] is True
         body = {"Error": {"Code": "UnauthorizedOperation", "Message": "You are not " + "x" * 999}}
@@ -154,33 +150,32 @@ def test_a_right_that_lacks_is_a_fault_before_the_launch(
 
     monkeypatch.setattr(BaseClient, "_make_api_call", answer)
     found = found_by("rights")
-    assert found.result is result
-    assert found.sentence.startswith(f"{refused}: UnauthorizedOperation: You are not xxx")
+    assert found.result is Result.FAULT
+    assert found.sentence.startswith("CreateFleet: UnauthorizedOperation: You are not xxx")
     assert len(found.sentence) <= 300
     assert "launcher_policy" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("keys", "check", "says", "remedy"),
-    [
-        ({"zones": (f"{REGION}a", f"{REGION}x")}, "region", f"no {REGION}x", "cloud.zones of"),
-        ({"anchors": 1}, "quotas", "5 nodes of g4dn.xlarge", "Service Quotas"),
-        ({"launch_template": "none"}, "image", "no launch template none", "bamboo init"),
-        ({"launch_template": "lt-0123456789abcdef0"}, "image", "no launch", "bamboo init"),
-        ({"image": "ami-00000000"}, "image", "ami-00000000: not there", "cloud.image"),
-        ({"image": "resolve:ssm:/no/such"}, "image", "/no/such: not there", "cloud.image"),
-        ({"subnets": (Subnet(zone=f"{REGION}a", id="subnet-0"),)}, "network", "not there", "init"),
-        ({"bucket": ""}, "bucket", "is empty", "bamboo init"),
-        ({"zones": ("nowhere-1a",)}, "network", "nowhere-1a has no default", "cloud.subnets"),
-    ],
+MISSING: tuple[tuple[Mapping[str, Any], str, str, str], ...] = (
+    ({"zones": (f"{REGION}a", f"{REGION}x")}, "region", f"no {REGION}x", "cloud.zones of"),
+    ({"anchors": 1}, "quotas", "5 nodes of g4dn.xlarge", "Service Quotas"),
+    ({"launch_template": "none"}, "image", "no launch template none", "bamboo init"),
+    ({"launch_template": "lt-0123456789abcdef0"}, "image", "no launch", "bamboo init"),
+    ({"image": "ami-00000000"}, "image", "ami-00000000: not there", "cloud.image"),
+    ({"image": "resolve:ssm:/no/such"}, "image", "/no/such: not there", "cloud.image"),
+    ({"subnets": (Subnet(zone=f"{REGION}a", id="subnet-0"),)}, "network", "not there", "init"),
+    ({"bucket": ""}, "bucket", "is empty", "bamboo init"),
+    ({"zones": ("nowhere-1a",)}, "network", "nowhere-1a has no default", "cloud.subnets"),
 )
-def test_what_is_missing_is_a_fault_with_a_remedy(
-    world: World, keys: Mapping[str, Any], check: str, says: str, remedy: str
-) -> None:
-    found = found_by(check, cloud(**keys))
-    assert found.result is Result.FAULT
-    assert says in found.sentence
-    assert remedy in found.remedy
+
+
+@pytest.mark.usefixtures("world")
+def test_what_is_missing_is_a_fault_with_a_remedy() -> None:
+    for keys, check, says, remedy in MISSING:
+        found = found_by(check, cloud(**keys))
+        assert found.result is Result.FAULT, keys
+        assert says in found.sentence
+        assert remedy in found.remedy
 
 
 def test_rights_that_a_load_balancer_hides_are_not_known(

@@ -124,11 +124,10 @@ def test_what_a_run_may_list(prefix: str | None, does: bool) -> None:
     assert may(Ask(action="s3:ListBucket", resource=BUCKET, context=context)) is does
 
 
-@pytest.mark.parametrize(("one", "other"), [("r1", "r2"), ("r1", "r1-2"), ("r", "r-abcdef")])
-def test_two_runs_of_a_stack_reach_nothing_of_each_other(one: str, other: str) -> None:
-    """Every action that there is in the services that a run could meet, at each thing of the
-    other."""
-    for mine, theirs in ((one, other), (other, one)):
+def test_two_runs_of_a_stack_reach_nothing_of_each_other() -> None:
+    """Every action that there is in the services that a run could meet, at each thing of the other,
+    whose name begins with the one's and goes on as Secrets Manager goes on with a name."""
+    for mine, theirs in (("r", "r-abcdef"), ("r-abcdef", "r")):
         role = RunRole(region="us-east-1", stack=STACK, run=RunId(theirs))
         own = rights(replace(role, run=RunId(mine)), OWNER, bucket=BUCKET_NAME)
         tags = {f"aws:ResourceTag/{RUN_TAG}": theirs, "s3:prefix": f"runs/{theirs}/"}

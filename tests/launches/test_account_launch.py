@@ -130,26 +130,6 @@ def test_a_run_of_the_same_id_from_another_home_changes_nothing(account: Account
     account.nothing_left(run)
 
 
-@pytest.mark.full
-def test_of_two_launches_of_one_id_at_once_one_runs_and_the_other_changes_nothing(
-    account: Account,
-) -> None:
-    """Both have looked whether the id is free before either has anything there."""
-    run, homes = "race", [account.home, account.folder / "elsewhere"]
-    processes = []
-    for home in homes:
-        account.environment["BAMBOO_HOME"] = str(home)
-        processes.append(account.begin("launch", "job.toml", "--run", run))
-    said = [process.communicate(timeout=LONGEST_S)[0] for process in processes]
-    assert sorted(process.returncode for process in processes) == [0, 2], said
-    (lost,) = (s for s, process in zip(said, processes, strict=True) if process.returncode)
-    assert "run race exists already" in lost or "holds a run race already" in lost
-    (won,) = (h for h, process in zip(homes, processes, strict=True) if not process.returncode)
-    receipt = json.loads((won / run / "receipt.json").read_text())
-    assert (receipt["outcome"], receipt["troubles"]) == ("done", [])
-    account.nothing_left(run)
-
-
 def test_a_launcher_killed_before_its_first_instance_leaves_what_stop_all_takes(
     account: Account,
 ) -> None:

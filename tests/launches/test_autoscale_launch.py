@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from testbed.waiting import wait_until
-from tests.launches.test_elastic_launch import control_of
 from tests.launches.test_launch import Bench, Launched
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -71,57 +70,6 @@ def test_it_grows_and_shrinks_with_the_bits_of_the_calm_run(bench: Bench) -> Non
     assert len(taken) == 1, "nobody but the one that the cloud took was lost"
     for how in ([], ["--samples"], ["--decisions"]):
         assert bench.json("verify", "sized", *how)["equal"] is True
-
-
-WITHOUT_CAPACITY = (
-    *(key for key in KEYS if not key.startswith(("chaos", "autoscale.marginal"))),
-    "autoscale.marginal=0.1",
-    # Slow enough to refuse all that is wished for before the size of now is known.
-    "cluster.virtual_forward_ms=[40.0]",
-    "cluster.virtual_backward_ms=[80.0]",
-    "cloud.pool_out_s=1.0",
-    "autoscale.again_s=12",
-)
-
-
-@pytest.mark.full
-def test_a_refused_wish_is_given_up_and_repeated_and_the_bits_are_those_of_the_calm_run(
-    bench: Bench,
-) -> None:
-    def sizes() -> list[tuple[int, int]]:
-        assert launched.process.poll() is None, launched.out.read_text()
-        found = bench.json("cost", "short")["resizes"]
-        return [(one["before"], one["nodes"]) for one in found]
-
-    with bench.launched("short", *WITHOUT_CAPACITY) as launched:
-        wait_until(
-            lambda: (
-                (launched.folder / "metrics.jsonl").exists()
-                and bench.json("status", "short")["phase"] == "running"
-            ),
-            what="training",
-            timeout_s=60.0,
-        )
-        control = control_of(launched)
-        control.refuse(code="InsufficientInstanceCapacity", count=10_000)
-        wait_until(lambda: sizes()[:2] == [(2, 4), (4, 2)], what="a wish in vain", timeout_s=90.0)
-        assert laid_out_anew(launched) == [], "the run went on as it was"
-        step = bench.json("status", "short")["step"]
-        control.relent()
-        wait_until(
-            lambda: "2 x 2" in laid_out_anew(launched), what="two nodes more", timeout_s=150.0
-        )
-        assert bench.json("status", "short")["step"] > step
-        assert bench.run("stop", "short").returncode == 0
-        assert launched.wait() == 130
-    told = " ".join(bench.run("cost", "short").stdout.split())
-    assert "2 of 4 nodes could be had; not asked again for 12 s" in told
-    first, given_up, again = bench.json("cost", "short")["resizes"][:3]
-    assert (again["before"], again["nodes"]) == (2, 4)
-    assert again["at_s"] - given_up["at_s"] >= 12.0
-    assert given_up["at_s"] - first["at_s"] < 60.0
-    for how in ([], ["--samples"], ["--decisions"]):
-        assert bench.json("verify", "short", *how)["equal"] is True
 
 
 def test_the_option_needs_something_to_choose_and_no_trace(bench: Bench) -> None:

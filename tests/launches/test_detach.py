@@ -269,31 +269,6 @@ def test_attach_to_an_attached_run_only_follows(bench: Bench) -> None:
     assert bench.run("attach", "plain").returncode == 2
 
 
-@pytest.mark.full
-def test_nobody_comes_back_in_time(bench: Bench) -> None:
-    hours = 40 / 3600
-    with detached(bench, "alone", f"budget.max_hours={hours}", "budget.partial=true") as run:
-        run.kill_launcher()
-        wait_until(lambda: not run.socket_dir.exists(), what="its end", timeout_s=60.0)
-        wait_until(lambda: not members(run.cloud_pid), what="all gone", timeout_s=GONE_S)
-        assert "no launcher came back in time" in (run.folder / "logs" / "cloud.log").read_text()
-        status = run.status()
-        assert (status["phase"], "bamboo attach alone" in status["sentence"]) == ("lost", True)
-        assert bench.run("stop", "alone").returncode == 2
-        done = bench.run("attach", "alone")
-        assert done.returncode == 4, done.stderr
-        receipt = run.receipt()
-        assert receipt["outcome"] == "budget"
-        assert 40.0 <= receipt["wall_s"] < 55.0
-        assert "no launcher was there to the end" in receipt["sentence"]
-        assert all(i["seconds"] < 45.0 for i in receipt["bill"]["instances"])
-        assert run.steps() == list(range(receipt["step"]))
-        assert len(run.steps()) > max(10, status["step"])  # those of the time alone too
-        run.assert_gone()
-    assert bench.json("verify", "alone", "--decisions")["equal"] is True
-    assert [row["outcome"] for row in bench.json("list")] == ["budget"]
-
-
 @contextmanager
 def detaching(bench: Bench, run: str) -> Iterator[tuple["subprocess.Popen[str]", int, int]]:
     """`launch --detach` while the local cloud starts; itself, its launcher's pid, the cloud's."""

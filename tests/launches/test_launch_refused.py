@@ -4,7 +4,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import redis
 
 from bamboo.coord.driver import create_run
 from bamboo.coord.open import open_store
@@ -12,7 +11,6 @@ from bamboo.core.state import Policy, initial_state
 from bamboo.ids import RunId
 from bamboo.topology.grid import Grid
 from testbed.store_server import start_store
-from tests.coord import refuser
 from tests.launches.test_launch import Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -38,27 +36,3 @@ def test_a_run_id_that_another_machine_has_taken_in_the_same_store(tmp_path: Pat
     folder = bench.home / "taken"
     assert not (folder / "endpoint.json").exists()
     assert (folder / "receipt.json").exists()
-
-
-@pytest.mark.parametrize("command", ["launch", "doctor"])
-def test_a_store_that_answers_and_has_no_memory_left(tmp_path: Path, command: str) -> None:
-    """It is written to before anything is rented, and nothing of the run is there."""
-    bench = Bench(tmp_path)
-    with tempfile.TemporaryDirectory(prefix="bt-") as name:
-        server = start_store(Path(name))
-        try:
-            bench.environment["BAMBOO_REDIS_URL"] = server.url
-            with (
-                redis.Redis.from_url(server.url, decode_responses=True) as admin,
-                refuser.setting(maxmemory=1)(server, admin),
-            ):
-                more = ("--run", "full") if command == "launch" else ()
-                done = bench.run(command, "job.toml", *more)
-                assert done.returncode != 0
-                said = done.stderr + done.stdout
-                assert "has no memory left for what a run writes" in said
-                assert "raise its maxmemory" in said
-                assert admin.keys("*") == []
-        finally:
-            server.stop()
-    assert not (bench.home / "full").exists()

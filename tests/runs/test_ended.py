@@ -10,10 +10,7 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.runs import lock, run_folder
 from bamboo.runs.run_status import status_of
 from cli import main
-from testbed.waiting import wait_until
 from tests.controller.world import World, finished, job, joined, step
-from tests.launches.test_detach import detached
-from tests.launches.test_launch import Bench
 from tests.runs.test_reading import folder_of, live
 
 
@@ -74,22 +71,3 @@ def test_a_launcher_that_has_written_the_receipt_is_let_leave(
     run_folder.write_json(folder.receipt, {"status": {"phase": "finished"}})
     monkeypatch.setattr("time.sleep", lambda _: held.close())
     lock.refuse_while_led(folder)
-
-
-def _ended(bench: Bench, run: str) -> bool:
-    body = bench.json("status", run)
-    assert isinstance(body["ended"], bool)
-    return bool(body["ended"])
-
-
-@pytest.mark.full
-@pytest.mark.e2e
-@pytest.mark.timeout(240)
-def test_a_loop_on_ended_then_verify(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    with detached(bench, "waited-for", "train.steps=36"):
-        wait_until(
-            lambda: _ended(bench, "waited-for"), what="it has ended", timeout_s=90.0, poll_s=0.0
-        )
-        done = bench.run("verify", "waited-for")
-        assert done.returncode == 0, done.stderr

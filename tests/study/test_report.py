@@ -5,8 +5,6 @@ import json
 import math
 import re
 import shutil
-import socket
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -232,29 +230,6 @@ def test_a_run_that_was_killed_without_a_receipt(home: Path) -> None:
     assert figures["preemptions"].value == "–"
     assert figures["preemptions"].note == "2 instances taken by the cloud"
     assert "preemptions, failovers and steps done again" in missing(folder)
-
-
-def test_a_run_whose_store_was_killed_and_left_its_socket(home: Path, tmp_path: Path) -> None:
-    folder = folder_of(home)
-    write_steps(folder, 3)
-    cloud_log(folder, {1: (4.0, "interrupted")})
-    sockets = tmp_path / "sockets"
-    sockets.mkdir()
-    with socket.socket(socket.AF_UNIX) as killed:
-        killed.bind(str(sockets / "v.sock"))
-    url = f"unix://{sockets}/v.sock?db=0"
-    nobody = subprocess.Popen(["true"])
-    nobody.wait()
-    cloud = {
-        "pid": nobody.pid, "endpoint_url": "http://127.0.0.1:1", "store_url": url,
-        "control_path": str(sockets / "c.sock"), "socket_dir": str(sockets),
-    }  # fmt: skip
-    run_folder.write_json(folder.endpoint, {"store_url": url, "cloud": cloud})
-    report = report_of(folder, now_s=START_S + 60)
-    assert report.cost["ended"] is True
-    assert report.status["phase"] == "lost"
-    assert "the run was killed and left no receipt" in "\n".join(report.missing)
-    assert list(pictures_of(report)) == ["loss", "throughput", "nodes", "dollars"]
 
 
 def test_numbers_that_are_none_leave_a_gap(home: Path) -> None:

@@ -1,8 +1,6 @@
 """The real agent, started as an instance of the local cloud starts it, over the embedded store."""
 
-import json
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +9,10 @@ import pytest
 from bamboo.config.load import job_to_json
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import open_store
-from bamboo.core.events import RunFailed
-from bamboo.core.state import NodeStatus, Outcome, State, initial_state
-from bamboo.ids import NodeId, node_id
+from bamboo.core.state import NodeStatus, State, initial_state
 from bamboo.ports import Store
 from bamboo.sites.fleet import RunFleet
 from bamboo.topology.grid import Grid
-from cloud.local.session import members
 from cloud.local.start import LocalCloud, start_local_cloud
 from testbed.waiting import wait_until
 from tests.agent.world import JOB, POLICY
@@ -86,38 +81,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world.close()
 
 
-def test_agents_beat_and_leave_in_order_when_the_run_ends(world: World) -> None:
-    state = world.form()
-    nodes = [node.id for node in state.nodes]
-
-    def progress(node: NodeId) -> int:
-        lease = world.store.leases()[1].get(node)
-        return json.loads(lease.payload)["progress"] if lease else -1
-
-    wait_until(lambda: min(map(progress, nodes)) > 5, what="both tell progress", timeout_s=20.0)
-    world.driver.append(RunFailed(reporter="test", outcome=Outcome.FAULT, reason="over"))
-    wait_until(
-        lambda: all(i["agent_status"] == 0 for i in world.cloud.control.instances()),
-        what="both agents have left",
-    )
-    assert all(n.status is NodeStatus.LEFT for n in world.driver.state().nodes)
-    assert {i["state"] for i in world.cloud.control.instances()} == {"running"}
-
-
-def test_a_notice_reaches_the_run_and_the_loss_follows(world: World) -> None:
-    state = world.form()
-    victim = state.nodes[0]
-    world.cloud.control.preempt(victim.instance, notice_s=2.0)
-    state = world.wait(
-        lambda s: s.node(victim.id).notice_deadline_s is not None, "the notice is known"
-    )
-    assert state.node(victim.id).status is NodeStatus.DRAINING
-    wait_until(
-        lambda: told(world.cloud, victim.instance)["state"] == "terminated",
-        what="the instance is taken",
-    )
-
-
 def test_on_advice_one_more_node_stands_by(world: World, tmp_path: Path) -> None:
     """Once, however often the fleet looks; when the advised node is then taken, nobody else is
     started: the other one is there."""
@@ -155,34 +118,3 @@ def test_on_advice_one_more_node_stands_by(world: World, tmp_path: Path) -> None
         lambda: told(world.cloud, victim.instance)["state"] == "terminated", what="it is taken"
     )
     assert look() == 3
-
-
-def test_a_killed_worker_is_reported_by_its_agent(world: World) -> None:
-    victim, other = world.form().nodes
-    os.kill(victim.pid, signal.SIGKILL)
-    state = world.wait(
-        lambda s: s.node(victim.id).status is NodeStatus.GONE, "the agent reports the loss"
-    )
-    assert state.node(other.id).status.live
-    wait_until(
-        lambda: told(world.cloud, victim.instance)["agent_status"] == 1, what="the agent leaves"
-    )
-
-
-def test_a_killed_agent_takes_its_worker_along(world: World) -> None:
-    victim = world.form().nodes[0]
-    agent = told(world.cloud, victim.instance)["pid"]
-    assert node_id(victim.instance, 0) == victim.id
-    os.kill(agent, signal.SIGKILL)
-    wait_until(
-        lambda: not {agent, victim.pid} & set(members(world.cloud.pid)), what="both are gone"
-    )
-    wait_until(
-        lambda: told(world.cloud, victim.instance)["state"] == "terminated", what="the cloud sees"
-    )
-
-
-def test_real_agents_and_workers_die_with_the_local_cloud(world: World) -> None:
-    world.form()
-    os.kill(world.cloud.pid, signal.SIGKILL)
-    expect_nothing_left(world.cloud)

@@ -26,7 +26,6 @@ from tests.cloud.local.local_world import (
     start,
     told,
 )
-from tests.security.local_cloud import ATTACKS, Mock, a_slow_request, many_connections
 
 pytestmark = pytest.mark.e2e
 
@@ -219,12 +218,6 @@ def test_no_secret_of_the_mock_is_shown(cloud, fleet, run_dir) -> None:
     assert not [text for text in shown for key in keys if key in text]
     own = Path(f"/proc/{told(cloud, instance)['pid']}/environ").read_bytes()
     assert sum(key in own for key in keys) == 1
-
-
-def test_a_stranger_gets_nothing_of_it(cloud) -> None:
-    """The same as of a mock alone, of the one that a run has."""
-    quick = [attack for attack in ATTACKS if attack not in (a_slow_request, many_connections)]
-    assert not [attack.__name__ for attack in quick if attack(Mock(cloud.endpoint_url))]
 
 
 def test_preempting_what_does_not_run_is_refused_and_names_what_does(cloud, fleet) -> None:

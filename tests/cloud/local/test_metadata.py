@@ -1,17 +1,12 @@
 """The metadata service's contract, seen raw and through the client that agents use."""
 
-import http.client
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import pytest
 from botocore.utils import InstanceMetadataFetcher
 
-from bamboo.errors import InputError
 from bamboo.ids import InstanceId, ZoneId
 from cloud.ec2.imds import Imds
 from cloud.local.faults import Market
@@ -124,14 +119,6 @@ def test_advice_comes_without_a_notice(service, prefix) -> None:
     assert (status, json.loads(body)) == (200, {"noticeTime": "2027-01-15T08:00:00Z"})
 
 
-def test_role_credentials_have_the_form_that_boto3_reads(service, prefix) -> None:
-    key = token(service, prefix)
-    below = "/latest/meta-data/iam/security-credentials/"
-    assert get(service, prefix, below, key) == (200, ROLE)
-    raw = json.loads(get(service, prefix, below + ROLE, key)[1])
-    assert {"Code", "AccessKeyId", "SecretAccessKey", "Token", "Expiration"} <= raw.keys()
-
-
 @contextmanager
 def served(service: MetadataService) -> Iterator[str]:
     aws = MockAws(metadata=service, market=Market({}), on_change=lambda: None)
@@ -186,53 +173,3 @@ def test_boto3_takes_role_credentials_from_it() -> None:
         credentials = fetcher.retrieve_iam_role_credentials()
     assert credentials["access_key"].startswith("ASIA")
     assert credentials["role_name"] == ROLE
-
-
-def test_without_a_service_there_is_no_identity_and_no_notice() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        place = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        imds = Imds(f"{place}/imds/{ME}-its-key")
-        assert imds.notice() is None
-        with pytest.raises(InputError, match=f"no metadata service answers at {place};"):
-            imds.identity()
-        imds.close()
-
-
-def test_a_service_that_hangs_costs_two_seconds_and_no_more(monkeypatch) -> None:
-    monkeypatch.setattr("cloud.ec2.imds.DEADLINE_S", 0.2)
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
-        imds = Imds(f"http://127.0.0.1:{mute.getsockname()[1]}")
-        answers: list[object] = []
-        asking = threading.Thread(target=lambda: answers.append(imds.notice()))
-        asking.start()
-        asking.join(timeout=5)
-        assert answers == [None]
-        imds.close()
-
-
-def test_an_endpoint_that_is_no_http_address_is_refused() -> None:
-    with pytest.raises(InputError, match="is no http address"):
-        Imds.from_environment({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "file:///etc"})
-
-
-def test_the_raw_service_answers_like_the_real_one() -> None:
-    service = MetadataService()
-    with served(service) as url:
-        parts = urlsplit(url + service.add(facts()))
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=5)
-        connection.request("GET", parts.path + "/latest/meta-data/instance-id")
-        response = connection.getresponse()
-        response.read()
-        assert response.status == 401
-        connection.request("PUT", parts.path + "/latest/api/token", headers={TTL_HEADER: "60"})
-        response = connection.getresponse()
-        key = response.read().decode()
-        assert (response.status, response.getheader(TTL_HEADER)) == (200, "60")
-        connection.request("GET", parts.path + ACTION, headers={TOKEN_HEADER: key})
-        response = connection.getresponse()
-        response.read()
-        assert response.status == 404
-        connection.close()
