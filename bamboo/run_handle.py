@@ -121,7 +121,7 @@ class Run:
         """The steps that are finished by now. Raises InputError for a damaged file."""
         import numpy as np
 
-        from bamboo.telemetry.reader import read_metrics
+        from bamboo.telemetry.records import read_metrics
 
         steps = read_metrics(self.folder.metrics)
         return Metrics(

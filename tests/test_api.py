@@ -15,7 +15,7 @@ from bamboo.errors import BambooError, InputError
 from bamboo.private_files import private
 from bamboo.runs import run_folder
 from bamboo.runs.lock import take
-from bamboo.telemetry.schema import MetricRecord
+from bamboo.telemetry.records import MetricRecord
 from tests.jobs import SMALL, TEXT
 from tests.runs.test_reading import folder_of
 from tests.study.on_paper import body_of, in_folder

@@ -14,14 +14,14 @@ from bamboo.config.catalogue import read_catalogue
 from bamboo.config.load import load_job
 from bamboo.errors import InputError
 from bamboo.named_files import open_named, read_bounded, what_is_wrong
-from bamboo.runs.documents import read_document, read_text
+from bamboo.runs.run_folder import read_document, read_text
 from bamboo.runtime.check import verify, verify_samples
 from bamboo.sim.market.prices import read_prices
 from bamboo.sim.market.trace import read_trace
 from bamboo.sites.account.stack import read_outputs
 from bamboo.study import profiling
 from bamboo.study.strategies import read_strategy
-from bamboo.telemetry.reader import Tail
+from bamboo.telemetry.records import Tail
 from cli.new_file import refuse_to_overwrite
 from testbed.swarm.__main__ import play_file
 from tests.jobs import tiny_job

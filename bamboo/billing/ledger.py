@@ -4,7 +4,7 @@ the instances, throughput, value.
     decisions, steps, leases  ->  Accounts  ->  records, each once  ->  the ledger and the books
 
 Rule: the ledger may be lost with its store, the books cannot be. Duties and work are in both, in
-the same form, and `bamboo.billing.spent` reads either.
+the same form, and `bamboo.billing.run_cost` reads either.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,9 @@ from typing import Any
 
 from bamboo.billing.busy import busy_of, busy_to_the_end
 from bamboo.billing.money import Rented, bill
-from bamboo.coord.codec import Begin
-from bamboo.coord.follow import Decision, all_records
-from bamboo.coord.ledger import (
+from bamboo.coord.codec import (
     STREAM,
+    Begin,
     LedgerRecord,
     PriceRecord,
     ThroughputRecord,
@@ -24,6 +23,7 @@ from bamboo.coord.ledger import (
     append_record,
     record_body,
 )
+from bamboo.coord.follow import Decision, all_records
 from bamboo.core.events import StoreRefilled
 from bamboo.core.state import State
 from bamboo.ids import InstanceId, ZoneId

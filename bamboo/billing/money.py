@@ -1,16 +1,30 @@
-"""What a run costs: instance-seconds times prices, by the rules of EC2 for Linux instances.
+"""The bill of a run: the log it is made from, instance-seconds times prices, and the overheads.
 
-Pure; `planner.value` has the rules themselves. In a local run the instances are processes and the
-prices are a catalogue's, so every figure is labelled modelled.
+    cloud.jsonl  ->  Rented, one for each instance  ->  Bill  |  Beside, which is not in the bill
+
+Rules: `planner.value` has what EC2 bills for a Linux instance. A final record is made only from a
+whole log; a damaged log is an error that names it and says what to do. The launcher of a running
+run goes on with the readable lines and says so, since ending the run would not repair the log. All
+figures of what a run cost take the overheads from here. In a local run the instances are processes
+and the prices are a catalogue's, so every figure is labelled modelled, as all overheads are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
+from pathlib import Path
 from typing import Any
 
+from bamboo.errors import InputError
+from bamboo.planner.prices.auxiliary import AuxiliaryPrice, Beside, beside_run
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s
 from bamboo.price_check import checked_usd
+from bamboo.telemetry.records import Tail
+
+_DAMAGE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
+_SHOWN = 60
+"""Characters of a line that an error shows to identify it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +102,9 @@ class Bill:
         }
 
 
+# ---------------------------------------------------------------------- the bill
+
+
 def bill(rented: Sequence[Rented], *, now_s: float, modelled: bool) -> Bill:
     """The bill of these instances by `now_s`. A run that goes on is billed as if it ended now."""
     return Bill(lines=tuple(_line(item, now_s=now_s) for item in rented), modelled=modelled)
@@ -144,6 +161,9 @@ def _line(item: Rented, *, now_s: float) -> Line:
         on_demand_usd=on_demand / MICRO,
         note=note,
     )
+
+
+# ---------------------------------------------------------------------- the log of instances
 
 
 def rented_from_journal(
@@ -205,3 +225,141 @@ def _figure(value: Any) -> float:
     if isinstance(value, bool) or not isfinite(number) or number < 0:
         raise ValueError(f"{value!r}, where a time stands")
     return number
+
+
+def read_bill_log(path: Path) -> list[Mapping[str, Any]]:
+    """All records; none where the file does not exist. Raises InputError for a damaged line."""
+    try:
+        return [_record(line) for line in Tail(path).lines()]
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def rented_in(
+    path: Path, *, on_demand_usd_per_hour: Mapping[str, float], free_first_hour: bool
+) -> list[Rented]:
+    """The instances of a whole log, in the order of their start. Raises InputError where the log is
+    damaged or its records contradict each other."""
+    records = read_bill_log(path)
+    try:
+        return rented_from_journal(
+            records,
+            on_demand_usd_per_hour=on_demand_usd_per_hour,
+            free_first_hour=free_first_hour,
+        )
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+class BillLog:
+    """The log of a running run. `note` is called once for each unreadable line and for each
+    instance that is left out."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_demand_usd_per_hour: Mapping[str, float],
+        free_first_hour: bool,
+        note: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._tail = Tail(path)
+        self._prices = on_demand_usd_per_hour
+        self._note = note
+        self._free_first_hour = free_first_hour
+        self._records: dict[str, list[Mapping[str, Any]]] = {}
+        self._noted: set[str] = set()
+
+    def rented(self) -> Sequence[Rented]:
+        """All instances that can be read, in the order of their start."""
+        for line in self._tail.lines():
+            try:
+                record = _record(line)
+                self._records.setdefault(str(record["instance"]), []).append(record)
+            except _DAMAGE as error:
+                self._say(error)
+        found: list[Rented] = []
+        for records in self._records.values():
+            try:
+                found += rented_from_journal(
+                    records,
+                    on_demand_usd_per_hour=self._prices,
+                    free_first_hour=self._free_first_hour,
+                )
+            except _DAMAGE as error:
+                self._say(error)
+        return found
+
+    def _say(self, error: Exception) -> None:
+        text = str(_damaged(self._path, error))
+        if text not in self._noted:
+            self._noted.add(text)
+            self._note(f"the bill lacks what cannot be read: {text}")
+
+
+def _record(line: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(line)
+        for field in ("instance", "kind"):
+            if not isinstance(record[field], str):
+                raise ValueError(f"{field!r} is {record[field]!r}")
+        float(record["t"])
+    except _DAMAGE as error:
+        raise ValueError(f"{error} in {line[:_SHOWN]!r}") from error
+    else:
+        return dict(record)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{path}: a record lacks or garbles {error}; take the original, or take that line out"
+    )
+
+
+# ---------------------------------------------------------------------- the overheads
+
+
+def beside_of(
+    rented: Sequence[Rented],
+    prices: Mapping[str, AuxiliaryPrice],
+    *,
+    now_s: float,
+    crossed_bytes: float,
+) -> Beside:
+    """The overheads of these instances by `now_s`. The coordinator counts while any exists."""
+    spans = [_span(item, now_s) for item in rented]
+    return beside_run(
+        prices,
+        instance_s=sum(until_s - from_s for from_s, until_s in spans),
+        lasted_s=_covered_s(spans),
+        crossed_bytes=crossed_bytes,
+    )
+
+
+def beside_body(beside: Beside, *, crossed_bytes: float) -> dict[str, Any]:
+    """The value of `beside` in a receipt and in `bamboo cost RUN --json`."""
+    return {
+        "modelled": True,
+        "coordinator_micro_usd": beside.coordinator_micro_usd,
+        "disks_micro_usd": beside.disks_micro_usd,
+        "addresses_micro_usd": beside.addresses_micro_usd,
+        "transfer_micro_usd": beside.transfer_micro_usd,
+        "transfer_bytes": round(crossed_bytes),
+        "micro_usd": beside.micro_usd,
+        "usd": beside.micro_usd / MICRO,
+    }
+
+
+def _span(item: Rented, now_s: float) -> tuple[float, float]:
+    until_s = now_s if item.ended_at_s is None else item.ended_at_s
+    return item.started_at_s, max(item.started_at_s, until_s)
+
+
+def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds that lie in at least one span: there may be hours between two parts of a run."""
+    covered, reached = 0.0, 0.0
+    for from_s, until_s in sorted(spans):
+        covered += max(0.0, until_s - max(from_s, reached))
+        reached = max(reached, until_s)
+    return covered

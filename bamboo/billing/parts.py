@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from bamboo.billing.bill_log import read_bill_log
+from bamboo.billing.money import read_bill_log
 from bamboo.jsonl import LineWriter, drop_torn_line
 from bamboo.ports import Store
 from bamboo.runs.run_folder import Part, RunFolder, part_of

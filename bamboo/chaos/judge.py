@@ -18,7 +18,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.runs.decisions import check_decisions
 from bamboo.runs.run_folder import RunFolder
-from bamboo.telemetry.reader import Tail
+from bamboo.telemetry.records import Tail
 
 SLACK_S = 60.0
 """What detecting, booting, restoring and repeating steps may take beyond the job's own waits."""

@@ -27,7 +27,7 @@ from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
 from bamboo.jsonl import LineWriter
 from bamboo.ports import Store
-from bamboo.telemetry.reader import Tail
+from bamboo.telemetry.records import Tail
 
 RECORDS = "chaos.jsonl"
 FIRST_STEP_S = 240.0

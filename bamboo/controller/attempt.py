@@ -19,8 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bamboo import wiring
-from bamboo.billing.bill_log import rented_in
-from bamboo.billing.money import bill
+from bamboo.billing.money import bill, rented_in
 from bamboo.billing.parts import last_sign_of_life_s
 from bamboo.billing.receipt import receipt_body, save_receipt, with_taken
 from bamboo.checkpoint.stopped import keep_final

@@ -18,7 +18,7 @@ from bamboo.errors import InputError
 from bamboo.ports import ObjectStore
 from bamboo.runs import final_state
 from bamboo.runs.run_folder import RunFolder
-from bamboo.telemetry.reader import read_metrics
+from bamboo.telemetry.records import read_metrics
 from bamboo.topology.strategy import Semantics
 
 RATE_KEYS = ("learning_rate", "warmup_steps", "final_learning_rate")

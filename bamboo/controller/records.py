@@ -22,8 +22,8 @@ from bamboo.runs.books import Booked
 from bamboo.runs.pause import with_kill_stamp
 from bamboo.runs.progress import Progress, TraceNow, with_beat, with_decision, with_metric
 from bamboo.runs.store_records import Hearing
+from bamboo.telemetry.records import MetricRecord
 from bamboo.telemetry.samples import SamplesRecord
-from bamboo.telemetry.schema import MetricRecord
 
 
 class Records:

@@ -19,7 +19,7 @@ from typing import Any
 from bamboo import wiring
 from bamboo.billing import parts
 from bamboo.billing.money import bill
-from bamboo.billing.spent import rented_of
+from bamboo.billing.run_cost import rented_of
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, HashAt, Manifest, folder_of, hash_at
 from bamboo.checkpoint.retention import delete
@@ -39,8 +39,8 @@ from bamboo.ports import ObjectStore
 from bamboo.runs import initial, live, lock, named_store, run_folder
 from bamboo.runs.lock import Lock
 from bamboo.runs.ports import Screen
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import begun_progress, catalogue_of, job_of, strategy_of
+from bamboo.runs.run_folder import RunFolder, catalogue_of, job_of
+from bamboo.runs.run_status import begun_progress, strategy_of
 from bamboo.runs.semantics import differences, told
 from bamboo.signals import Interrupts
 from bamboo.sites import opened

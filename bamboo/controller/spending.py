@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from bamboo.billing.money import Rented, bill
-from bamboo.billing.overheads import beside_body, beside_of
+from bamboo.billing.money import Rented, beside_body, beside_of, bill
 from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.controller.terms import Terms

@@ -18,9 +18,8 @@ from bamboo.errors import InputError
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.planner.prices.refreshed import catalogue_json
 from bamboo.runs import run_folder
-from bamboo.runs.documents import REMEDY
-from bamboo.runs.run_folder import Part, RunFolder
-from bamboo.runs.run_status import catalogue_of, job_of, promised, strategy_of
+from bamboo.runs.run_folder import REMEDY, Part, RunFolder, catalogue_of, job_of, promised
+from bamboo.runs.run_status import strategy_of
 from bamboo.study.planning import Planned
 from bamboo.study.played_trace import TraceTerms
 from bamboo.topology.strategy import AUTO, Strategy

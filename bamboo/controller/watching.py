@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from bamboo.controller.launcher import LEASES_EVERY_S
+from bamboo.coord.codec import STREAM, ValueRecord
 from bamboo.coord.follow import Follower
-from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.ports import Store
 from bamboo.runs.pause import with_kill_stamp
 from bamboo.runs.ports import Screen
 from bamboo.runs.progress import Progress, with_beat, with_decision, with_metric
-from bamboo.runs.run_folder import RunFolder, part_of
-from bamboo.runs.run_status import empty_progress, job_of
+from bamboo.runs.run_folder import RunFolder, job_of, part_of
+from bamboo.runs.run_status import empty_progress
 from bamboo.runs.stamps import kill_stamps_s
 from bamboo.runs.store_records import Hearing
 

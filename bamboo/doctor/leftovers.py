@@ -20,7 +20,7 @@ from bamboo.ids import RunId, run_id
 from bamboo.ports import ObjectStore
 from bamboo.quantities import count
 from bamboo.runs import lock, run_folder
-from bamboo.runs.run_status import job_of
+from bamboo.runs.run_folder import job_of
 from bamboo.sites.account.boot_files import AGENT_ENV
 from bamboo.sites.account.ending import account_job, runs_in_account
 from bamboo.sites.account.run_roles import runs_with_role

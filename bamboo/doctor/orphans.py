@@ -20,8 +20,7 @@ from bamboo.ids import InstanceId, RunId
 from bamboo.planner.prices.auxiliary import HOURS_PER_MONTH
 from bamboo.quantities import count, usd
 from bamboo.runs import run_folder
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import job_of
+from bamboo.runs.run_folder import RunFolder, job_of
 from bamboo.sites.account.ending import account_regions
 from cloud.orphans import Known, Orphan, orphans
 from cloud.provider import HeldKind, Market, Provider

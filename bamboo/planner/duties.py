@@ -6,7 +6,7 @@ Rule: the duties follow from the decisions and from the times of steps alone, so
 later reader of the decisions agree. An instance of which nothing is known yet is booting.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -250,11 +250,3 @@ def _crossed_bytes(state: State, event: events.Event) -> int:
         return 0
     zones = state.roll.zones
     return event.bytes if zones.get(event.node) != zones.get(event.receiver) else 0
-
-
-def last_duties(changes: Iterable[DutyChange]) -> Mapping[InstanceId, tuple[Duty, float]]:
-    """The duty of each instance after all of these, and since when."""
-    found: dict[InstanceId, tuple[Duty, float]] = {}
-    for change in changes:
-        found |= {taken.instance: (taken.duty, change.at_s) for taken in change.changed}
-    return found

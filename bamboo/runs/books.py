@@ -18,9 +18,8 @@ from bamboo.errors import BooksUnwritable
 from bamboo.jsonl import WaitingWriter, drop_torn_line
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder, write_json
-from bamboo.telemetry.reader import read_events, read_metrics
+from bamboo.telemetry.records import EventRecord, MetricRecord, read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
-from bamboo.telemetry.schema import EventRecord, MetricRecord
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
 """The event written before the launcher asks for a listed preemption."""

@@ -11,8 +11,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.runs.progress import Progress
-from bamboo.runs.run_folder import RunFolder, parts_before
-from bamboo.runs.run_status import job_of
+from bamboo.runs.run_folder import RunFolder, job_of, parts_before
 
 
 def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:

@@ -25,8 +25,8 @@ from bamboo.checkpoint.initial import (
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.runs import final_state, run_folder
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import job_of, strategy_of
+from bamboo.runs.run_folder import RunFolder, job_of
+from bamboo.runs.run_status import strategy_of
 
 _INIT = re.compile(r"run:([^@\s]+)(?:@([0-9]{1,9}))?", re.ASCII)
 

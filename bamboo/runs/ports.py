@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from bamboo.coord.follow import Decision
 from bamboo.core.state import Attestation
 from bamboo.runs.progress import Progress
+from bamboo.telemetry.records import MetricRecord
 from bamboo.telemetry.samples import SamplesRecord
-from bamboo.telemetry.schema import MetricRecord
 
 
 class Screen(Protocol):

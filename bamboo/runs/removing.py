@@ -13,8 +13,8 @@ from pathlib import Path
 from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.errors import InputError
 from bamboo.runs import lock
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import job_of, store_is_gone
+from bamboo.runs.run_folder import RunFolder, job_of
+from bamboo.runs.run_status import store_is_gone
 from bamboo.user_code.bundle import CODE_FOLDER
 
 BY_NAME = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")

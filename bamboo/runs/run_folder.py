@@ -1,31 +1,241 @@
-"""Where runs are on disk, and how a person names one: an id, a unique prefix, or `last`.
+"""Where runs are on disk, how a person names one, and what its files say, each as a value.
 
-Rule: the folder is the claim on the id. It is made with one `mkdir`, which succeeds only once, so
-two launches with one id cannot both begin.
+Rules: the folder is the claim on the id. It is made with one `mkdir`, which succeeds only once, so
+two launches with one id cannot both begin. A person names a run by its id, a unique prefix, or
+`last`.
+
+A document gives each field in the right kind or raises InputError, which names the file and a
+remedy, so no reader of a run's files needs a `try` of its own.
 """
 
 import json
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.config.home import home as home_folder
+from bamboo.config.load import job_from_json
+from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
 from bamboo.jsonl import unwritable
+from bamboo.named_files import LONGEST, read_own
 from bamboo.new_files import write_whole
-from bamboo.runs.documents import SCHEMA_VERSION, Document, read_document, read_text
+from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.user_code.bundle import CODE_FOLDER
 
+SCHEMA_VERSION = 1
+REMEDY = "put the original back, or move the folder of this run elsewhere"
+LATEST_S = 253_402_300_799
+"""The end of the year 9999; later times have no date."""
+_LARGEST = 1e300
 STARTING_S = 60.0
 """Within so long after its launch a run has a store and a cloud, or has ended."""
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+# ---------------------------------------------------------------------- documents
+
+
+class Document(dict[str, Any]):
+    """An object in a JSON file. Reading a field that it lacks raises InputError."""
+
+    def __init__(self, fields: Mapping[str, Any], *, path: Path, name: str) -> None:
+        super().__init__(fields)
+        self._path = path
+        self._name = name
+
+    def __missing__(self, key: str) -> Any:
+        raise InputError(f"{self._path} is damaged: it lacks {_below(self._name, key)}; {REMEDY}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """The kind of a field's value."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+_TEXT = Kind(words="a text", holds=lambda value: isinstance(value, str))
+_LIST = Kind(words="a list", holds=lambda value: isinstance(value, list))
+_OBJECT = Kind(words="an object", holds=lambda value: isinstance(value, dict))
+_COUNT = Kind(
+    words="a whole number, at least 0",
+    holds=lambda value: isinstance(value, int) and 0 <= value < _LARGEST,
+)
+_NUMBER = Kind(
+    words="a number",
+    holds=lambda value: isinstance(value, int | float) and abs(value) < _LARGEST,
+)
+_LOSS = Kind(
+    words="a number or null", holds=lambda value: value is None or isinstance(value, int | float)
+)
+_MAYBE = Kind(
+    words="an object or null", holds=lambda value: value is None or isinstance(value, dict)
+)
+_MOMENT = Kind(
+    words="seconds since 1970, before the year 10000",
+    holds=lambda value: isinstance(value, int | float) and 0 <= value <= LATEST_S,
+)
+
+KINDS: Mapping[str, Mapping[str, Kind]] = {
+    "resolved.json": {
+        "started_s": _MOMENT,
+        "part": _COUNT,
+        "part_started_s": _MOMENT,
+        "led_before_s": _NUMBER,
+        "job": _OBJECT,
+        **dict.fromkeys(("frame_bytes", "from_step", "layers[]", "older[]", "cuts[][]"), _COUNT),
+        **dict.fromkeys(("layers", "older", "cuts", "cuts[]", "grids"), _LIST),
+        "grids[]": _OBJECT,
+        **dict.fromkeys((f"grids[].{name}" for name in ("pipelines", "stages")), _COUNT),
+        "grids[].step_s": _NUMBER,
+        "zones": _OBJECT,
+        "spread": _TEXT,
+        **dict.fromkeys(("planned", "trace"), _MAYBE),
+        **dict.fromkeys(("planned.step_s", "crossing_bytes", "unigram_entropy_nats"), _LOSS),
+        "layer_bytes": _LIST,
+        "layer_bytes[]": _COUNT,
+        "store_bytes_per_s": _NUMBER,
+    },
+    "endpoint.json": {
+        "store_url": _TEXT,
+        "cloud": _OBJECT,
+        "cloud.pid": _COUNT,
+        **dict.fromkeys(
+            (f"cloud.{name}" for name in ("endpoint_url", "store_url", "control_path")), _TEXT
+        ),
+        "cloud.socket_dir": _TEXT,
+    },
+    "receipt.json": {
+        **dict.fromkeys(("run", "sentence", "final_note", "status.run", "status.phase"), _TEXT),
+        **dict.fromkeys(("exit_code", "parts", "step", "steps", "tokens"), _COUNT),
+        **dict.fromkeys(("started_s", "ended_s"), _MOMENT),
+        **dict.fromkeys(
+            ("wall_s", "tokens_per_s", "tokens_per_usd", "samples_per_s", "samples_per_usd"),
+            _NUMBER,
+        ),
+        **dict.fromkeys(
+            ("first_loss", "last_loss", "mean_loss_of_last_10", "unigram_entropy_nats"), _LOSS
+        ),
+        **dict.fromkeys(("preemptions", "reconfigurations", "nodes", "bill.instances"), _LIST),
+        **dict.fromkeys(("preemptions[]", "reconfigurations[]", "bill", "status"), _OBJECT),
+        **dict.fromkeys(("bill.usd", "bill.on_demand_usd", "bill.instance_seconds"), _NUMBER),
+        **dict.fromkeys(("bill.beside.usd", "bill.beside.micro_usd", "bill.whole_usd"), _NUMBER),
+        "bill.instances[]": _OBJECT,
+        **dict.fromkeys(
+            (
+                f"bill.instances[].{name}"
+                for name in ("instance", "instance_type", "zone", "market")
+            ),
+            _TEXT,
+        ),
+        **dict.fromkeys(
+            (f"bill.instances[].{name}" for name in ("seconds", "billed_s", "usd_per_hour", "usd")),
+            _NUMBER,
+        ),
+        **dict.fromkeys(
+            (f"reconfigurations[].{name}" for name in ("step", "steps_again", "sent_bytes")), _COUNT
+        ),
+        "reconfigurations[].took_s": _NUMBER,
+        "segments": _LIST,
+        "segments[]": _OBJECT,
+        **dict.fromkeys(("segments[].from_step", "segments[].to_step"), _COUNT),
+        "segments[].semantic_hash": _TEXT,
+        "trace": _MAYBE,
+        "trace.name": _TEXT,
+        **dict.fromkeys(("trace.played_s", "trace.time_scale", "trace.length_s"), _NUMBER),
+        **dict.fromkeys(("trace.max_nodes", "trace.preemptions"), _COUNT),
+        **dict.fromkeys(("status.step", "status.steps"), _COUNT),
+        **dict.fromkeys(("status.tokens_per_s", "status.usd", "status.tokens_per_usd"), _NUMBER),
+        "status.loss": _LOSS,
+        "status.nodes": _LIST,
+        **{
+            f"{nodes}{field}": kind
+            for nodes in ("nodes[]", "status.nodes[]")
+            for field, kind in {
+                "": _OBJECT,
+                ".id": _TEXT,
+                ".zone": _TEXT,
+                ".status": _TEXT,
+                ".owns": _LIST,
+                ".owns[]": _TEXT,
+                ".shadows": _LIST,
+                ".shadows[]": _TEXT,
+                ".operations": _OBJECT,
+                ".tensor_bytes": _COUNT,
+                ".overruns": _COUNT,
+            }.items()
+        },
+    },
+}
+"""File name -> field -> its kind if it exists. `a.b` is a field of `a`, `a[]` an item of a list."""
+
+
+def read_document(path: Path) -> Document:
+    """The object in this file. Raises FileNotFoundError, and InputError for any damage."""
+    try:
+        return _document(json.loads(read_text(path, most=LONGEST)), path)
+    except (ValueError, RecursionError) as error:
+        # This also covers an integer of thousands of digits and a list nested that deep.
+        raise InputError(f"{path} is not JSON: {error}; {REMEDY}") from error
+
+
+def _document(raw: Any, path: Path) -> Document:
+    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} is not of schema {SCHEMA_VERSION}; use the version of bamboo that wrote it, "
+            f"or {REMEDY}"
+        )
+    document = _checked(raw, "", path=path, kinds=KINDS.get(path.name, {}))
+    assert isinstance(document, Document), "an object becomes a document"
+    return document
+
+
+def read_text(path: Path, *, most: int | None = None) -> str:
+    """The text of this file. Raises FileNotFoundError, InputError for any damage, and ValueError
+    for a text of `most` characters or more."""
+    try:
+        return read_own(path, most=most)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; {REMEDY}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text: {error}; {REMEDY}") from error
+
+
+def _checked(value: Any, name: str, *, path: Path, kinds: Mapping[str, Kind]) -> Any:
+    """The value, with each object in it as a Document. Raises InputError for a wrong kind."""
+    kind = kinds.get(name)
+    if kind is not None and not kind.holds(value):
+        shown = json.dumps(value)
+        shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+        raise InputError(f"{path} is damaged: {name} = {shown} is not {kind.words}; {REMEDY}")
+    if isinstance(value, list):
+        return [_checked(one, f"{name}[]", path=path, kinds=kinds) for one in value]
+    if isinstance(value, dict):
+        fields = {
+            key: _checked(field, _below(name, key), path=path, kinds=kinds)
+            for key, field in value.items()
+        }
+        return Document(fields, path=path, name=name)
+    return value
+
+
+def _below(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+# ---------------------------------------------------------------------- the folder
 
 
 def home() -> Path:
@@ -248,6 +458,9 @@ def _order_s(folder: RunFolder) -> float | None:
             return None
 
 
+# ---------------------------------------------------------------------- what its files say
+
+
 def is_detached(folder: RunFolder) -> bool:
     """Whether the run was launched with --detach, so that it goes on without a launcher."""
     return bool(folder.read_json(folder.resolved).get("detached", False))
@@ -290,6 +503,25 @@ def parts_before(folder: RunFolder) -> dict[int, RunFolder]:
 def started_text(folder: RunFolder) -> str:
     """The launch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(started_at_s(folder), UTC).isoformat(timespec="seconds")
+
+
+def job_of(folder: RunFolder) -> JobConfig:
+    """The resolved job of a run."""
+    body = folder.read_json(folder.resolved)
+    job = job_from_json(json.dumps(body), name=str(folder.resolved))
+    return replace(job, code=str(folder.code)) if job.code else job
+
+
+def catalogue_of(folder: RunFolder) -> Catalogue:
+    """The catalogue that a run was planned with; for an older run the installed one. Raises
+    InputError when its file is damaged."""
+    return read_catalogue(folder.prices, remedy=REMEDY) or installed_catalogue()
+
+
+def promised(folder: RunFolder) -> Mapping[str, Any] | None:
+    """What the newest plan of a run promised; None in runs from before it was kept."""
+    body: Mapping[str, Any] = folder.read_json(folder.resolved)
+    return body.get("planned")
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:

@@ -4,32 +4,25 @@ A run ends by leaving a receipt. A run without a receipt whose store does not an
 together with its launcher. It is called `lost`, and its metrics say how far it came.
 """
 
-import json
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bamboo import wiring
-from bamboo.config.catalogue import installed_catalogue, read_catalogue
-from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
+from bamboo.coord.codec import STREAM, ValueRecord
 from bamboo.coord.follow import Follower, all_records
-from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.core.state import initial_state
 from bamboo.disk import full_disk
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
-from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.ports import Store
 from bamboo.runs import lock
-from bamboo.runs.documents import REMEDY
 from bamboo.runs.pause import with_kill_stamp
 from bamboo.runs.progress import Progress, status_body, with_beat, with_decision, with_metric
-from bamboo.runs.run_folder import RunFolder, is_detached, part_of, started_text
+from bamboo.runs.run_folder import REMEDY, RunFolder, is_detached, job_of, part_of, started_text
 from bamboo.runs.stamps import kill_stamps_s
 from bamboo.runs.store_records import Hearing
-from bamboo.telemetry.reader import read_metrics
+from bamboo.telemetry.records import read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 
@@ -39,25 +32,12 @@ SILENT = "silent"
 DAMAGED = "damaged"
 
 
-def job_of(folder: RunFolder) -> JobConfig:
-    """The resolved job of a run."""
-    body = folder.read_json(folder.resolved)
-    job = job_from_json(json.dumps(body), name=str(folder.resolved))
-    return replace(job, code=str(folder.code)) if job.code else job
-
-
 def strategy_of(folder: RunFolder) -> Strategy:
     """The strategy of a run. Raises InputError when its file is missing or damaged."""
     try:
         return Strategy.from_json(folder.read_text(folder.strategy))
     except ValueError as error:
         raise InputError(f"{folder.strategy} is damaged: {error}; {REMEDY}") from error
-
-
-def catalogue_of(folder: RunFolder) -> Catalogue:
-    """The catalogue that a run was planned with; for an older run the installed one. Raises
-    InputError when its file is damaged."""
-    return read_catalogue(folder.prices, remedy=REMEDY) or installed_catalogue()
 
 
 def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
@@ -219,9 +199,3 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
     if full := full_disk(folder.path):
         sentence += f"; before that: {full}"
     return status_body(progress) | {"phase": LOST, "sentence": sentence}
-
-
-def promised(folder: RunFolder) -> Mapping[str, Any] | None:
-    """What the newest plan of a run promised; None in runs from before it was kept."""
-    body: Mapping[str, Any] = folder.read_json(folder.resolved)
-    return body.get("planned")

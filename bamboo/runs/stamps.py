@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bamboo.telemetry.reader import Tail
+from bamboo.telemetry.records import Tail
 
 
 def kill_stamps_s(kills: Path) -> Mapping[str, float]:

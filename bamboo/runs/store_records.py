@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, TypeVar
 
-from bamboo.coord.ledger import LedgerRecord, decode_record
+from bamboo.coord.codec import LedgerRecord, decode_record
 from bamboo.errors import UnreadableRecord
 from bamboo.runs.pause import pause_parts_s
 from bamboo.telemetry.samples import SamplesRecord

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bamboo.billing.bill_log import BillLog, rented_in
-from bamboo.billing.money import Rented, lasts_until_s
+from bamboo.billing.money import BillLog, Rented, lasts_until_s, rented_in
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.core.straggler import kept_beyond
 from bamboo.errors import BambooError, BooksUnwritable

@@ -104,14 +104,14 @@ def site_of(folder: RunFolder) -> Site:
     endpoint = folder.live_endpoint()
     if endpoint is None or "account" not in endpoint:
         return local_cloud_of(folder)
-    from bamboo.runs.run_status import job_of
+    from bamboo.runs.run_folder import job_of
 
     return _account_site(folder, job_of(folder), str(endpoint["store_url"]), led=False)
 
 
 def outlives_its_launcher(folder: RunFolder) -> bool:
     """Whether the run goes on without its launcher: a run in an account always does."""
-    from bamboo.runs.run_status import job_of
+    from bamboo.runs.run_folder import job_of
 
     return is_detached(folder) or job_of(folder).cloud.provider != "local"
 

@@ -19,10 +19,9 @@ from bamboo import wiring
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId, node_id
 from bamboo.ports import ObjectStore
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import job_of, store_may_answer
-from bamboo.telemetry.reader import Tail
-from bamboo.telemetry.schema import EventRecord
+from bamboo.runs.run_folder import RunFolder, job_of
+from bamboo.runs.run_status import store_may_answer
+from bamboo.telemetry.records import EventRecord, Tail
 
 POLL_S = 0.2
 BRING_EVERY_S = 10.0

@@ -9,14 +9,12 @@ breaks a plan.
 from collections.abc import Callable, Mapping
 from math import isfinite
 
-from bamboo.billing.bill_log import read_bill_log, rented_in
-from bamboo.billing.money import Rented
+from bamboo.billing.money import Rented, read_bill_log, rented_in
 from bamboo.config.catalogue import load_bands
 from bamboo.errors import InputError
 from bamboo.planner.risks.hazards import Lived, LossRate, OwnRuns, loss_rate
 from bamboo.runs import run_folder
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import catalogue_of
+from bamboo.runs.run_folder import RunFolder, catalogue_of
 
 HOUR_S = 3600.0
 

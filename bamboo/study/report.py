@@ -17,16 +17,14 @@ from typing import Any
 
 from bamboo.billing.money import Rented, bill
 from bamboo.billing.receipt import receipt_body
-from bamboo.billing.run_cost import NOT_TOLD, cost_of_run
-from bamboo.billing.spent import rented_of
+from bamboo.billing.run_cost import NOT_TOLD, cost_of_run, rented_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
 from bamboo.runs.live import live_store
 from bamboo.runs.reconfigured import reconfigured_line
-from bamboo.runs.run_folder import RunFolder, parts_before, started_at_s
-from bamboo.runs.run_status import LOST, job_of, progress_from_store, status_of
-from bamboo.telemetry.reader import read_metrics
-from bamboo.telemetry.schema import MetricRecord
+from bamboo.runs.run_folder import RunFolder, job_of, parts_before, started_at_s
+from bamboo.runs.run_status import LOST, progress_from_store, status_of
+from bamboo.telemetry.records import MetricRecord, read_metrics
 
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.errors import InputError
-from bamboo.telemetry.reader import Tail
-from bamboo.telemetry.schema import SCHEMA_VERSION
+from bamboo.telemetry.records import SCHEMA_VERSION, Tail
 
 DIGEST_DIGITS = 16
 LONGEST_RANGE = 1 << 24

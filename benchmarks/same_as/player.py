@@ -29,7 +29,6 @@ from typing import Any
 
 ELSEWHERE = {
     "bamboo.runtime.node.preempt": "bamboo.runtime.preempt",
-    "bamboo.billing.bill_log": "cli.bill_log",
     "bamboo.billing.money": "cli.money",
     "bamboo.wiring": "cli.wiring",
     "testbed.simulated": "tests.runtime.simulated",
@@ -406,7 +405,8 @@ def _renamed(value: Any, words: Words) -> Any:
 def receipts(asked: Asked, words: Words, given: Given) -> Cases:
     """A recorded run under seeded prices, markets and ends: its bill, its receipt, and where each
     micro-dollar went."""
-    bill_log, money = words.module("bamboo.billing.bill_log"), words.module("bamboo.billing.money")
+    money = words.module("bamboo.billing.money")
+    bill_log = words.module("cli.bill_log") if words.old else money
     for case in asked["cases"]:
         draw = random.Random(f"receipt {case}")
         with tempfile.TemporaryDirectory() as home:

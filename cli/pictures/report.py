@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.billing.money import Rented
 from bamboo.planner.value import samples_per_s
 from bamboo.study.report import Report
-from bamboo.telemetry.schema import MetricRecord
+from bamboo.telemetry.records import MetricRecord
 from cli.pictures.canvas import title_of, to_svg
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bamboo.errors import InputError
 from bamboo.runs.books import DUTY
-from bamboo.telemetry.schema import EventRecord
+from bamboo.telemetry.records import EventRecord
 
 
 def log_line(source: str, line: str) -> str:

@@ -7,9 +7,8 @@ import pytest
 
 from bamboo.billing.busy import busy_of, busy_to_the_end
 from bamboo.billing.ledger import AFTER_CHANGE_S, WORK_EVERY_S, Accounts
-from bamboo.coord.codec import Begin
+from bamboo.coord.codec import Begin, LedgerRecord, PriceRecord, read_ledger
 from bamboo.coord.follow import Decision, Follower
-from bamboo.coord.ledger import LedgerRecord, PriceRecord, read_ledger
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core.events import StoreRefilled
 from bamboo.core.state import Checkpoint, Policy

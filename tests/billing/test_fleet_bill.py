@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bamboo.billing.bill_log import rented_in
+from bamboo.billing.money import rented_in
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId
 from tests.sites.run_fleets import Parts, journal

@@ -13,8 +13,8 @@ from bamboo.config.tree import BudgetConfig
 from bamboo.controller.ending import stop_event
 from bamboo.core.state import Outcome
 from bamboo.runs import run_folder
-from bamboo.runs.run_folder import Part, RunFolder
-from bamboo.runs.run_status import empty_progress, job_of
+from bamboo.runs.run_folder import Part, RunFolder, job_of
+from bamboo.runs.run_status import empty_progress
 from cli.views.receipt import summary_text
 from tests.controller.world import START_S, World, finished, job, joined, left, step
 from tests.runs.test_reading import folder_of

@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bamboo.billing.run_cost import cost_of_run
-from bamboo.billing.spent import spent_on
+from bamboo.billing.run_cost import cost_of_run, spent_on
+from bamboo.coord.codec import STREAM, decode_record
 from bamboo.coord.follow import all_records
-from bamboo.coord.ledger import STREAM, decode_record
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
 from bamboo.planner.duties import DutyChange
 from bamboo.runs import lock, run_folder
@@ -130,7 +129,7 @@ def test_a_ledger_that_was_lost_is_written_again_and_the_events_have_it_meanwhil
     kept = list(all_records(world.store, STREAM))
     duties = [n for n, text in enumerate(kept) if isinstance(decode_record(text), DutyChange)]
     monkeypatch.setattr(
-        "bamboo.billing.spent.all_records",
+        "bamboo.billing.run_cost.all_records",
         lambda store, stream: [text for n, text in enumerate(kept) if n != duties[1]],
     )
     without = spent_on(folder, store=world.store, steps=3, now_s=world.clock_s)

@@ -17,7 +17,7 @@ import pytest
 
 from bamboo.billing.money import bill, rented_from_journal
 from bamboo.config.catalogue import installed_catalogue, read_catalogue
-from bamboo.coord.ledger import PriceRecord, record_body, record_of
+from bamboo.coord.codec import PriceRecord, record_body, record_of
 from bamboo.errors import InputError, UnreadableRecord
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.planner.prices.catalogue import catalogue_from, parse_catalogue
@@ -248,7 +248,7 @@ def test_a_price_of_a_day_to_come_is_none(tmp_path: Path) -> None:
 
 MODULES = {
     "bamboo/config/catalogue.py",
-    "bamboo/coord/ledger.py",
+    "bamboo/coord/codec.py",
     "bamboo/planner/prices/catalogue.py",
     "bamboo/planner/prices/price_warnings.py",
     "bamboo/planner/prices/refreshed.py",

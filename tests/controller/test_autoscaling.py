@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from bamboo.billing.ledger import Accounts
+from bamboo.billing.run_cost import resizes_of
 from bamboo.config.tree import BudgetConfig
 from bamboo.controller.autoscaling import scale
 from bamboo.controller.ports import Ports
-from bamboo.coord.ledger import decode_record, encode_record
+from bamboo.coord.codec import decode_record, encode_record
 from bamboo.core.events import (
     Event,
     NodesReleased,
@@ -28,7 +29,6 @@ from bamboo.planner.fleet.autoscale import Resize, Scaling
 from bamboo.planner.fleet.scaler import SETTLING, Turn, Watch, to_give_back, trained_size
 from bamboo.planner.fleet.scaling_curve import LEAST
 from bamboo.runs.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
-from bamboo.runs.resizes import resizes_of
 from bamboo.runs.run_folder import RunFolder
 from bamboo.study.scaler_terms import rule_of
 from tests.controller.sized import (

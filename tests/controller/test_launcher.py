@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bamboo.config.tree import BudgetConfig, ChaosConfig, Kill
-from bamboo.coord.ledger import PriceRecord, ValueRecord, read_ledger
+from bamboo.coord.codec import PriceRecord, ValueRecord, read_ledger
 from bamboo.core import events
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError

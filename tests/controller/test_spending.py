@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bamboo.billing.money import Rented
-from bamboo.billing.overheads import beside_of
+from bamboo.billing.money import Rented, beside_of
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.tree import BudgetConfig
 from bamboo.controller.ending import stop_event

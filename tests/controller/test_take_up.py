@@ -12,15 +12,14 @@ import pytest
 from bamboo.config.tree import ChaosConfig, Kill
 from bamboo.controller.chaos import Chaos
 from bamboo.controller.watching import Watcher
-from bamboo.coord.ledger import PriceRecord, read_ledger
+from bamboo.coord.codec import PriceRecord, read_ledger
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError
 from bamboo.ids import run_id
 from bamboo.runs import lock, run_folder
 from bamboo.runs.books import DUTY, PREEMPTION_ORDERED, Booked, FileBooks, read_booked
 from bamboo.runs.run_folder import RunFolder
-from bamboo.telemetry.reader import read_metrics
-from bamboo.telemetry.schema import MetricRecord
+from bamboo.telemetry.records import MetricRecord, read_metrics
 from tests.controller.world import (
     START_S,
     World,

@@ -24,8 +24,8 @@ from bamboo.core.state import Attestation, Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.runs.books import Booked
 from bamboo.runs.progress import Progress
+from bamboo.telemetry.records import MetricRecord
 from bamboo.telemetry.samples import SamplesRecord
-from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 

@@ -20,9 +20,9 @@ from bamboo.coord.codec import (
     encode_entry,
     encode_event,
     encode_state,
+    shape_of,
     state_hash,
 )
-from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
 from bamboo.core.events import Event, FaultScope, NodeJoined, NoticeReceived, Pace, PeerLost, Speed
 from bamboo.core.state import (

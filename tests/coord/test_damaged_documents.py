@@ -10,10 +10,10 @@ from bamboo.coord.codec import (
     decode_effects,
     decode_entry,
     decode_event,
+    decode_record,
     decode_state,
     encode_entry,
 )
-from bamboo.coord.ledger import decode_record
 from bamboo.coord.refill import decode_known
 from bamboo.core.liveness.detector import _progress
 from bamboo.errors import UnreadableRecord

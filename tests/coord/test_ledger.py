@@ -2,7 +2,7 @@
 
 import pytest
 
-from bamboo.coord.ledger import (
+from bamboo.coord.codec import (
     LedgerRecord,
     PriceRecord,
     ThroughputRecord,

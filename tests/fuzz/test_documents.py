@@ -7,16 +7,18 @@ from hypothesis import strategies as st
 
 from bamboo.coord.codec import (
     Begin,
+    ThroughputRecord,
     decode_effects,
     decode_entry,
     decode_event,
+    decode_record,
     decode_state,
     encode_effects,
     encode_entry,
     encode_event,
+    encode_record,
     encode_state,
 )
-from bamboo.coord.ledger import ThroughputRecord, decode_record, encode_record
 from bamboo.coord.refill import Known, decode_known, encode_known
 from bamboo.core.effects import Start
 from bamboo.core.events import NoticeReceived

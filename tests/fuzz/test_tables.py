@@ -8,9 +8,9 @@ from hypothesis import given
 from bamboo.config.catalogue import read_catalogue
 from bamboo.errors import InputError
 from bamboo.planner.profiles.profiled import Profile
-from bamboo.runs.documents import read_document
+from bamboo.runs.run_folder import read_document
 from bamboo.study.strategies import read_strategy
-from bamboo.telemetry.schema import EventRecord, MetricRecord
+from bamboo.telemetry.records import EventRecord, MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Semantics, Strategy
 from tests.fuzz.cases import Cases, fuzzed

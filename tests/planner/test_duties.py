@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bamboo.billing.run_cost import last_duties
 from bamboo.core.events import (
     CaughtUp,
     Event,
@@ -22,7 +23,7 @@ from bamboo.core.state import (
     State,
 )
 from bamboo.ids import InstanceId, NodeId
-from bamboo.planner.duties import Again, Duty, DutyChange, Roster, duties_of, last_duties
+from bamboo.planner.duties import Again, Duty, DutyChange, Roster, duties_of
 from bamboo.topology.slots import Slot
 from tests.core.build import POLICY, forming, joined, lost, running
 

@@ -21,7 +21,7 @@ from bamboo.ports import Store
 from bamboo.runs import lock, run_folder
 from bamboo.runs.decisions import check_decisions, save_decisions
 from bamboo.runs.run_status import status_of
-from bamboo.telemetry.schema import MetricRecord
+from bamboo.telemetry.records import MetricRecord
 from cli import main
 from tests.controller.world import (
     START_S,

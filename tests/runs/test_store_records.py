@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bamboo.billing.duty_sources import told_by_decisions
+from bamboo.billing.run_cost import told_by_decisions
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.controller.watching import Watcher

@@ -16,8 +16,7 @@ from bamboo.controller import resuming
 from bamboo.controller.terms import job_to_plan, save_terms
 from bamboo.errors import CoreMisuse
 from bamboo.ids import RunId
-from bamboo.runs.run_folder import RunFolder, write_json
-from bamboo.runs.run_status import job_of
+from bamboo.runs.run_folder import RunFolder, job_of, write_json
 from bamboo.study.planning import Planned, plan_job
 from bamboo.study.workload import semantics_of
 from cli.views.plan import plan_body, plan_text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bamboo.billing.spent import rented_of
+from bamboo.billing.run_cost import rented_of
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.config.resolve import resolve
 from bamboo.controller.resuming import prepare
@@ -20,8 +20,7 @@ from bamboo.planner.origin import Origin
 from bamboo.planner.prices.catalogue import KnownQuota
 from bamboo.planner.prices.refreshed import catalogue_json
 from bamboo.ports import PricesSeen, TypeFacts
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import catalogue_of
+from bamboo.runs.run_folder import RunFolder, catalogue_of
 from bamboo.study import prices
 from cli import main
 from cli.views.prices import prices_body, prices_text

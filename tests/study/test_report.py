@@ -15,7 +15,7 @@ from bamboo.ids import run_id
 from bamboo.quantities import micro_text, rate, usd
 from bamboo.runs import run_folder
 from bamboo.study.report import report_of
-from bamboo.telemetry.schema import MetricRecord
+from bamboo.telemetry.records import MetricRecord
 from cli import main
 from cli.pictures.report import INKS, PLACES, pictures_of
 from cli.views.report import figures_of, report_html

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.runs.books import DUTY
-from bamboo.telemetry.reader import read_events
+from bamboo.telemetry.records import read_events
 from cloud.local.session import members
 from testbed.waiting import wait_until
 from tests.launches.test_launch import JOB, Bench

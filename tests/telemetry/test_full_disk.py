@@ -6,7 +6,7 @@ import pytest
 
 from bamboo.errors import BooksUnwritable
 from bamboo.jsonl import LineWriter, WaitingWriter
-from bamboo.telemetry.reader import Tail
+from bamboo.telemetry.records import Tail
 from tests.full_disk import files_up_to
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from bamboo.errors import InputError
 from bamboo.jsonl import LineWriter
-from bamboo.telemetry.reader import Tail, read_events, read_metrics
-from bamboo.telemetry.schema import EventRecord, MetricRecord
+from bamboo.telemetry.records import EventRecord, MetricRecord, Tail, read_events, read_metrics
 
 
 def event(**change: object) -> EventRecord:

@@ -39,7 +39,6 @@ SMALL_MODULES = {
 """Small modules that at most one file imports, each with its reason."""
 SMALL_MODULES_YET = {
     "bamboo.billing.busy",
-    "bamboo.runs.resizes",
     "bamboo.study.advised",
 }
 """Those that are yet to be put beside their callers."""

@@ -29,7 +29,7 @@ from bamboo.ports import TAKEN, Store, Transport
 from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.wire.backlog import POLL_S, Backlog
 from bamboo.runtime.wire.outbox import urgent_first
-from bamboo.telemetry.schema import EventRecord
+from bamboo.telemetry.records import EventRecord
 
 RETRY_S = 0.1
 SAY_DEADLINE_S = 5.0

@@ -20,8 +20,7 @@ from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from bamboo.quantities import count
 from bamboo.runs import lock, run_folder
-from bamboo.runs.run_folder import RunFolder
-from bamboo.runs.run_status import job_of
+from bamboo.runs.run_folder import RunFolder, job_of
 from bamboo.sites.account.boot_files import remove_boot_files
 from bamboo.sites.account.run_roles import each, remove_role, runs_with_role
 from bamboo.wiring.store_reference import store_of_job

@@ -1,16 +1,20 @@
-"""The two records of a run's JSON-lines files, and the rule that readers ignore unknown keys.
+"""The two records of a run's JSON-lines files, and how a file is read that may still be growing.
 
 An event says what happened on a node; a metric says what one step cost and achieved. Both carry the
 version of their schema, so that a reader can refuse an unknown version instead of guessing.
+
+Rule: readers ignore unknown keys, and a torn last line does not count yet.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.named_files import open_named
 
 SCHEMA_VERSION = 1
 MOST_STEPS = 10**12
@@ -135,3 +139,52 @@ def _record(line: str, *, what: str) -> dict[str, Any]:
             f"this program reads {SCHEMA_VERSION}; use the version that wrote it"
         )
     return raw
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class Tail:
+    """Reads what was appended since the last look; a missing file counts as empty."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def lines(self) -> list[str]:
+        """The complete, non-empty lines that came since the last call. Raises InputError for a file
+        that exists and cannot be read."""
+        try:
+            with open_named(self._path) as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InputError(
+                f"{self._path} cannot be read: {error.strerror}; put the original back, or take "
+                "away what is in its place"
+            ) from error
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        text = data[:end].decode("utf-8", errors="replace")
+        return [line for line in text.splitlines() if line.strip()]
+
+
+def read_events(path: Path) -> Iterator[EventRecord]:
+    """All whole events of a file; a line torn by a kill is skipped, later ones are read."""
+    for line in Tail(path).lines():
+        try:
+            yield EventRecord.from_json(line)
+        except InputError as error:
+            if line.rstrip().endswith("}"):
+                raise InputError(f"{path}: {error}") from error
+
+
+def read_metrics(path: Path) -> list[MetricRecord]:
+    """All metrics of a run, in step order. Raises InputError on a record it cannot read."""
+    lines = Tail(path).lines()
+    try:
+        return sorted(map(MetricRecord.from_json, lines), key=lambda m: m.step)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
