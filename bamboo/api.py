@@ -14,7 +14,6 @@ Runs are where `$BAMBOO_HOME` says, by default in `./runs`.
 Errors are of `bamboo.errors`: InputError for what the caller can mend, BambooError for the rest.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,15 +22,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bamboo import own_packages
-from bamboo.errors import InputError
+from bamboo.own_packages import find_cloud
 from bamboo.private_files import private
-from bamboo.run_handle import Note, Overrides, Ready, Run, Told, silent, untold, written
+from bamboo.run_handle import (
+    Note,
+    Overrides,
+    Ready,
+    Run,
+    Told,
+    home,
+    list_runs,
+    old_runs,
+    open_run,
+    silent,
+    stop_all,
+    stop_run,
+    untold,
+    written,
+)
 
 if TYPE_CHECKING:
     from bamboo.chaos.whole import Drawn, Judged
     from bamboo.config.tree import JobConfig
-    from bamboo.controller.stop_anywhere import Stopped
     from bamboo.doctor.checks import Examination
     from bamboo.sim.market.trace import Trace
     from bamboo.sim.run import Figures
@@ -45,18 +57,32 @@ if TYPE_CHECKING:
     from bamboo.study.simulating import Simulated
     from bamboo.study.told import Bar
 
-
-def _find_own() -> None:
-    """From now on this process finds Bamboo's own package `cloud`. Raises InputError where it has
-    imported another one of that name."""
-    own_packages.find_own(("cloud",))
-    module, ours = sys.modules.get("cloud"), own_packages.FOLDER / "cloud"
-    if module is None or Path(module.__file__ or "").resolve().is_relative_to(ours):
-        return
-    raise InputError(
-        f"this program has imported a package 'cloud' that is not Bamboo's, {module.__file__}; "
-        "rename it, or use Bamboo from a process of its own"
-    )
+__all__ = (
+    "Ready",
+    "Run",
+    "Simulation",
+    "cost",
+    "destroy_stack",
+    "draw_swarm",
+    "examine",
+    "home",
+    "launch",
+    "let_loose",
+    "list_runs",
+    "load_job",
+    "make_stack",
+    "old_runs",
+    "open_run",
+    "plan",
+    "prepare",
+    "prices",
+    "profile",
+    "simulate",
+    "stop_all",
+    "stop_run",
+    "write_account_file",
+)
+"""With what is of runs, in `bamboo.run_handle`."""
 
 
 def load_job(job: str | Path, *, overrides: Overrides = ()) -> "JobConfig":
@@ -80,7 +106,7 @@ def plan(
     it: the job's own grid, or the best of exactly `nodes`, or of at most `max_nodes`. `hazard` is
     in losses per node-hour, `gpu` the name of one whose times are modelled; `bar` shows how far it
     is. Looks at the model in a process of its own. Raises InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.study.paper import Asked, plan_on_paper
     from bamboo.study.told import no_bar
 
@@ -114,7 +140,7 @@ def cost(
     JOB` shows it. The best `rows` options are simulated, each with so many seeds, on a market of
     that `hazard` or like that `trace`. `samples_per_s` is your own figure for the job; `here` takes
     the times of this machine's CPU. Raises InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.study.costing import CostAsked, cost_of_job
     from bamboo.study.pricing import TimesAsked
     from bamboo.study.told import no_bar
@@ -173,7 +199,7 @@ def simulate(
     `gpu` the name of one whose times are modelled, and `endless` goes on after `train.steps`.
     `rivals` plays other ways to use the same market too, with restarts of `restart_s` by name.
     `told` is called with (runs done, of all). Raises InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.study import simulating
     from bamboo.study.markets import MarketAsked, MarketOptions
 
@@ -212,7 +238,7 @@ def profile(
     """Time and bytes of each layer of a job, as `bamboo profile` shows them: measured on this
     machine's `device`, `cpu` or `cuda`, in at most so many seconds, or modelled for a named `gpu`.
     What was measured before is read unless `fresh`. Raises InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.study.profiling import Wanted, profile_job
     from bamboo.study.told import no_bar
 
@@ -225,7 +251,7 @@ def prices(region: str | None = None, *, refresh: bool = False, note: Note = sil
     """What instances cost in a region, by default that of the installed catalogue, and how old that
     is. With `refresh` EC2 is asked first, with this process's credentials. Raises InputError,
     BambooError."""
-    _find_own()
+    find_cloud()
     from bamboo.study.prices import price_list
 
     return price_list(region, renew=refresh, note=note)
@@ -245,7 +271,7 @@ def prepare(
 ) -> Iterator[Ready]:
     """As `launch`, up to where something would be started: `start` or `lead` in the block starts
     the run. With `dry_run` only the plan is wanted, which may be for a named `gpu`."""
-    _find_own()
+    find_cloud()
     from bamboo.controller import launching
     from bamboo.wiring.begun import Begun
 
@@ -291,67 +317,6 @@ def launch(
         return ready.start(note=note)
 
 
-# ---------------------------------------------------------------- runs
-
-
-def open_run(run: str = "last") -> Run:
-    """A run by its id, a unique prefix of it, or `last`. Raises InputError."""
-    _find_own()
-    from bamboo.runs import run_folder
-
-    return Run(run_folder.find(run_folder.home(), run))
-
-
-def home() -> Path:
-    """The folder of all runs."""
-    from bamboo.runs import run_folder
-
-    return run_folder.home()
-
-
-def list_runs() -> list[dict[str, Any]]:
-    """What `bamboo list --json` prints: a row for each run of this home."""
-    _find_own()
-    from bamboo.runs import run_folder
-    from bamboo.runs.removing import disk_use, total
-    from bamboo.runs.run_status import row_of
-
-    rows = [
-        row_of(folder) | {"disk_bytes": total(disk_use(folder))}
-        for folder in run_folder.all_runs(home())
-    ]
-    return [row for row in rows if (home() / row["run"]).exists()]  # some may go meanwhile
-
-
-def old_runs(*, keep: int) -> list[Run]:
-    """The runs that have ended and may be removed, oldest first, without the newest `keep`."""
-    _find_own()
-    from bamboo.runs import removing, run_folder
-
-    return [Run(folder) for folder in removing.too_many(run_folder.own_runs(home()), keep)]
-
-
-def stop_run(run: str, *, region: str = "", wait: bool = True, note: Note = silent) -> "Stopped":
-    """Stop a run as `bamboo stop` does, also one of another machine, by its whole id and the
-    `region` of the account that it is in; and make sure that nothing of it is left there. Raises
-    InputError, BambooError."""
-    _find_own()
-    from bamboo.controller.stop_anywhere import stop_run
-
-    with private():
-        return stop_run(run, region=region, wait=wait, note=note)
-
-
-def stop_all(*, region: str = "", wait: bool = True, note: Note = silent) -> "Iterator[Stopped]":
-    """Stop every run that lives, and all that carries the tag of one in a region, by default in the
-    regions known here. What cannot be stopped says so in `error`, and the others are stopped."""
-    _find_own()
-    from bamboo.controller.stop_anywhere import stop_all
-
-    with private():
-        yield from stop_all(region=region, wait=wait, note=note)
-
-
 # ---------------------------------------------------------------- this machine and an account
 
 
@@ -364,7 +329,7 @@ def examine(
 ) -> "Examination":
     """What `bamboo doctor` finds of this machine, of the account of a job or of the account file,
     and of what bills without a live run. Nothing is changed. Raises InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.doctor.examination import examination
 
     return examination(
@@ -387,7 +352,7 @@ def make_stack(
     """Make the stack of a directory in an account, as `bamboo init --apply` does, once `agree` has
     answered the question. `here` lets this machine's address reach its store. False: the answer was
     no. Handles Ctrl-C meanwhile. Raises InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.sites.account.setting_up import set_up
 
     with private():
@@ -400,7 +365,7 @@ def destroy_stack(
     """Destroy the stack of a directory with all that its bucket holds, once `agree` has answered
     the question; None: the answer was no. Handles Ctrl-C meanwhile. Raises InputError,
     BambooError."""
-    _find_own()
+    find_cloud()
     from bamboo.sites.account.setting_up import take_down
 
     with private():
@@ -410,7 +375,7 @@ def destroy_stack(
 def write_account_file(source: str | Path, *, force: bool = False) -> "AccountFile":
     """Write what stands in an account into the account file, as `bamboo init` does. Raises
     InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.sites.account.setting_up import write_down
 
     return write_down(str(source), force=force)
@@ -423,7 +388,7 @@ def draw_swarm(
     job: str | Path, *, overrides: Overrides = (), seed: int, minutes: float = 10.0
 ) -> "Drawn":
     """The faults that `bamboo chaos` would let loose on a job for this seed. Raises InputError."""
-    _find_own()
+    find_cloud()
     from bamboo.chaos.whole import draw_swarm
 
     return draw_swarm(Path(job), overrides=written(overrides), seed=seed, minutes=minutes)

@@ -10,9 +10,12 @@ gets `cloud` in the same way, and keeps a `cli` of its own.
 import importlib.abc
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+
+from bamboo.errors import InputError
 
 NAMES = ("cli", "cloud")
 BELOW = "bamboo/own/"
@@ -39,3 +42,17 @@ def find_own(names: Sequence[str] = NAMES) -> None:
     found = [one for one in sys.meta_path if isinstance(one, _Finder) and one.names >= set(names)]
     if not found:
         sys.meta_path.insert(0, _Finder(names))
+
+
+@cache
+def find_cloud() -> None:
+    """From now on this process, which may be a user's program, finds Bamboo's own package `cloud`.
+    Raises InputError where it has imported another one of that name."""
+    find_own(("cloud",))
+    module, ours = sys.modules.get("cloud"), FOLDER / "cloud"
+    if module is None or Path(module.__file__ or "").resolve().is_relative_to(ours):
+        return
+    raise InputError(
+        f"this program has imported a package 'cloud' that is not Bamboo's, {module.__file__}; "
+        "rename it, or use Bamboo from a process of its own"
+    )

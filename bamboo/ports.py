@@ -367,7 +367,7 @@ class PricesSeen:
     notes: tuple[str, ...] = ()
     """One sentence for each thing that could not be read."""
     left_out: tuple[str, ...] = ()
-    """One sentence for each pool whose price `bamboo.price_check` rejects."""
+    """One sentence for each pool whose price `bamboo.value` rejects."""
 
 
 class PriceSource(Protocol):

@@ -1,4 +1,4 @@
-"""A run that was launched, by whomever: what a program can ask of it and do to it.
+"""Runs that were launched, by whomever: which there are, what can be asked of one and done to it.
 
 Rule: a handle holds nothing open and owns nothing, so a program drops it whenever it likes. As in
 `bamboo.api`, a room is imported only when a method needs it, and only what says so handles signals.
@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bamboo.errors import BambooError, InputError
+from bamboo.own_packages import find_cloud
 from bamboo.private_files import private
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from bamboo.controller.launching import Prepared
     from bamboo.controller.resuming import Resumed
+    from bamboo.controller.stop_anywhere import Stopped
     from bamboo.runs.lock import Lock
     from bamboo.runs.ports import Screen
     from bamboo.runs.run_folder import RunFolder
@@ -337,3 +340,64 @@ class Ready:
                 return launching.run_attached(folder, screen, self.begun)
             finally:
                 held.close()
+
+
+# ---------------------------------------------------------------- which run
+
+
+def open_run(run: str = "last") -> Run:
+    """A run by its id, a unique prefix of it, or `last`. Raises InputError."""
+    find_cloud()
+    from bamboo.runs import run_folder
+
+    return Run(run_folder.find(run_folder.home(), run))
+
+
+def home() -> Path:
+    """The folder of all runs."""
+    from bamboo.runs import run_folder
+
+    return run_folder.home()
+
+
+def list_runs() -> list[dict[str, Any]]:
+    """What `bamboo list --json` prints: a row for each run of this home."""
+    find_cloud()
+    from bamboo.runs import run_folder
+    from bamboo.runs.removing import disk_use, total
+    from bamboo.runs.run_status import row_of
+
+    rows = [
+        row_of(folder) | {"disk_bytes": total(disk_use(folder))}
+        for folder in run_folder.all_runs(home())
+    ]
+    return [row for row in rows if (home() / row["run"]).exists()]  # some may go meanwhile
+
+
+def old_runs(*, keep: int) -> list[Run]:
+    """The runs that have ended and may be removed, oldest first, without the newest `keep`."""
+    find_cloud()
+    from bamboo.runs import removing, run_folder
+
+    return [Run(folder) for folder in removing.too_many(run_folder.own_runs(home()), keep)]
+
+
+def stop_run(run: str, *, region: str = "", wait: bool = True, note: Note = silent) -> "Stopped":
+    """Stop a run as `bamboo stop` does, also one of another machine, by its whole id and the
+    `region` of the account that it is in; and make sure that nothing of it is left there. Raises
+    InputError, BambooError."""
+    find_cloud()
+    from bamboo.controller.stop_anywhere import stop_run
+
+    with private():
+        return stop_run(run, region=region, wait=wait, note=note)
+
+
+def stop_all(*, region: str = "", wait: bool = True, note: Note = silent) -> "Iterator[Stopped]":
+    """Stop every run that lives, and all that carries the tag of one in a region, by default in the
+    regions known here. What cannot be stopped says so in `error`, and the others are stopped."""
+    find_cloud()
+    from bamboo.controller.stop_anywhere import stop_all
+
+    with private():
+        yield from stop_all(region=region, wait=wait, note=note)

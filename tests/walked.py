@@ -1,7 +1,8 @@
 """Counts what a walk through the code meets: the product's files whose functions a call runs.
 
 What is run at import (the bodies of modules and classes) does not count, and neither do
-`bamboo/config`, `bamboo/ids.py` and `bamboo/errors.py`, which every walk meets.
+`bamboo/config`, `bamboo/ids.py` and `bamboo/errors.py`, which every walk meets, with what they call
+themselves.
 """
 
 import sys
@@ -24,7 +25,7 @@ def walked(call: Callable[[], object]) -> dict[str, set[str]]:
     seen: set[CodeType] = set()
 
     def enter(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
+        if event == "call" and frame.f_code not in seen and not _is_below(frame):
             seen.add(frame.f_code)
 
     before = sys.getprofile()
@@ -39,6 +40,16 @@ def walked(call: Callable[[], object]) -> dict[str, set[str]]:
         if not code.co_flags & _FUNCTION or not file.is_relative_to(ROOT):
             continue
         name = file.relative_to(ROOT).as_posix()
-        if name.startswith(ROOMS) and not name.startswith(EVERYWHERE):
+        if name.startswith(ROOMS):
             found.setdefault(name, set()).add(code.co_qualname)
     return found
+
+
+def _is_below(frame: FrameType | None) -> bool:
+    """Whether one of those called it that every walk meets, or it is one itself."""
+    while frame is not None:
+        name = frame.f_code.co_filename.removeprefix(f"{ROOT}/")
+        if name.startswith(EVERYWHERE):
+            return True
+        frame = frame.f_back
+    return False

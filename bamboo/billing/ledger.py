@@ -30,12 +30,12 @@ from bamboo.ids import InstanceId, ZoneId
 from bamboo.planner.attribution import Work
 from bamboo.planner.duties import DutyChange, Roster
 from bamboo.planner.fleet.autoscale import Resize
-from bamboo.planner.value import per_usd_spent
 from bamboo.ports import Store
 from bamboo.runs.books import DUTY, WORK, Booked
 from bamboo.runs.ports import Books
 from bamboo.runs.progress import Progress
 from bamboo.runs.store_records import Hearing
+from bamboo.value import per_usd_spent
 
 WORK_EVERY_S = 60.0
 """Seconds between two notes of how busy the instances were, while nothing else happens."""

@@ -2,7 +2,7 @@
 
     cloud.jsonl  ->  Rented, one for each instance  ->  Bill  |  Beside, which is not in the bill
 
-Rules: `planner.value` has what EC2 bills for a Linux instance. A final record is made only from a
+Rules: `bamboo.value` has what EC2 bills for a Linux instance. A final record is made only from a
 whole log; a damaged log is an error that names it and says what to do. The launcher of a running
 run goes on with the readable lines and says so, since ending the run would not repair the log. All
 figures of what a run cost take the overheads from here. In a local run the instances are processes
@@ -18,9 +18,8 @@ from typing import Any
 
 from bamboo.errors import InputError
 from bamboo.planner.prices.auxiliary import AuxiliaryPrice, Beside, beside_run
-from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s
-from bamboo.price_check import checked_usd
 from bamboo.telemetry.records import Tail
+from bamboo.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s, checked_usd
 
 _DAMAGE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 _SHOWN = 60
@@ -177,7 +176,7 @@ def rented_from_journal(
     `on_demand_usd_per_hour` is by instance type, `free_first_hour` as in the job's `[budget]`. An
     instance bought on-demand, or from a pool without a spot price, costs the on-demand price. A
     repeated record counts once. Raises KeyError for a type without a price. Raises ValueError for
-    an impossible time or price (`bamboo.price_check`), and for a start or an end that contradicts
+    an impossible time or price (`bamboo.value`), and for a start or an end that contradicts
     another record, since it would change the bill unnoticed.
     """
     found: dict[str, Rented] = {}

@@ -9,10 +9,10 @@ from typing import Any
 
 from bamboo.billing.money import Bill, Rented
 from bamboo.core.state import NodeStatus
-from bamboo.planner.value import per_usd_spent
 from bamboo.runs.preemption_lines import noticed, preemption_line, short_preemption_line
 from bamboo.runs.progress import Preemption, Progress, node_rows, status_body
 from bamboo.runs.run_folder import Part, RunFolder, write_json
+from bamboo.value import per_usd_spent
 
 
 def receipt_body(

@@ -38,7 +38,6 @@ from bamboo.planner.attribution import Spent, Tenure, Use, Work, attribute
 from bamboo.planner.duties import Duty, DutyChange, Roster
 from bamboo.planner.fleet.autoscale import Resize
 from bamboo.planner.prices.auxiliary import AuxiliaryPrice
-from bamboo.planner.value import MICRO, bill_micro_usd, per_usd_spent, samples_per_s, tokens_per_usd
 from bamboo.ports import Store
 from bamboo.quantities import micro_text
 from bamboo.runs import live, lock
@@ -49,6 +48,7 @@ from bamboo.runs.run_folder import RunFolder, catalogue_of, job_of, part_of, par
 from bamboo.runs.run_status import status_by_books, status_of, store_is_gone
 from bamboo.runs.store_records import Hearing
 from bamboo.telemetry.records import read_events, read_metrics
+from bamboo.value import MICRO, bill_micro_usd, per_usd_spent, samples_per_s, tokens_per_usd
 
 NOT_TOLD = "neither the cloud's log nor a ledger says where the money went"
 STALE_S = 15.0

@@ -21,7 +21,7 @@ from bamboo.planner.prices.catalogue import Catalogue, catalogue_from, parse_cat
 from bamboo.planner.prices.refreshed import newest
 from bamboo.planner.profiles.gpus import GpuTable, parse_gpus
 from bamboo.planner.risks.hazards import Bands, parse_bands
-from bamboo.price_check import check_seen
+from bamboo.value import check_seen
 
 FOLDER = "prices"
 """In `$BAMBOO_HOME`, beside the runs; one file per region."""

@@ -9,10 +9,10 @@ It is still refused where the billed minimum of its instances alone exceeds the 
 from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.prices.auxiliary import Beside, beside_run
-from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.quantities import count, duration, usd
 from bamboo.study.planning import Planned
 from bamboo.topology.grid import Grid
+from bamboo.value import MICRO, bill_micro_usd
 
 
 def refuse_beyond(

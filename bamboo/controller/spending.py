@@ -20,8 +20,8 @@ from bamboo.controller.terms import Terms
 from bamboo.core.state import State
 from bamboo.core.straggler import kept_beyond
 from bamboo.planner.prices.auxiliary import AuxiliaryPrice
-from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
 from bamboo.runs.progress import Progress
+from bamboo.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
 
 STEPS_TO_STOP = 2
 """The step under way, and the next where a member has begun it already."""

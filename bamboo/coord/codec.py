@@ -39,9 +39,9 @@ from bamboo.planner.attribution import Work
 from bamboo.planner.duties import DutyChange
 from bamboo.planner.fleet.autoscale import Resize
 from bamboo.ports import Store
-from bamboo.price_check import BadPrice, checked_usd
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import canonical_json
+from bamboo.value import BadPrice, checked_usd
 
 SCHEMA_VERSION = 12
 STREAM = "ledger"

@@ -2,7 +2,7 @@
 
     start and stop of each instance  x  its duties  x  how busy it was  ->  time and money by use
 
-Rule: `planner.value` makes the bill from starts and stops alone. The parts are made from the
+Rule: `bamboo.value` makes the bill from starts and stops alone. The parts are made from the
 seconds, and are refused if their sum is not the bill before its rounding to a micro-dollar. The
 method of largest remainders then rounds them, so that they add up to it exactly.
 """
@@ -16,7 +16,7 @@ from fractions import Fraction
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId
 from bamboo.planner.duties import Again, Duty, DutyChange
-from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s, micro_usd
+from bamboo.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s, micro_usd
 
 SEEN_AFTER_S = 120.0
 """A loss is seen at most this long after it; an earlier end had another cause."""

@@ -14,11 +14,11 @@ from typing import Any
 from bamboo.core import events
 from bamboo.core.state import Node, Outcome, Phase, State
 from bamboo.ids import NodeId
-from bamboo.planner.value import per_usd_spent
 from bamboo.runs.pause import pause_parts_s
 from bamboo.runs.reconfigured import Reconfigured, reconfigured_by
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from bamboo.value import per_usd_spent
 
 OPERATIONS = ("F", "B", "FR", "BR")
 """Forward, backward, and both as redundant operations for the neighbour's stage."""

@@ -15,12 +15,6 @@ from bamboo.planner.fleet.autoscale import Resize
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import StepTimes
-from bamboo.planner.value import (
-    MINIMUM_BILLED_S,
-    bill_micro_usd,
-    samples_per_s,
-    samples_per_usd,
-)
 from bamboo.sim.asked import Asked
 from bamboo.sim.market.prices import Prices, constant
 from bamboo.sim.market.trace import Trace
@@ -40,6 +34,12 @@ from bamboo.sim.world import (
     Rental,
     System,
     World,
+)
+from bamboo.value import (
+    MINIMUM_BILLED_S,
+    bill_micro_usd,
+    samples_per_s,
+    samples_per_usd,
 )
 
 HOUR_S = 3600.0

@@ -17,9 +17,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bamboo.billing.money import Rented
-from bamboo.planner.value import samples_per_s
 from bamboo.study.report import Report
 from bamboo.telemetry.records import MetricRecord
+from bamboo.value import samples_per_s
 from cli.pictures.canvas import title_of, to_svg
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Any
 from bamboo.checkpoint.initial import Weights
 from bamboo.planner.prices.quota import quota_needed, quota_sentence
 from bamboo.planner.risks.survival import Outcome, broken, copies_of_stages, single_loss
-from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.study.planning import Planned
 from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
+from bamboo.value import MINIMUM_BILLED_S
 from cli.views.plan import instances_by_market, notice_words
 
 WIDTH = 80

@@ -6,8 +6,8 @@ Rule: the lines add up to the bill as they are printed, so micro-dollars are sho
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import clock, count, duration, micro_text, rate, size, usd
+from bamboo.value import MINIMUM_BILLED_S
 from cli.echo import columns, paragraph
 
 BAR = 24

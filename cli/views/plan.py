@@ -13,12 +13,12 @@ from bamboo.planner.layers.memory import StageBytes
 from bamboo.planner.plans.plan import Plan
 from bamboo.planner.risks.checkpoint_cost import AUTO_LEAST_S
 from bamboo.planner.risks.zones import RESTART_S, USD_PER_GB, Spread, cheapest
-from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.study.intervals import Kept
 from bamboo.study.planning import Planned
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
+from bamboo.value import MINIMUM_BILLED_S
 from cli.echo import columns, paragraph
 from cli.views.quota import quota_lines
 

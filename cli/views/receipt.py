@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.runs.reconfigured import reconfigured_line
+from bamboo.value import MINIMUM_BILLED_S
 from cli.echo import columns, paragraph
 from cli.views.cost import beside_text, planned_lines
 from cli.views.trace import trace_line

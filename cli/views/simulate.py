@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.quantities import count, duration, number, rate, usd
 from bamboo.sim.compared import no_ratio
 from bamboo.sim.report import spread
@@ -16,6 +15,7 @@ from bamboo.sim.run import Figures
 from bamboo.sim.ways import OURS, terms_of_rivals
 from bamboo.study.planning import Planned
 from bamboo.study.simulating import HOUR_S, Simulated
+from bamboo.value import MINIMUM_BILLED_S
 from cli.echo import columns, paragraph
 from cli.views.plan import on_spot
 

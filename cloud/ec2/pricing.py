@@ -1,6 +1,6 @@
 """Offers from prices: the spot market's present ones, and a catalogue's for on-demand. Pure.
 
-Rule: a pool whose price `bamboo.price_check` rejects is not an offer, and the reason is given.
+Rule: a pool whose price `bamboo.value` rejects is not an offer, and the reason is given.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from bamboo.ids import ZoneId
-from bamboo.price_check import BadPrice, checked_usd
+from bamboo.value import BadPrice, checked_usd
 from cloud.provider import Market, Offer, Pool, cheapest_first
 
 

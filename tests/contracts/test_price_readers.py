@@ -1,7 +1,7 @@
 """One check of prices for whoever reads them: the same bad prices, given to every reader.
 
 A reader refuses the document, or leaves the pool out and says so; either way in the words of
-`bamboo.price_check`, and nothing of it is used. The last tests see to it that there is no other
+`bamboo.value`, and nothing of it is used. The last tests see to it that there is no other
 reader.
 """
 
@@ -24,8 +24,8 @@ from bamboo.planner.prices.catalogue import catalogue_from, parse_catalogue
 from bamboo.planner.prices.price_warnings import price_warnings
 from bamboo.planner.prices.refreshed import catalogue_json, no_prices, refreshed
 from bamboo.ports import PricesSeen
-from bamboo.price_check import MOST_USD, BadPrice, check_seen, checked_usd
 from bamboo.sim.market.prices import read_prices
+from bamboo.value import MOST_USD, BadPrice, check_seen, checked_usd
 from cloud.ec2.pricing import on_demand_offers, spot_offers
 
 ROOT = Path(__file__).parents[2]
@@ -257,6 +257,7 @@ MODULES = {
     "cloud/ec2/pricing.py",
 }
 """Whoever uses the check: a new one has a line in READERS, or is no reader."""
+CHECK = {"BadPrice", "check_seen", "checked_usd"}
 FIGURES = {"float", "_number", "_figure", "Decimal"}
 PRICE = ("price", "per_hour", "SpotPrice")
 
@@ -271,8 +272,8 @@ def test_no_module_reads_a_price_but_by_the_check() -> None:
     users, others = set(), []
     for name, tree in sources().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == "bamboo.price_check":
-                users.add(name)
+            if isinstance(node, ast.ImportFrom) and node.module == "bamboo.value":
+                users |= {name for one in node.names if one.name in CHECK}
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)

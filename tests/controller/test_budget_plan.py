@@ -10,8 +10,8 @@ from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.controller import launching
 from bamboo.controller.budget import beside_plan, refuse_beyond
 from bamboo.errors import InputError
-from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.study.planning import Planned
+from bamboo.value import MICRO, bill_micro_usd
 from tests.jobs import tiny_job
 from tests.study.test_planning import JOB, plan
 

@@ -10,8 +10,8 @@ from bamboo.config.tree import BudgetConfig
 from bamboo.controller.ending import stop_event
 from bamboo.controller.spending import LEAVING_S, STEPS_TO_STOP, Spending, short_of
 from bamboo.core.state import State
-from bamboo.planner.value import MICRO
 from bamboo.runs.progress import Progress, Reported
+from bamboo.value import MICRO
 from tests.controller.sized import job, progress, trains
 from tests.controller.world import START_S
 

@@ -25,7 +25,7 @@ from bamboo.planner.fleet.fleet_size import (
     usd_of,
 )
 from bamboo.planner.fleet.scaling_curve import LEAST, MOST, Centre, centre, curve_of, is_time
-from bamboo.planner.value import MINIMUM_BILLED_S
+from bamboo.value import MINIMUM_BILLED_S
 
 RESIZES = 8
 """Most resizes before a size is kept; one more resize then leads to the best size seen."""

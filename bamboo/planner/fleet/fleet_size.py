@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bamboo.errors import CoreMisuse
-from bamboo.planner.value import samples_per_s, usd_per_hour
+from bamboo.value import samples_per_s, usd_per_hour
 
 UTILITIES = ("none", "linear", "step")
 

@@ -27,12 +27,12 @@ from bamboo.planner.risks.zones import (
     price_spreads,
 )
 from bamboo.planner.step.cost import Expected, costs_for, expected, layout_for
-from bamboo.planner.value import samples_per_usd, usd_per_hour
 from bamboo.quantities import duration, usd
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape
+from bamboo.value import samples_per_usd, usd_per_hour
 
 GIB = 2**30
 HOST_SHARE = 0.5

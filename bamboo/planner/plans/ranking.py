@@ -20,10 +20,10 @@ from bamboo.planner.plans.losses import NO_LOSSES, Hazard, LossBook, Losses
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import DryRuns, StepTimes
-from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO, SPREADS, how_redundant
+from bamboo.value import samples_per_s, samples_per_usd, usd_per_hour
 
 WHOLE = 2
 """What is known of a plan: 0: its bound; 1: its calm step; 2: also what losses cost."""

@@ -11,7 +11,7 @@ from bamboo.errors import InputError
 from bamboo.planner.origin import Origin
 from bamboo.planner.risks.checkpoint_cost import REQUESTS, checkpoint_puts
 from bamboo.planner.risks.zones import USD_PER_GB
-from bamboo.planner.value import MICRO
+from bamboo.value import MICRO
 
 HOURS_PER_MONTH = 730.0
 """As AWS counts a month in its own calculator."""

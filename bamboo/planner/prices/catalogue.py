@@ -15,8 +15,8 @@ from typing import Any
 from bamboo.errors import InputError
 from bamboo.planner.origin import Origin, age_text, last_moment
 from bamboo.planner.prices.auxiliary import AuxiliaryPrice
-from bamboo.price_check import BadPrice, checked_usd
 from bamboo.topology.keys import keyed_seed
+from bamboo.value import BadPrice, checked_usd
 
 SCHEMA_VERSION = 1
 MOST_OF_A_TYPE = 1_000_000
@@ -140,7 +140,7 @@ class Catalogue:
         0.0001 USD. Either way it is a model of the price at launch.
 
         Raises InputError when the type is unknown, has no spot range, or has no pool in that zone
-        that a plan may use (see `bamboo.price_check`).
+        that a plan may use (see `bamboo.value`).
         """
         kind = self.find(name)
         if kind.spot_usd_per_hour is None:

@@ -11,7 +11,7 @@ from datetime import date
 
 from bamboo.planner.origin import Origin, age_text
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
-from bamboo.price_check import LIST_DAYS, QUOTE_DAYS, BadPrice, check_seen
+from bamboo.value import LIST_DAYS, QUOTE_DAYS, BadPrice, check_seen
 
 NAMED = 3
 

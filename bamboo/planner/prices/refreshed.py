@@ -12,7 +12,7 @@ from typing import Any
 from bamboo.planner.origin import Origin, last_moment
 from bamboo.planner.prices.catalogue import SCHEMA_VERSION, Catalogue, InstanceType, KnownQuota
 from bamboo.ports import PricesSeen, TypeFacts
-from bamboo.price_check import BadPrice, checked_usd
+from bamboo.value import BadPrice, checked_usd
 
 EARLIEST = "0001-01-01"
 

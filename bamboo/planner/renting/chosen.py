@@ -13,7 +13,7 @@ from math import ceil, exp, floor, inf, isinf, log, log10
 from bamboo.planner.plans.losses import at_rate
 from bamboo.planner.plans.ranking import ROUNDING, SAME, least_redundant
 from bamboo.planner.renting.option import HOUR_S, SPOT, Option, Question
-from bamboo.planner.value import samples_per_usd
+from bamboo.value import samples_per_usd
 
 LEAST_RATE, MOST_RATE = 1e-6, 20.0
 """Range of preemptions per node-hour in which a break-even is searched."""

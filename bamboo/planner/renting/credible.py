@@ -15,7 +15,7 @@ from bamboo.planner.prices.quota import quota_needed
 from bamboo.planner.profiles.gpus import BF16, FP32, GpuTable
 from bamboo.planner.profiles.profiled import Profile
 from bamboo.planner.renting.option import HOUR_S, Offer, Option
-from bamboo.planner.value import samples_per_usd
+from bamboo.value import samples_per_usd
 
 UTILISATION = 0.40
 """Share of the peak, by the flops of the model: large runs on tensor cores are published to reach

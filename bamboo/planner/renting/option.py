@@ -13,8 +13,8 @@ from bamboo.planner.plans.ranking import Candidate
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.risks.hazards import PUBLISHED, LossRate
 from bamboo.planner.risks.zones import REPLACE_S, Stakes
-from bamboo.planner.value import tokens_per_usd
 from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
+from bamboo.value import tokens_per_usd
 
 ON_DEMAND = "on-demand"
 SPOT = "spot"

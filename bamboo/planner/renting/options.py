@@ -31,9 +31,9 @@ from bamboo.planner.renting.option import (
     Options,
     Question,
 )
-from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import SPREADS, can_have, how_redundant
+from bamboo.value import samples_per_s, samples_per_usd, usd_per_hour
 
 LEAST, FATAL, CALM, WHOLE = range(4)
 """What is known of a plan, in order: its least step; the least cost of fatal losses; its calm step;

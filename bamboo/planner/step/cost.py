@@ -12,12 +12,12 @@ from bamboo.planner.layers.facts import FLOAT_BYTES
 from bamboo.planner.layers.memory import partials_at_end
 from bamboo.planner.profiles.workload import Workload
 from bamboo.planner.step.step_time import StepTimes
-from bamboo.planner.value import samples_per_s
 from bamboo.schedule.figures import figures, plan_run
 from bamboo.schedule.layout import Costs, Layout, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import BatchShape, blocks
+from bamboo.value import samples_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

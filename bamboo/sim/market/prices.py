@@ -16,8 +16,8 @@ from pathlib import Path
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
 from bamboo.named_files import read_bounded
-from bamboo.price_check import BadPrice, checked_usd
 from bamboo.sim.market.trace import LONGEST_FILE, LONGEST_S
+from bamboo.value import BadPrice, checked_usd
 
 ANY = ZoneId("")
 FORMAT = "ms,zone,usd_per_hour"

@@ -12,9 +12,9 @@ from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import Candidate, Played, against, ranked
 from bamboo.planner.risks.hazards import said
 from bamboo.planner.step.step_time import StepTimes
-from bamboo.planner.value import samples_per_s, samples_per_usd
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
+from bamboo.value import samples_per_s, samples_per_usd
 from tests.planner.workloads import stakes, workload
 
 ROOM = Room(memory_bytes=2**40, nodes=range(2, 7))

@@ -8,7 +8,7 @@ from bamboo.planner.origin import Origin
 from bamboo.planner.prices.price_warnings import price_warnings
 from bamboo.planner.prices.refreshed import refreshed
 from bamboo.ports import PricesSeen
-from bamboo.price_check import LIST_DAYS, QUOTE_DAYS
+from bamboo.value import LIST_DAYS, QUOTE_DAYS
 
 DAY = date(2026, 11, 26)
 BASE = replace(installed_catalogue(), today=DAY)

@@ -31,8 +31,8 @@ from bamboo.planner.renting.option import (
 )
 from bamboo.planner.renting.options import anchors, options, shared_out, together
 from bamboo.planner.risks.hazards import LossRate, said
-from bamboo.planner.value import samples_per_usd
 from bamboo.topology.grid import Grid
+from bamboo.value import samples_per_usd
 from tests.planner.workloads import workload
 
 QUESTION = Question(nodes=range(2, 5), steps=1000, checkpoint_every=50)

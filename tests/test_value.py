@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.errors import CoreMisuse
-from bamboo.planner.value import (
+from bamboo.value import (
     bill_micro_usd,
     billed_s,
     micro_usd,
