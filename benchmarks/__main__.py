@@ -56,7 +56,6 @@ PARTS = {
     "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
     "types": Part(module="cost_of_types", about="`bamboo cost` over all types", minutes=2),
     "modes": Part(module="mode_per_stage", about="a mode for each stage, modelled", minutes=4),
-    "simulator": Part(module="simulator", about="how fast it is", minutes=6, traced=True),
     "nsdi23": Part(module="nsdi23", about="beside the published figures", minutes=4, traced=True),
     "waterfall": Part(
         module="waterfall", about="from the paper's rules to ours", minutes=4, traced=True

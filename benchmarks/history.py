@@ -59,7 +59,6 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("simulated over real, steps", "jobs/spare/simulated_to_real/steps"),
         ("dollars", "jobs/spare/simulated_to_real/usd"),
     ),
-    "simulator": (("s of CPU, the trace", "trace/*/cpu_s"),),
     "value-on-trace": (
         ("samples per modelled dollar, BERT-large", "jobs/bert-large/values/catalogue/value"),
     ),
