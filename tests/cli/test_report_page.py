@@ -23,14 +23,14 @@ from bamboo.study.report import Report, report_of
 from cli.pictures import report as pictures
 from cli.pictures import report_png
 from cli.pictures.canvas import to_svg
-from cli.views.report import POLICY, report_html
+from cli.views.report import POLICY
 from cli.views.report_style import STYLE
 from tests.controller.world import START_S
 from tests.runs.test_reading import folder_of, home
-from tests.study.test_report import page_of, spent
+from tests.study.test_report import Page, page_of, spent, spent_page
 
 pytestmark = pytest.mark.timeout(180)
-__all__ = ["home", "spent"]
+__all__ = ["home", "spent", "spent_page"]
 SMALLEST_PT = 11.0
 """A point of a drawing is about a pixel of the page."""
 TEXT, SHAPE = 4.5, 3.0
@@ -249,13 +249,11 @@ document.title = "beyond:" + all.filter(e => e.getBoundingClientRect().right > e
 
 @pytest.mark.parametrize("width_px", [390, 800, 1280])
 def test_a_browser_shows_all_of_it(
-    spent: run_folder.RunFolder, tmp_path: Path, width_px: int
+    spent_page: tuple[str, Page], tmp_path: Path, width_px: int
 ) -> None:
     if not any(map(shutil.which, report_png.BROWSERS)):
         pytest.skip("no Chromium on the PATH")
-    report = report_of(spent, now_s=START_S + 60)
-    page = report_html(report, pictures.pictures_of(report))
-    page = page.replace(POLICY, f"{POLICY}; script-src 'unsafe-inline'", 1)
+    page = spent_page[0].replace(POLICY, f"{POLICY}; script-src 'unsafe-inline'", 1)
     # A window is never narrower than 500 pixels; what is in it may be.
     narrow = f"<style>main {{ width: {width_px}px; }}</style>" if width_px < 500 else ""
     file = tmp_path / "page.html"

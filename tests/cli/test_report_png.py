@@ -11,7 +11,7 @@ from bamboo.runs import run_folder
 from cli import main
 from cli.pictures import report_png
 from testbed.waiting import wait_until
-from tests.runs.test_reading import home
+from tests.runs.test_reading import folder_of, home
 from tests.study.test_report import spent
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,14 +38,14 @@ def test_without_a_browser_nothing_is_begun(
 
 
 def test_a_browser_that_hangs_is_killed_with_all_it_started(
-    spent: run_folder.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     pids = tmp_path / "pids"
     path = browser(tmp_path, f"sleep 1000 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait")
     monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(report_png, "DEADLINE_S", 3.0)
-    png = tmp_path / "a.png"
+    spent, png = folder_of(home, "spent"), tmp_path / "a.png"
     assert main.run(["report", "spent", "--png", str(png)]) == 1
     assert "did not draw the page within 3 s and was killed" in capsys.readouterr().err
     assert not png.exists()
@@ -63,9 +63,10 @@ def gone(pid: int) -> bool:
 
 
 def test_a_browser_that_fails_is_quoted(
-    spent: run_folder.RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    spent = folder_of(home, "spent")  # without a picture its page is quickly written
     path = browser(tmp_path, "echo no room for it >&2; exit 7")
     monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     assert main.run(["report", spent.id, "--png", str(tmp_path / "a.png")]) == 1

@@ -196,6 +196,7 @@ def test_a_terraform_that_fails_or_is_not_there(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("warm_torch")
 def test_a_dry_run_shows_what_comes_of_it(
     account: Path,
     outputs: Path,
