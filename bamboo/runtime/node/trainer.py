@@ -204,7 +204,8 @@ class Trainer(NodeAtWork):
         self.executor.fill_gaps(gap_budget_of(self._job, assignment, self._me))
 
     def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
-        run = self.executor.shadowed[slot]
+        run = self.executor.release(slot)
+        assert run is not None, f"no replica of {slot} is here"
         while self.mailbox.has(slot, "ship", run.step):
             # A reduced gradient that has come already is used and never computed again.
             self.executor.operations.step_replica(run, run.replica_step)
