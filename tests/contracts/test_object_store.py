@@ -283,7 +283,8 @@ while True:
     assert set(sizes.values()) == {1 << 24}
     for name in (*store.strays(""), *sizes):
         store.delete(name)
-    assert not any((tmp_path / "objects").iterdir())
+    # A writer that is killed between a folder and its object leaves an empty folder.
+    assert not [path for path in (tmp_path / "objects").rglob("*") if path.is_file()]
 
 
 def test_what_is_written_whole_leaves_no_stray(store: ObjectStore, file: Path) -> None:

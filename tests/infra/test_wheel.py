@@ -60,8 +60,8 @@ def test_beside_a_package_that_owns_the_names_of_ours_each_has_its_own(
     # As the script and every process that it starts begin.
     runs = "from bamboo.loading import main; raise SystemExit(main(['cli.main', 'list']))"
     program = (
-        "import contextlib, cli; from bamboo import api\n"
-        "with contextlib.suppress(api.InputError): api.open_run()\n"
+        "import contextlib, cli; from bamboo import api; from bamboo.errors import InputError\n"
+        "with contextlib.suppress(InputError): api.open_run()\n"
         "import cloud; print(cli.WHOSE, hasattr(cloud, 'WHOSE'))"
     )
     environment = {**os.environ, "PYTHONPATH": str(there), "BAMBOO_HOME": str(tmp_path / "runs")}
