@@ -16,7 +16,7 @@ from bamboo.core.events import NoticeReceived, Pace, PaceMeasured
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
 from testbed.simulated import NOW_S, SimulatedTransport, World
-from tests.runtime.test_interleavings import job
+from tests.runtime.test_interleavings import job, longer
 from tests.runtime.test_layouts import go, to_the_end, world_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -86,6 +86,22 @@ def test_all_but_one_are_lost_at_any_moment(seed: int) -> None:
             go(world)
         if node.running and not world.over:
             world.kill(node.id)
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize(
+    "seed", [2, 9, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(10, 300))]
+)
+def test_a_node_is_lost_that_told_only_some_of_its_step(seed: int) -> None:
+    """The others take the step that they lack only the norm of as what they were in the old layout,
+    and what they say of it keeps no slot of the new layout waiting."""
+    draw = random.Random(seed)
+    pipelines = draw.choice((3, 4))
+    settings = longer(drawn(draw, pipelines), 8)
+    world = world_of(settings, draw, extra=0, pipelines=pipelines)
+    node = world.run_to_a_step()
+    assert node is not None
+    world.kill(node)
     to_the_end(world, settings)
 
 

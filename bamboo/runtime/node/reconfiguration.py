@@ -132,8 +132,17 @@ class NodeReconfiguration:
                 self._said_era = reconfiguration.keep.era
                 self.say_losses()
         if reconfiguration.base is not None and layout.round != reconfiguration.since:
-            self._stopped.reach(reconfiguration.base, reconfiguration.total_square)
             layout.begin(state, reconfiguration)
+
+    def reach_base(self, state: State) -> None:
+        """Take the step that this node lacks of the base that the newest state has decided. What it
+        tells the others of that step is about slots of the old layout, so this comes before its
+        messages are of the new layout's generation."""
+        reconfiguration = state.reconfiguration
+        if reconfiguration is None or reconfiguration.base is None:
+            return
+        if self.layout.round != reconfiguration.since:
+            self._stopped.reach(reconfiguration.base, reconfiguration.total_square)
 
     def finish(self) -> None:
         """Hand the new runs over to the executor: all nodes go on."""

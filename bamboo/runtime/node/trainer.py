@@ -127,6 +127,7 @@ class Trainer(NodeAtWork):
 
     def _stop_for(self, state: State) -> None:
         """A reconfiguration is under way: all nodes hear each other, and slots have no roles."""
+        self.reconfiguration.reach_base(state)
         self.mailbox.connect(state)
         self.transfers.stop(state)
         self._boundaries.forget()
