@@ -7,13 +7,13 @@ import json
 import os
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from bamboo.config.account import account_defaults, read_toml
 from bamboo.config.check import check_inputs, check_job, check_values
-from bamboo.config.parse import parse_job, parse_segments
+from bamboo.config.parse import parse_job, parse_segments, sections, together
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -80,8 +80,14 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
 
 
 def _with_overrides(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
+    wrong = []
     for override in overrides:
-        job = _override(job, override)
+        try:
+            job = _override(job, override)
+        except InputError as error:
+            wrong.append(error)
+    if wrong:
+        raise together(wrong)
     return job
 
 
@@ -89,7 +95,9 @@ def _override(job: JobConfig, override: str) -> JobConfig:
     key, equals, text = override.partition("=")
     section, _, name = key.strip().partition(".")
     if not equals or not name:
-        raise InputError(f"--set {override!r}: is no override; write --set section.key=value")
+        of = [f"{one}.{key}" for one, cls in sections().items() if key in _names(cls)]
+        near = f", such as {of[0]}=..." if equals and of else ""
+        raise InputError(f"--set {override!r}: is no override; write --set section.key=value{near}")
     try:
         value, *others = tomllib.loads(f"value = {text}").values()
     except tomllib.TOMLDecodeError:
@@ -102,6 +110,10 @@ def _override(job: JobConfig, override: str) -> JobConfig:
     parsed = getattr(parse_job({section: {name: value}}, file="--set"), section)
     changed = replace(getattr(job, section), **{name: getattr(parsed, name)})
     return replace(job, **{section: changed})
+
+
+def _names(section: type[Any]) -> set[str]:
+    return {field.name for field in fields(section)}
 
 
 def _finish(job: JobConfig, overrides: Sequence[str] = (), *, inputs: bool = False) -> JobConfig:

@@ -7,13 +7,15 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from bamboo.config.tree import JobConfig, Segment
 from bamboo.errors import InputError
 
+NAMED = 5
+"""Errors that one line names, at most."""
 WORDS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -40,10 +42,10 @@ def parse_job(tables: Mapping[str, Any], *, file: str) -> JobConfig:
     Raises InputError for an unknown section or key and for a value of a wrong type.
     """
     known = sections()
+    if unknown := list(_unknown_names(tables, known, file)):
+        raise together(unknown)
     values: dict[str, Any] = {}
     for name, table in tables.items():
-        if name not in known:
-            raise _unknown(file, name, table, list(known), "sections")
         if not isinstance(table, Mapping):
             raise InputError.at(
                 file=file,
@@ -54,6 +56,30 @@ def parse_job(tables: Mapping[str, Any], *, file: str) -> JobConfig:
             )
         values[name] = _build(known[name], table, file=file, prefix=name)
     return JobConfig(**values, file=file)
+
+
+def together(errors: Sequence[InputError]) -> InputError:
+    """One error for several, on one line; beyond `NAMED` of them it gives their number."""
+    if len(errors) == 1:
+        return errors[0]
+    said = [str(error) for error in errors[:NAMED]]
+    if len(errors) > NAMED:
+        said.append(f"and {len(errors) - NAMED} more")
+    return InputError(" ".join(one if one.endswith("?") else f"{one};" for one in said).rstrip(";"))
+
+
+def _unknown_names(
+    tables: Mapping[str, Any], known: Mapping[str, type[Any]], file: str
+) -> Iterator[InputError]:
+    """Every unknown section, and every unknown key directly in a section."""
+    for name, table in tables.items():
+        if name not in known:
+            yield _unknown(file, name, table, list(known), "sections")
+        elif isinstance(table, Mapping):
+            keys = [field.name for field in fields(known[name])]
+            for key, value in table.items():
+                if key not in keys:
+                    yield _unknown(file, f"{name}.{key}", value, keys, f"keys of {name}")
 
 
 def parse_segments(value: Any, *, file: str) -> tuple[Segment, ...]:

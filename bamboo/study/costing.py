@@ -256,7 +256,7 @@ def _check(asked: CostAsked) -> None:
         )
     if asked.hazard is not None and not 0 <= asked.hazard <= MOST_HAZARD:
         raise InputError(
-            f"--hazard {asked.hazard:g} is none; give preemptions per node-hour, such as .1"
+            f"--hazard {asked.hazard:g} is no rate; give losses per node-hour, such as .1"
         )
     if not 1 <= asked.seeds <= 1000:
         raise InputError(f"--seeds {asked.seeds} is no number of runs; give 1 to 1000")

@@ -56,7 +56,7 @@ def market_of(options: MarketOptions, *, named: str = "--preset") -> Market:
     if options.preset is not None:
         if options.preset not in PRESETS:
             raise InputError(
-                f"{named} {options.preset!r} is none; take one of {', '.join(PRESETS)}"
+                f"{named} {options.preset!r} is no market; take one of {', '.join(PRESETS)}"
             )
         return preset(options.preset, nodes=nodes, zones=zones)
     return _by_hazard(options, nodes, zones)
@@ -108,7 +108,7 @@ def _by_hazard(options: MarketOptions, nodes: int, zones: tuple[str, ...]) -> Ma
     hazard, bulk = options.hazard or 0.0, 1.0 if options.bulk is None else options.bulk
     back_s = BACK_S if options.back_s is None else options.back_s
     if not 0 <= hazard < math.inf:
-        raise InputError(f"--hazard {hazard:g} is none; give preemptions per node-hour, such as .1")
+        raise InputError(f"--hazard {hazard:g} is no rate; give losses per node-hour, such as .1")
     most = spread(nodes, zones)[0].nodes
     if not 1 <= bulk <= most:
         raise InputError(

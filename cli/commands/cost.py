@@ -108,5 +108,5 @@ def _refuse_for_a_run() -> None:
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in OF_A_RUN:
             raise InputError(
-                f"{parameter.opts[0]} belongs to a job file, and a run has its own; leave it out"
+                f"{parameter.opts[0]} goes with a job file, not with a run; leave it out"
             )

@@ -13,7 +13,7 @@ from cli.views.prices import prices_body, prices_text
 @click.option(
     "--refresh", is_flag=True, help="Ask EC2 for today's prices first, with your AWS credentials."
 )
-@click.option("--region", metavar="R", help="By default the installed catalogue's.")
+@click.option("--region", metavar="R", help="Show this region; by default the catalogue's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, refresh: bool, region: str | None, as_json: bool) -> None:
     """Show the prices of instances, their age, and the quotas that they need."""

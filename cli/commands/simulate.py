@@ -26,7 +26,7 @@ from cli.views.simulate import picture_title, simulation_body, simulation_text
 @click.option(
     "--seeds", type=int, default=1, show_default=True, help="Runs on made-up markets, one per seed."
 )
-@click.option("--first-seed", type=int, default=0, show_default=True)
+@click.option("--first-seed", type=int, default=0, show_default=True, help="The first run's seed.")
 @click.option("--rivals", is_flag=True, help="Compare other ways to use the market.")
 @click.option(
     "--restart-s",

@@ -54,7 +54,7 @@ def command() -> None:
     """
 
 
-@command.command("stats")
+@command.command("stats", short_help="Say what a trace comes to: nodes, losses, gaps, zones.")
 @click.argument("file", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--plot", type=_PATH, default=None, metavar="OUT.svg", help="Draw the trace.")

@@ -71,7 +71,7 @@ def samples_text(run: str, body: Mapping[str, Any]) -> str:
     each = f"{body['samples_in_epoch']:,}"
     parts = [f"{count(whole, 'whole data epoch')} of {each}"] if whole else []
     if rest:
-        parts.append(f"{rest:,} of the {'next' if whole else each}")
+        parts.append(f"{rest:,} of {'the next' if whole else f'its {each}'}")
     text = (
         f"{run}: {count(body['steps'], 'step')} used {count(body['samples'], 'sample')}, "
         f"each exactly once in its data epoch: {' and '.join(parts)}"

@@ -107,7 +107,7 @@ REFUSED = [
     ("cluster.spread=wide", "take one of auto, one, pipelines, neighbours"),
     ("cluster.spread=pipelines", "needs two pipelines, and there is 1; raise cluster.max_pi"),
     ("nonsense", "--set 'nonsense': is no override; write --set section.key=value"),
-    ("steps=3", "is no override"),
+    ("steps=3", "is no override; write --set section.key=value, such as train.steps=..."),
     ("file=x", "is no override"),
 ]
 
@@ -166,6 +166,8 @@ def test_one_stage_is_plain_data_parallelism(tmp_path: Path, overrides: list[str
         ("[train]\nsteps = \n", "is not valid TOML"),
         ("[train]\nstepz = 3\n", "train.stepz = 3: is unknown; did you mean 'steps'?"),
         ("train = 3\n", "train = 3: is a section, not a value"),
+        ("[train]\nstepz = 3\n[modle]\n[train.x]\n", "[modle]: is unknown; did you mean 'model'?"),
+        ("[train]\n" + "".join(f"q{n} = 1\n" for n in range(7)), "; and 2 more"),
         ("file = 'x'\n", "file = 'x': is unknown"),
         ("[train]\nbatch = 15\n", "train.batch = 15"),
         ("[train]\nsteps = 1" + "0" * 5000 + "\n", "is not valid TOML: Exceeds the limit"),
@@ -179,6 +181,16 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
         load_job(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert message in str(caught.value)
+
+
+def test_all_overrides_that_are_wrong_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        tiny_job(tmp_path, ["train.stps=3", "train.seed=4", "trian.steps=3", "train.lr=x"])
+    assert str(caught.value).startswith(
+        "--set: train.stps = 3: is unknown; did you mean 'steps'? "
+        "--set: [trian]: is unknown; did you mean 'train'? --set: train.lr = 'x': is unknown;"
+    )
+    assert "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

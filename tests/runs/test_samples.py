@@ -103,7 +103,7 @@ def test_the_books_append_it_to_the_runs_file(folder: run_folder.RunFolder) -> N
          "epochs of 40"),
         (11, 0, "11 steps used 88 samples, each exactly once in its data epoch: 2 whole data "
          "epochs of 40 and 8 of the next"),
-        (1, 2, "1 step used 8 samples, each exactly once in its data epoch: 8 of the 40\n"
+        (1, 2, "1 step used 8 samples, each exactly once in its data epoch: 8 of its 40\n"
          "  2 steps recorded beyond them were taken back"),
     ],
 )  # fmt: skip

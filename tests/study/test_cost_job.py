@@ -188,7 +188,7 @@ def test_a_budget_that_is_enough(job: str, capsys: pytest.CaptureFixture[str]) -
         (("--deadline", "0"), "--deadline 0 is no limit"),
         (("--budget", "-1"), "--budget -1 is no limit"),
         (("--max-nodes", "0"), "--max-nodes 0 is no size"),
-        (("--hazard", "-1"), "--hazard -1 is none"),
+        (("--hazard", "-1"), "--hazard -1 is no rate"),
         (("--hazard", "1", "--trace", "t.csv"), "are two markets"),
         (("--trace", "t.csv"), "t.csv"),
         (("--seeds", "0"), "--seeds 0 is no number"),
@@ -210,7 +210,7 @@ def test_wrong_words_are_one_line(
 
 def test_a_run_takes_no_option_of_a_job(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["cost", "r", "--budget", "3"]) == 2
-    assert "--budget belongs to a job file" in capsys.readouterr().err
+    assert "--budget goes with a job file" in capsys.readouterr().err
 
 
 def test_a_market_like_a_trace(job: str, capsys: pytest.CaptureFixture[str]) -> None:
