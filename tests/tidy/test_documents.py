@@ -43,6 +43,17 @@ def missing_paths(document: Source) -> Iterator[str]:
                 yield f"{document.path}:{number}: {name} does not exist"
 
 
+def unnamed_modules(document: Source) -> Iterator[str]:
+    """Modules below a room that its README does not name."""
+    if not re.fullmatch(r"(bamboo/\w+|cloud)/README\.md", document.path):
+        return
+    room, said = document.path.rpartition("/")[0], set(re.findall(r"\w+", document.text))
+    for path in paths():
+        stem = path.rpartition("/")[2].removesuffix(".py")
+        if path.startswith(f"{room}/") and path.endswith(".py") and stem not in {*said, "__init__"}:
+            yield f"{document.path}: names no `{stem}` ({path}); say what it is for"
+
+
 def missing_targets(document: Source) -> Iterator[str]:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for number, line in enumerate(document.lines, 1):
@@ -92,7 +103,10 @@ def refused_commands(document: Source) -> Iterator[str]:
         yield f"{document.path}:{number}: bamboo {line or text}: {error.format_message()}"
 
 
-@pytest.mark.parametrize("check", [missing_paths, missing_targets, missing_links, refused_commands])
+CHECKS = [missing_paths, missing_targets, missing_links, unnamed_modules, refused_commands]
+
+
+@pytest.mark.parametrize("check", CHECKS)
 def test_documents_lead_somewhere(check: object) -> None:
     assert callable(check)
     offences = [offence for document in documents() for offence in check(document)]
@@ -104,6 +118,13 @@ def test_a_document_that_leads_nowhere_is_seen() -> None:
     document = Source("README.md", text)
     assert list(missing_paths(document)) == ["README.md:1: bamboo/nowhere.py does not exist"]
     assert list(missing_targets(document)) == ["README.md:1: there is no `make nothing`"]
+
+
+def test_a_module_that_a_room_does_not_name_is_seen() -> None:
+    offences = list(unnamed_modules(Source("bamboo/chaos/README.md", "`draw`, `hands` and `led`")))
+    assert any(line.startswith("bamboo/chaos/README.md: names no `judge`") for line in offences)
+    assert not any("`draw`" in line for line in offences)
+    assert not list(unnamed_modules(Source("docs/page.md", "")))
 
 
 def test_a_link_is_followed_from_where_its_document_lies() -> None:
