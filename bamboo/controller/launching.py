@@ -8,6 +8,7 @@ what looks at the model: a process, or a local cloud that has begun and does not
 (`begun`).
 """
 
+import os
 import random
 import shutil
 import time
@@ -93,7 +94,9 @@ def prepare(
     job, weights = initial.begin_with(load_job(path, overrides))
     for kept in () if dry_run else (path, *([] if trace is None else [trace.path])):
         if wrong := what_is_wrong(kept):
-            raise InputError(f"{wrong}; a run keeps a copy of it, so write it to a file first")
+            keep = "a run keeps a copy of it, so write it to a file first"
+            remedy = keep if os.path.exists(kept) else "correct the path"
+            raise InputError(f"{wrong}; {remedy}")
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
     run = run_id(name) if name else run_folder.fresh_id(path, now=now, chance=random.Random())

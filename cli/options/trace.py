@@ -69,7 +69,7 @@ def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         for option, value in given.items() if asked is None else ():
             if value is not None:
-                raise InputError(f"{option} {value:g} is of a trace; give --trace FILE too")
+                raise InputError(f"{option} {value:g} goes with a trace; give --trace FILE too")
         return command(asked=asked, **others)
 
     out: Callable[..., Any] = with_trace

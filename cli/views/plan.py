@@ -370,7 +370,7 @@ def account_lines(job: JobConfig) -> list[str]:
         return []
     parts = account_body(job)["account"]
     if not any(parts.values()):
-        return [f"account in {job.cloud.region}: nothing is named; `bamboo init` writes it down"]
+        return [f"account in {job.cloud.region}: no part is named; `bamboo init` writes them"]
     lines = [f"account in {job.cloud.region}:"]
     for name, value in parts.items():
         listed = (

@@ -70,8 +70,8 @@ def test_a_dry_run_shows_how_the_example_is_played(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--max-nodes", "8"), "--max-nodes 8 is of a trace; give --trace FILE too"),
-        (("--trace", "nowhere.csv"), "there is no file nowhere.csv"),
+        (("--max-nodes", "8"), "--max-nodes 8 goes with a trace; give --trace FILE too"),
+        (("--trace", "nowhere.csv"), "there is no file nowhere.csv; correct the path"),
         (("--trace", "market.csv", "--max-nodes", "3"), "--max-nodes 3 is too few"),
     ],
 )

@@ -207,7 +207,7 @@ def test_a_dry_run_shows_what_comes_of_it(
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     launch = ["launch", tiny_job(tmp_path, []).file, "--dry-run", "--set", "cloud.provider=ec2"]
     assert run(launch) == 0
-    assert "account in us-east-1: nothing is named; `bamboo init`" in capsys.readouterr().out
+    assert "account in us-east-1: no part is named; `bamboo init`" in capsys.readouterr().out
     assert run(["init", str(outputs)]) == 0
     assert run(launch) == 0
     text = capsys.readouterr().out

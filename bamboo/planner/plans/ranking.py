@@ -304,7 +304,7 @@ def against(taken: Candidate, other: Candidate) -> str:
     if behind < SAME:
         near = "" if abs(behind) < ROUNDING else f" to within {_percent(SAME)}"
         return f"Worth as much as {taken.choice.name}{near}, and it {_tie(taken, other)}."
-    why = _reason(taken, other, "the first")
+    why = _reason(taken, other, "that one")
     return f"{_percent(behind)} fewer samples per dollar than {taken.choice.name}: {why}."
 
 
@@ -342,8 +342,8 @@ def _tie(first: Candidate, one: Candidate) -> str:
 
 
 def _slower(first: Candidate, one: Candidate, there: str) -> str:
-    busy = f"needed work fills {_percent(one.busy)} of its nodes' time, in {there} "
-    busy += _percent(first.busy)
+    busy = f"needed work fills {_percent(one.busy)} of its nodes' time, and "
+    busy += f"{_percent(first.busy)} in {there}"
     if one.redundancy_overhead > max(first.redundancy_overhead, 1e-6):
         return f"{busy}, and redundancy makes a step {_percent(one.redundancy_overhead)} longer"
     if one.wire_share > max(first.wire_share, 0.5):
@@ -352,7 +352,7 @@ def _slower(first: Candidate, one: Candidate, there: str) -> str:
 
 
 def _loses_more(first: Candidate, one: Candidate, there: str) -> str:
-    lost = f"losses cost it {_percent(one.losses.share)} of its useful time, {there} "
+    lost = f"losses cost it {_percent(one.losses.share)} of its useful time, and {there} "
     lost += _percent(first.losses.share)
     if one.losses.fatal_share > one.losses.survived_share:
         return f"{lost}, most of it restores and the work since the newest checkpoint"
