@@ -62,7 +62,9 @@ class Ending:
         self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
         self.asked = True
         if interrupted:
-            self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
+            self._ports.screen.note(
+                "stopping at the next step boundary; a second Ctrl-C stops at once"
+            )
 
     def watch(self) -> None:
         """Append what is due because the run has waited too long. Raises StoreUnavailable."""

@@ -6,7 +6,7 @@ import click
 
 from bamboo import api
 from cli.echo import echo_result
-from cli.views.status import parts_text, status_text
+from cli.views.status import parts_text, status_text, whole
 
 
 @click.command("status")
@@ -24,4 +24,5 @@ def command(run: str, as_json: bool) -> None:
     if as_json:
         echo_result(json.dumps(body | {"disk_bytes": parts}))
     else:
-        echo_result(f"{status_text(body)}\n  on the disk {parts_text(parts)}")
+        disk = whole(f"on the disk {parts_text(parts)}")
+        echo_result("\n".join([status_text(body), *disk]))

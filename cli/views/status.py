@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bamboo.quantities import rate, size, usd
-from cli.echo import columns
+from cli.echo import columns, paragraph, terminal_width
 
 
 def status_text(body: Mapping[str, Any]) -> str:
@@ -15,16 +15,18 @@ def status_text(body: Mapping[str, Any]) -> str:
     lines = [
         f"{body['run']}: {body['phase']}{outcome}, generation {body['generation']}, "
         f"version {body['version']}",
-        f"  {body['sentence']}",
-        f"  step {body['step']}/{body['steps']}, loss {loss}, "
-        f"{rate(body['tokens_per_s'])} tokens/s over the last ten steps, {usd(body['usd'])} "
-        f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$",
+        *whole(body["sentence"]),
+        *whole(
+            f"step {body['step']}/{body['steps']}, loss {loss}, "
+            f"{rate(body['tokens_per_s'])} tokens/s over the last ten steps, {usd(body['usd'])} "
+            f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$"
+        ),
     ]
     if body["outcome"] and not body["ended"]:
         lines.append("  its receipt is not written yet: what the run left is looked for and ended")
     if not body.get("led", True):
-        lines.append(
-            f"  it has no launcher, so a lost node is not replaced; `bamboo attach {body['run']}` "
+        lines += whole(
+            f"it has no launcher, so a lost node is not replaced; `bamboo attach {body['run']}` "
             "starts one"
         )
     rows = [("node", "zone", "status", "owns", "shadows", "F", "B", "FR", "BR", "tensors")]
@@ -43,6 +45,11 @@ def status_text(body: Mapping[str, Any]) -> str:
     if len(rows) > 1:
         lines += columns(rows, right=frozenset({5, 6, 7, 8, 9}))
     return "\n".join(lines)
+
+
+def whole(text: str) -> list[str]:
+    """The lines of a sentence: folded on a terminal, else one, which a script finds whole."""
+    return paragraph(text, width=terminal_width() or len(text) + 2)
 
 
 def list_text(runs: Sequence[Mapping[str, Any]]) -> str:

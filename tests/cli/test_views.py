@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from bamboo import quantities
@@ -155,6 +156,13 @@ def test_status() -> None:
         "  i-3.0  us-east-1a  member  0.3      0.0       0   0   0   0      0 B",
         "  i-2.0  us-east-1a  gone                       0   0   0   0      0 B",
     ]
+
+
+def test_sentences_of_a_status_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.views.status.terminal_width", lambda: 60)
+    head = status_text(status_body(in_the_middle())).partition("\n  node   zone")[0].splitlines()
+    assert len(head) > 4, "the sentences are broken"
+    assert max(map(len, head)) <= 60
 
 
 def test_status_body_has_the_keys_of_the_interface() -> None:

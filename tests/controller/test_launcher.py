@@ -168,7 +168,9 @@ def test_the_first_interrupt_stops_at_a_step_boundary() -> None:
     assert end.outcome is Outcome.STOPPED
     assert end.outcome.exit_code == 130
     assert end.step == 2
-    assert world.screen.notes == ["stopping at the next step boundary; Ctrl-C again: at once"]
+    assert world.screen.notes == [
+        "stopping at the next step boundary; a second Ctrl-C stops at once"
+    ]
 
 
 def test_a_stop_after_a_restore_ends_before_steps_that_were_finished_once() -> None:
