@@ -65,6 +65,9 @@ class Cluster:
         self.fenced: set[str] = set()
         """Taken for lost although they live, and so to be fenced."""
         self.store = open_store(server.url, RUN)
+        self._metrics: list[dict[str, Any]] = []
+        self._metrics_end = "0"
+        """The id of the last record of metrics that was read."""
         job = self.job
         self.grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
         cuts = self._cuts()
@@ -184,6 +187,8 @@ class Cluster:
         """SIGKILL the store and delete what it had written; another starts with nothing."""
         self.server.kill()
         shutil.rmtree(self.directory / "data")
+        self._metrics = []
+        self._metrics_end = "0"
         self.start_store_again()
 
     # ------------------------------------------------------------------ what the run says
@@ -200,10 +205,11 @@ class Cluster:
         return Follower().catch_up(self.store)
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
-        records = [
-            json.loads(r) for _, r in self.store.records("metrics", after_id="0", timeout_s=0)
-        ]
-        return [r for r in records if r["kind"] == kind]
+        for self._metrics_end, text in self.store.records(
+            "metrics", after_id=self._metrics_end, timeout_s=0
+        ):
+            self._metrics.append(json.loads(text))
+        return [r for r in self._metrics if r["kind"] == kind]
 
     def losses(self) -> dict[int, str]:
         """Loss by step as exact hex text; two records of a step must agree."""

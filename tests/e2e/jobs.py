@@ -16,6 +16,8 @@ from bamboo.config.tree import (
 )
 
 STEPS = 8
+ENDLESS = 5000
+"""Steps of a run that is stopped once it has shown what it is to show."""
 DEVICE = os.environ.get("BAMBOO_TEST_DEVICE", "cpu")
 """`lagging` has every test with these jobs run on a device that is done with its work later."""
 _TEXT = Path(__file__).parents[2] / "LICENSE"

@@ -18,10 +18,10 @@ from bamboo.core.state import Phase, State
 from bamboo.models import build_layer, build_model
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from testbed.calm import assert_calm
+from testbed.calm import assert_calm_so_far
 from testbed.cluster import Cluster, cluster
 from tests.e2e.history import bases, restores, states
-from tests.e2e.jobs import job
+from tests.e2e.jobs import ENDLESS, job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -43,7 +43,7 @@ def trains(run: Cluster, grid: Grid, timeout_s: float = 60.0) -> State:
 def test_pipelines_one_two_three_one() -> None:
     """D 1 -> 2 -> 3 as nodes come, -> 1 as they are lost; only what is missing is sent."""
     settings = job(
-        steps=120, stages=2, pipelines=1, max_pipelines=3, virtual_nodes=4, redundancy="stash"
+        steps=ENDLESS, stages=2, pipelines=1, max_pipelines=3, virtual_nodes=4, redundancy="stash"
     )
     with cluster(settings) as run:
         run.start(2)
@@ -58,7 +58,7 @@ def test_pipelines_one_two_three_one() -> None:
             for slot in Grid(pipelines=3, stages=2).pipeline(pipeline):
                 run.kill(state.assignment.owner(slot))
         trains(run, Grid(pipelines=1, stages=2))
-        assert_calm(run)
+        assert_calm_so_far(run)
         assert not restores(run)
         _moved_least(run)
 
@@ -98,7 +98,7 @@ def _layer_bytes(run: Cluster) -> list[int]:
 
 def test_stages_four_two_four() -> None:
     """Two of four nodes go and nobody comes: two stages; later two come: four again."""
-    with cluster(job(steps=150, redundancy="stash")) as run:
+    with cluster(job(steps=ENDLESS, redundancy="stash")) as run:
         run.start()
         run.wait_step(5)
         for stage in (1, 3):
@@ -109,7 +109,7 @@ def test_stages_four_two_four() -> None:
         run.wait_step(max(run.losses()) + 5)
         run.start(2)
         trains(run, Grid(pipelines=1, stages=4))
-        assert_calm(run)
+        assert_calm_so_far(run)
         assert not restores(run)
         _moved_least(run)
 
@@ -117,7 +117,7 @@ def test_stages_four_two_four() -> None:
 def test_who_comes_after_a_new_layout_has_it_too() -> None:
     """D 1 -> 2, a node of the second pipeline is lost, and one that was not there when the layout
     was made takes its slot."""
-    settings = job(steps=120, stages=2, pipelines=1, max_pipelines=2, redundancy="stash")
+    settings = job(steps=ENDLESS, stages=2, pipelines=1, max_pipelines=2, redundancy="stash")
     with cluster(settings) as run:
         run.start(2)
         run.wait_step(3)
@@ -136,19 +136,23 @@ def test_who_comes_after_a_new_layout_has_it_too() -> None:
             "the late node owns a slot",
         )
         assert run.owner(slot) == late
-        assert_calm(run)
+        assert_calm_so_far(run)
 
 
 def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:
     """Owner and shadow of a stage are gone: the other pipeline has it, no checkpoint is read."""
-    settings = job(steps=60, stages=3, pipelines=2, redundancy="eager")
+    settings = job(steps=ENDLESS, stages=3, pipelines=2, redundancy="eager")
     settings = replace(settings, checkpoint=CheckpointConfig(every_steps=EVERY))
     with cluster(settings) as run:
         run.start(8)
         run.wait_step(12)
-        for node in [run.owner(Slot(pipeline=0, stage=stage)) for stage in (1, 2)]:
+        nodes = [run.owner(Slot(pipeline=0, stage=stage)) for stage in (1, 2)]
+        for node in nodes:
             run.kill(node)
-        assert_calm(run)
+        for node in nodes:
+            run.wait_lost(node)
+        run.wait(lambda s: s.reconfiguration is None, 60, "the new layout")
+        assert_calm_so_far(run)
         assert not restores(run)
 
 
@@ -159,7 +163,7 @@ def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:
 def test_random_kills_without_replicas(seed: int, kills: int) -> None:
     """Mode peer, two pipelines, a new node for each that is lost."""
     draw = random.Random(SEED * 1000 + seed)
-    settings = job(steps=20 * kills, stages=2, pipelines=2, redundancy="peer")
+    settings = job(steps=ENDLESS, stages=2, pipelines=2, redundancy="peer")
     with cluster(settings) as run:
         run.start(5)
         for kill in range(kills):
@@ -167,16 +171,19 @@ def test_random_kills_without_replicas(seed: int, kills: int) -> None:
             state = trains(run, Grid(pipelines=2, stages=2))
             assert state.phase is not Phase.FINISHED, f"it was over before kill {kill}"
             assert state.assignment is not None
-            run.kill(draw.choice(sorted(state.assignment.members())))
+            lost = draw.choice(sorted(state.assignment.members()))
+            run.kill(lost)
             run.start_one()
-        assert_calm(run)
+            run.wait_lost(lost)
+        trains(run, Grid(pipelines=2, stages=2))
+        assert_calm_so_far(run)
 
 
 @pytest.mark.parametrize(("mode", "taken"), [("stash", (1, 2)), ("off", (0, 1, 2, 3))])
 def test_many_at_one_instant_and_a_checkpoint(mode: str, taken: tuple[int, ...]) -> None:
     """Half of the nodes, neighbours, or all of them: restored when others are there."""
     settings = replace(
-        job(steps=80, redundancy=mode), checkpoint=CheckpointConfig(every_steps=EVERY)
+        job(steps=ENDLESS, redundancy=mode), checkpoint=CheckpointConfig(every_steps=EVERY)
     )
     with cluster(settings) as run:
         run.start()
@@ -191,14 +198,15 @@ def test_many_at_one_instant_and_a_checkpoint(mode: str, taken: tuple[int, ...])
         run.wait(lambda s: s.reconfiguration is not None, 30, "the restore")
         reached = max(run.losses()) + 1
         run.start(len(taken))
-        assert_calm(run)
+        run.wait(lambda s: s.reconfiguration is None, 60, "training again")
+        assert_calm_so_far(run)
         assert len(restores(run)) >= 1
         assert reached - bases(run)[0] <= EVERY + WRITING
 
 
 def test_pipelines_of_unequal_speed_get_uneven_shares() -> None:
     """One of two pipelines has a third of the speed: of eight virtual nodes it gets two."""
-    settings = job(steps=20, stages=2, pipelines=2, virtual_nodes=8, redundancy="stash")
+    settings = job(steps=ENDLESS, stages=2, pipelines=2, virtual_nodes=8, redundancy="stash")
     with cluster(settings) as run:
         run.start(4)
         run.wait_step(3)
@@ -212,4 +220,4 @@ def test_pipelines_of_unequal_speed_get_uneven_shares() -> None:
         run.append(PaceMeasured(reporter="test", era=state.era, paces=paces))
         run.wait(lambda s: s.shares == (6, 2) or s.phase is Phase.FINISHED, 30, "uneven shares")
         assert run.state().shares == (6, 2)
-        assert_calm(run)
+        assert_calm_so_far(run)

@@ -16,10 +16,10 @@ from bamboo.core.liveness.patience import parked
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from testbed.calm import assert_calm
+from testbed.calm import assert_calm, assert_calm_so_far
 from testbed.cluster import Cluster, cluster
 from tests.e2e.history import bases, restores
-from tests.e2e.jobs import STEPS, job
+from tests.e2e.jobs import ENDLESS, STEPS, job
 from tests.e2e.losses.test_kept import SLOW, notice, take
 from tests.e2e.losses.test_kill_matrix import SEED
 
@@ -108,13 +108,13 @@ def test_the_whole_matrix(case: tuple[int, Kill]) -> None:
 
 
 def test_two_of_three_at_one_instant() -> None:
-    with cluster(flat(pipelines=3, steps=60)) as run:
+    with cluster(flat(pipelines=3, steps=ENDLESS)) as run:
         run.start()
         run.wait_step(6)
         for pipeline in (0, 2):
             run.kill(run.owner(Slot(pipeline=pipeline, stage=0)))
         trains(run, 1)
-        assert_calm(run)
+        assert_calm_so_far(run)
         assert not restores(run)
 
 
@@ -123,7 +123,7 @@ def test_two_of_three_at_one_instant() -> None:
 
 def test_pipelines_one_two_three_one() -> None:
     """D 1 -> 2 -> 3 as nodes come, -> 1 as they are lost."""
-    with cluster(flat(pipelines=1, max_pipelines=3, steps=150)) as run:
+    with cluster(flat(pipelines=1, max_pipelines=3, steps=ENDLESS)) as run:
         run.start(1)
         run.wait_step(5)
         for pipelines in (2, 3):
@@ -133,12 +133,12 @@ def test_pipelines_one_two_three_one() -> None:
         for pipeline in (0, 1):
             run.kill(run.owner(Slot(pipeline=pipeline, stage=0)))
         assert trains(run, 1).phase is not Phase.FINISHED
-        assert_calm(run)
+        assert_calm_so_far(run)
         assert not restores(run)
 
 
 def test_a_standby_takes_the_place_of_a_lost_node() -> None:
-    with cluster(flat(pipelines=2, standbys=1, steps=80)) as run:
+    with cluster(flat(pipelines=2, standbys=1, steps=ENDLESS)) as run:
         run.start(3)
         run.wait_step(5)
         (standby,) = (n.id for n in run.state().nodes if n.status is NodeStatus.READY)
@@ -148,7 +148,7 @@ def test_a_standby_takes_the_place_of_a_lost_node() -> None:
         state = trains(run, 2)
         assert state.assignment is not None
         assert standby in state.assignment.owners
-        assert_calm(run)
+        assert_calm_so_far(run)
         assert not restores(run)
 
 
@@ -156,7 +156,9 @@ def test_a_standby_takes_the_place_of_a_lost_node() -> None:
 
 
 def test_the_only_node_is_lost_and_another_goes_on_from_a_checkpoint() -> None:
-    settings = replace(flat(pipelines=1, steps=60), checkpoint=CheckpointConfig(every_steps=EVERY))
+    settings = replace(
+        flat(pipelines=1, steps=ENDLESS), checkpoint=CheckpointConfig(every_steps=EVERY)
+    )
     with cluster(settings) as run:
         run.start()
         run.wait(lambda s: len(s.checkpoints) >= 2, 60, "two checkpoints")
@@ -166,14 +168,14 @@ def test_the_only_node_is_lost_and_another_goes_on_from_a_checkpoint() -> None:
         run.lost(only)  # nobody is left to miss it: the fleet does
         run.wait(lambda s: s.reconfiguration is not None, 30, "the restore")
         run.start_one()
-        assert_calm(run)
+        assert_calm_so_far(run)
         assert len(restores(run)) == 1
         assert bases(run)[0] % EVERY == 0
 
 
 def test_the_only_node_has_a_notice_and_stores_what_it_has() -> None:
     """No checkpoint is written at intervals."""
-    with cluster(flat(pipelines=1, steps=60, **SLOW)) as run:
+    with cluster(flat(pipelines=1, steps=ENDLESS, **SLOW)) as run:
         run.start()
         run.wait_step(3)
         take(run, notice(run, **{run.owner(Slot(pipeline=0, stage=0)): 4.0}))
@@ -181,7 +183,7 @@ def test_the_only_node_has_a_notice_and_stores_what_it_has() -> None:
         (made,) = state.checkpoints
         assert made.step == max(run.losses()) + 1, "no step that was taken is lost"
         run.start_one()
-        assert_calm(run)
+        assert_calm_so_far(run)
 
 
 def test_without_a_checkpoint_the_loss_of_the_only_node_ends_the_run() -> None:
