@@ -22,7 +22,6 @@ from bamboo.runtime.step.numerics import prepare
 from bamboo.telemetry.samples import SamplesRecord
 from testbed.cluster import Cluster
 
-
 STEPS_MORE = 3
 """Steps that a run takes in what it has come to, before it is stopped."""
 

@@ -205,10 +205,9 @@ class Cluster:
         return Follower().catch_up(self.store)
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
-        for self._metrics_end, text in self.store.records(
-            "metrics", after_id=self._metrics_end, timeout_s=0
-        ):
-            self._metrics.append(json.loads(text))
+        new = self.store.records("metrics", after_id=self._metrics_end, timeout_s=0)
+        self._metrics += [json.loads(text) for _, text in new]
+        self._metrics_end = new[-1][0] if new else self._metrics_end
         return [r for r in self._metrics if r["kind"] == kind]
 
     def losses(self) -> dict[int, str]:

@@ -16,7 +16,7 @@ from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-EVERY = 8
+EVERY = 5
 SLOW = {"device": "virtual", "virtual_forward_ms": (4.0,), "virtual_backward_ms": (8.0,)}
 """A step takes about 0.15 s, and a shard is stored long before the next checkpoint is due."""
 

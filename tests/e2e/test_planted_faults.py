@@ -80,8 +80,8 @@ def test_a_fault_in_the_last_step_is_found_too() -> None:
         assert "differs from its owner after step 7" in state.sentence
 
 
-def test_owner_and_shadow_are_equal_after_every_one_of_fifty_steps() -> None:
-    steps = 50
+def test_owner_and_shadow_are_equal_after_every_one_of_twenty_steps() -> None:
+    steps = 20
     with cluster(job(steps=steps, check_replicas=True, redundancy="eager")) as run:
         run.start(faults=dict.fromkeys(range(4), f"noted_comparisons:{run.directory}"))
         assert_calm(run)

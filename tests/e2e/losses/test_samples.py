@@ -15,7 +15,7 @@ from tests.runtime.check.test_verify_samples import write_facts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-STEPS = 80
+STEPS = 54
 """The text has 709 windows and a step takes 16: a data epoch ends within step 44."""
 
 
@@ -46,7 +46,7 @@ def test_each_sample_once_though_the_last_stage_is_killed_twice(mode: str) -> No
     with cluster(job(steps=STEPS, redundancy=mode)) as run:
         run.start()
         run.wait_step(5)
-        for step in (30, 55):
+        for step in (20, 47):
             last = run.owner(run.grid.slots()[-1])
             run.kill(last)
             run.wait_step(step)
