@@ -7,9 +7,7 @@ The nodes' own reports are read as an agent and a launcher read them: nothing is
 import json
 import select
 import socket
-import statistics
 import struct
-from itertools import pairwise
 
 import pytest
 
@@ -93,11 +91,6 @@ def given_back(run: Cluster) -> list[str]:
     ]
 
 
-def step_s(run: Cluster, first: int, last: int) -> float:
-    found = {r["step"]: r["t_s"] for r in reversed(run.metrics("step"))}
-    return statistics.median(b - a for a, b in pairwise(found[s] for s in range(first, last)))
-
-
 def test_a_straggler_is_replaced_by_a_standby() -> None:
     with cluster(job(steps=ENDLESS, **SETTINGS)) as run:
         run.start(3, zone=FAST_ZONE)
@@ -110,19 +103,14 @@ def test_a_straggler_is_replaced_by_a_standby() -> None:
         state = measure_until(
             run, reports, lambda s: not s.node(slow).status.live, "the straggler's end"
         )
-        replaced_at = max(run.losses())
         assert state.node(slow).status is NodeStatus.LEFT, run.report()
         assert run.owner(slot) == standby
-        run.wait_step(replaced_at + 10)
         assert_calm_so_far(run)
         reports.close()
         assert given_back(run) == [slow]
         assert not any(isinstance(d.event, PeerLost) for d in run.decisions())
         (found,) = run.metrics("failover")
         assert (found["planned"], found["recomputed"]) == (True, 0)
-        # Step 0 and those about the hand-over say nothing.
-        before, after = step_s(run, 1, 6), step_s(run, replaced_at + 4, replaced_at + 10)
-        assert after < 0.8 * before, (before, after)
 
 
 def test_without_a_standby_a_straggler_is_kept_until_there_is_one() -> None:
