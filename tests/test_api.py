@@ -19,18 +19,19 @@ from bamboo.telemetry.records import MetricRecord
 from tests.jobs import SMALL, TEXT
 from tests.runs.test_reading import folder_of
 from tests.study.on_paper import body_of, in_folder
+from tests.warm import warm
 
 ROOT = Path(__file__).parents[1]
 OURS = ("bamboo.api", "bamboo.run_handle")
 JOB = f"""{SMALL}[train]
-steps = 40
+steps = 16
 batch = 8
 microbatch = 2
 [cluster]
 stages = 4
 redundancy = "eager"
 [chaos]
-kill = [{{ step = 20, stage = 1, phase = "backward", microbatch = 1 }}]
+kill = [{{ step = 8, stage = 1, phase = "backward", microbatch = 1 }}]
 """
 
 
@@ -197,20 +198,17 @@ def test_a_package_of_the_programs_that_is_called_as_one_of_ours_is_named(tmp_pa
 def test_the_example_trains_and_compares(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "job.toml").write_text(JOB)
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "from_python.py", "job.toml"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "BAMBOO_HOME": str(tmp_path / "runs")},
-        capture_output=True,
-        text=True,
-        timeout=210,
-        check=False,
+    done = warm().run(
+        ["examples.from_python", "job.toml"],
+        folder=tmp_path,
+        environment={**os.environ, "PYTHONPATH": str(ROOT), "BAMBOO_HOME": str(tmp_path / "runs")},
+        timeout_s=210,
     )
     assert done.returncode == 0, done.stderr
     assert "done, 1 nodes lost" in done.stdout
     assert "equal to a calm training, bit for bit: True\n" in done.stdout
     last = done.stdout.splitlines()[-1]
-    assert ": 50 steps, loss " in last, done.stdout
+    assert ": 26 steps, loss " in last, done.stdout
 
 
 def test_the_page_names_every_function_and_method() -> None:

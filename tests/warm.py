@@ -153,15 +153,23 @@ class Warm:
         environment: Mapping[str, str],
         timeout_s: float,
         umask: int | None = None,
+        told: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """The same to its end, and what it said."""
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        """The same to its end on an input of `told`, and what it said."""
+        with (
+            tempfile.TemporaryFile() as asked,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
+            asked.write(told.encode())
+            asked.seek(0)
             process = self.begin(
                 words,
                 folder=folder,
                 environment=environment,
                 output=out.fileno(),
                 errors=err.fileno(),
+                given=asked.fileno(),
                 umask=umask,
             )
             try:
@@ -184,6 +192,12 @@ class Warm:
             self._server.kill()
             self._server.wait(timeout=DEADLINE_S)
         self._directory.cleanup()
+
+
+def ran(*words: str, told: str = "") -> subprocess.CompletedProcess[str]:
+    """`python -m WORDS` here, in an environment as a launcher gives it."""
+    how: dict[str, Any] = {"folder": Path.cwd(), "environment": steady_environment()}
+    return warm().run(words, timeout_s=60.0, told=told, **how)
 
 
 class Asked:

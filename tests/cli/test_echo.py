@@ -9,6 +9,7 @@ import pytest
 
 from tests.launches.test_launch import Bench
 from tests.launches.test_resume import QUICK
+from tests.warm import warm
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -45,23 +46,22 @@ def test_progress_that_nobody_reads_is_lost_and_that_is_all(tmp_path: Path, stre
 @pytest.mark.e2e
 def test_a_launch_goes_on_when_its_reader_has_gone(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    words = [sys.executable, "-m", "cli.main", "launch", "job.toml", "--run", "unread", *QUICK]
-    with subprocess.Popen(
-        words,
-        cwd=bench.folder,
-        env=bench.environment | {"PYTHONPATH": os.getcwd()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout
-        assert process.stderr
+    read, unread = os.pipe()
+    with open(read) as out, (tmp_path / "errors").open("w+") as errors:
+        process = warm().begin(
+            ["cli.main", "launch", "job.toml", "--run", "unread", *QUICK],
+            folder=bench.folder,
+            environment=bench.environment,
+            output=unread,
+            errors=errors.fileno(),
+        )
+        os.close(unread)
         try:
-            assert process.stdout.readline()
-            process.stdout.close()
-            said = process.stderr.read()
-            assert process.wait(120) == 0, said
+            assert out.readline()
+            out.close()
+            status = process.wait(120)
         finally:
             process.kill()
-    assert "Traceback" not in said
+        said = errors.read()
+    assert (status, "Traceback" in said) == (0, False), said
     assert bench.json("status", "unread")["outcome"] == "done"

@@ -4,8 +4,6 @@ What is promised stands in `ports.Transport`. Peers that are killed or stopped a
 """
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -28,8 +26,8 @@ from tests.contracts.transport_net import (
     receive,
     steps,
 )
+from tests.warm import ran
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -283,8 +281,5 @@ def test_closing_twice_is_closing_once(net: Net) -> None:
 
 def test_a_peer_dropped_in_the_middle_of_a_message_ends_nobody(tmp_path: Path) -> None:
     """libzmq ends the process when a socket goes with a multipart message sent in part."""
-    command = [sys.executable, "-m", "tests.contracts.transport_dropper", str(tmp_path), "60"]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=50, cwd=ROOT
-    )
+    done = ran("tests.contracts.transport_dropper", str(tmp_path), "60")
     assert (done.returncode, done.stderr) == (0, "")

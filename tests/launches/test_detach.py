@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -270,16 +268,18 @@ def test_attach_to_an_attached_run_only_follows(bench: Bench) -> None:
 
 
 @contextmanager
-def detaching(bench: Bench, run: str) -> Iterator[tuple["subprocess.Popen[str]", int, int]]:
+def detaching(bench: Bench, run: str) -> Iterator[tuple[Process, int, int]]:
     """`launch --detach` while the local cloud starts; itself, its launcher's pid, the cloud's."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "launch", "job.toml", "--run", run, "--detach"],
-        cwd=bench.folder,
-        env=bench.environment | {"PYTHONPATH": os.getcwd()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    said = bench.folder / "detaching.out"
+    with said.open("w") as out:
+        process = warm().begin(
+            ["cli.main", "launch", "job.toml", "--run", run, "--detach"],
+            folder=bench.folder,
+            environment=bench.environment,
+            output=out.fileno(),
+            errors=out.fileno(),
+            said=said,
+        )
     cloud = 0
     try:
         log = bench.home / run / "logs" / "launcher.log"
@@ -291,7 +291,7 @@ def detaching(bench: Bench, run: str) -> Iterator[tuple["subprocess.Popen[str]",
         yield process, launcher, cloud
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
         wait_until(lambda: not members(cloud), what="all gone", timeout_s=GONE_S)
 
 
@@ -303,8 +303,8 @@ def children(pid: int) -> list[int]:
 def test_an_interrupt_undoes_the_start(bench: Bench) -> None:
     with detaching(bench, "undone") as (process, launcher, _):
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 130, err
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130, said
         wait_until(lambda: not is_member(launcher, launcher), what="its launcher is gone")
     receipt = json.loads((bench.home / "undone" / "receipt.json").read_text())
     assert receipt["sentence"] == "interrupted before training began"
@@ -313,9 +313,9 @@ def test_an_interrupt_undoes_the_start(bench: Bench) -> None:
 def test_a_launcher_that_dies_in_the_start_leaves_nothing(bench: Bench) -> None:
     with detaching(bench, "stillborn") as (process, launcher, cloud):
         os.kill(launcher, signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert "the launcher in the background ended" in err
+        assert "the launcher in the background ended" in said
         wait_until(lambda: not members(cloud), what="all gone", timeout_s=GONE_S)
     done = bench.run("attach", "stillborn")
     assert (done.returncode, "run stillborn has no local cloud" in done.stderr) == (2, True)

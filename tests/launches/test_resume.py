@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from testbed.store_server import start_store
 from testbed.waiting import wait_until
 from tests.launches.test_detach import decided
 from tests.launches.test_launch import Bench, Launched
+from tests.warm import warm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -129,12 +128,12 @@ def kill_all(launched: Launched) -> None:
 def lose_further_segment(bench: Bench, run: str, *arguments: str, after: int) -> None:
     """Resume a run for more steps, and kill all when the first of them are done."""
     with (bench.folder / f"{run}.longer").open("w") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "resume", run, *arguments],
-            cwd=bench.folder,
-            env=bench.environment | {"PYTHONPATH": os.getcwd()},
-            stdout=out,
-            stderr=out,
+        process = warm().begin(
+            ["cli.main", "resume", run, *arguments],
+            folder=bench.folder,
+            environment=bench.environment,
+            output=out.fileno(),
+            errors=out.fileno(),
         )
     launched = Launched(bench, run, process)
     metrics = launched.folder / "metrics.jsonl"

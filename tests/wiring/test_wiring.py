@@ -134,6 +134,7 @@ def test_what_was_found_wrong_is_the_error(monkeypatch: pytest.MonkeyPatch) -> N
         torch_process.answer(("m",), "", what="it")
 
 
+@pytest.mark.usefixtures("warm_torch")
 def test_a_job_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     found = wiring.run_profile(

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from bamboo.errors import InputError
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.preflight import main, of_data, preflight
 from tests.jobs import tiny_job
+from tests.warm import ran
 
 GOOD = """
 import random
@@ -292,7 +291,7 @@ os.write(1, b"{}")
 
 def test_the_command_answers_whatever_the_users_file_prints(tmp_path: Path) -> None:
     odd = NOISE + "class Odd(Good):\n    def forward(self, x): print('in'); return self.linear(x)\n"
-    done = _command(job_to_json(_job(tmp_path, odd)))
+    done = ran("bamboo.runtime.check.preflight", told=job_to_json(_job(tmp_path, odd)))
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["layers"]) == 5
     assert "loaded" in done.stderr
@@ -313,14 +312,3 @@ def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path, alone
         InputError, match=r"layer 2 cannot be built: Own: no, at mine\.py, line 16, in"
     ):
         preflight(_job(tmp_path, odd), alone)
-
-
-def _command(text: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.check.preflight"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement
 from tests.jobs import tiny_job
+from tests.warm import ran
 
 ASKED = Asked(device="cpu", limit_s=60.0, machine="here", seen="2026-11-21")
 OWN = """
@@ -195,7 +194,7 @@ def test_the_scatter_is_the_middle_half_over_the_median() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     job = own_job(tmp_path, "[first, Mix, last]", "print('noise')")
-    done = _command(job)
+    done = ran("bamboo.runtime.check.profile", told=_request(job))
     assert done.returncode == 0, done.stderr
     found = Profile.from_json(json.loads(done.stdout)["profile"])
     assert [layer.name for layer in found.layers] == ["Embedding", "Mix", "Linear"]
@@ -218,14 +217,3 @@ def test_the_command_says_what_is_wrong(
 def _request(job: JobConfig) -> str:
     request = {"job": job_to_json(job), "device": "cpu", "limit_s": 60.0}
     return json.dumps(request | {"machine": "here", "seen": "2026-11-21"})
-
-
-def _command(job: JobConfig) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.check.profile"],
-        input=_request(job),
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )

@@ -1,8 +1,6 @@
 """`verify`: equal runs are equal, and every planted difference is found and named."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from bamboo.topology.strategy import Placement, Strategy
 from bamboo.user_code.bundle import CODE_FOLDER, identity_here
 from tests.attested import write_attested
 from tests.jobs import tiny_job, with_code
+from tests.warm import ran
 
 STEPS = 4
 NOISY = """
@@ -251,13 +250,7 @@ def test_the_command_says_what_the_code_that_a_run_took_along_gives(tmp_path: Pa
     (tmp_path / "mine.py").write_text(NOISY, encoding="utf-8")
     run = _write_run(tmp_path, ("model.model=mine.py:build",))
     (tmp_path / "mine.py").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.check.verify", str(run)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ran("bamboo.runtime.check.verify", str(run))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"] is True
     told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"')]

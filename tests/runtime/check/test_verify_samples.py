@@ -1,8 +1,6 @@
 """`verify --samples` on the files of a run: what they say is held against job and data."""
 
 import json
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from tests.attested import write_attested
 from tests.jobs import tiny_job
+from tests.warm import ran
 
 STEPS = 200
 """More than a data epoch of the tiny text."""
@@ -164,17 +163,7 @@ def test_another_job_than_the_runs_is_refused(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     run = write_run(tmp_path)
-    done = _command(run)
+    done = ran("bamboo.runtime.check.verify_samples", str(run))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"] is True
     assert json.loads(done.stderr.splitlines()[-1]) == {"step": STEPS, "steps": STEPS}
-
-
-def _command(folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.check.verify_samples", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -38,6 +36,7 @@ from tests.runtime.check.kept_run import (
     truncated,
     write_run,
 )
+from tests.warm import ran
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def test_other_semantics_are_gone_on_with_too(tmp_path: Path, override: str) -> 
     assert check(write_run(tmp_path, (override,)), 6, 12)[0]["equal"] is True
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.sets(st.sampled_from(KEPT[:-1])),
     spoilt=st.none() | st.integers(0, STEPS - 1) | st.just("final"),
@@ -298,7 +297,7 @@ def test_a_run_that_goes_on_or_broke_off_is_checked_as_far_as_it_came(run: Path)
 
 
 def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = _command(run, "3", "6")
+    done = ran("bamboo.runs.segment", str(run), "3", "6")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"] is True
     lines = [json.loads(line) for line in done.stderr.splitlines()]
@@ -357,13 +356,3 @@ def test_checkpoints_lie_where_the_job_says(
     delete(DirectoryStore(tmp_path / "kept" / run.name), 3)
     with pytest.raises(InputError, match=f"no good checkpoint at or before step 3 in {where}; "):
         check(run, 3, 6)
-
-
-def _command(run: Path, *segment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "bamboo.runs.segment", str(run), *segment],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
