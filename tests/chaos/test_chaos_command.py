@@ -10,10 +10,10 @@ from tests.launches.test_launch import LONG, Bench
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 
 PATIENCE_S = 400.0
-"""It takes a bit more than a minute on two idle cores."""
+"""It takes half a minute on two idle cores."""
 
 SEED = 16
-"""The launcher killed, a notice cut short, a worker, an instance, then all of them killed."""
+"""A notice that is kept, then an instance killed without one."""
 SETTINGS = (
     *LONG,
     "cluster.stages=2",
@@ -31,7 +31,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_a_short_swarm_comes_out_green_and_leaves_nothing(bench: Bench) -> None:
-    options = ("--seed", str(SEED), "--minutes", "0.5", "--run", "swarm")
+    options = ("--seed", str(SEED), "--minutes", "0.25", "--run", "swarm")
     arguments = ("chaos", "job.toml", *options, *SETS, "--json")
     done = bench.run(*arguments, timeout_s=PATIENCE_S)
     assert done.returncode == 0, done.stderr

@@ -247,7 +247,7 @@ document.title = "beyond:" + all.filter(e => e.getBoundingClientRect().right > e
 </script>"""
 
 
-@pytest.mark.parametrize("width_px", [390, 800, 1280])
+@pytest.mark.parametrize("width_px", [390, pytest.param(800, marks=pytest.mark.full), 1280])
 def test_a_browser_shows_all_of_it(
     spent_page: tuple[str, Page], tmp_path: Path, width_px: int
 ) -> None:
