@@ -35,8 +35,6 @@ CASES = {
 }
 """How many cases each part has; transcripts come as they are."""
 OLDER_RUN = "older run"
-ANSWERS_VERSION = 2
-"""Raise it when `player.py` answers otherwise: answers that are kept are then asked for anew."""
 LONGEST_S = 7200.0
 SHOWN = 5
 SLICE = 50
@@ -62,8 +60,10 @@ def both(given: argparse.Namespace, asking: Mapping[str, Any]) -> tuple[Any, Any
     """What both sides answer: (older, this). The older one is asked only for what is not kept, or
     when texts are shown."""
     shown = str(given.show.resolve()) if given.show else ""
+    if given.show:
+        given.show.mkdir(parents=True, exist_ok=True)
     asked = {**asking, "given": {}, "inputs": str(ROOT / "examples"), "show": shown}
-    question = json.dumps([ANSWERS_VERSION, asking], sort_keys=True).encode()
+    question = json.dumps([(HERE / "player.py").read_text(), asking], sort_keys=True).encode()
     name = f"{commit(given.checkout)}-{asking['part']}-{hashlib.sha256(question).hexdigest()[:12]}"
     file = given.cache / f"{name}.json"
     if file.exists() and not shown:
