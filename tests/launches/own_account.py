@@ -27,7 +27,7 @@ LONGEST_S = 200.0
 REGION, ZONE = "us-east-1", "us-east-1a"
 ROOT = Path(__file__).resolve().parents[2]
 JOB = f"""{SMALL}[train]
-steps = 120
+steps = 60
 batch = 8
 microbatch = 2
 [cluster]
@@ -44,7 +44,7 @@ provider = "ec2"
 zones = ["{ZONE}"]
 image = "ami-00000000"
 [checkpoint]
-every_steps = 50
+every_steps = 25
 """
 
 
