@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bamboo.errors import InputError
 from bamboo.own_packages import find_cloud
 from bamboo.private_files import private
 from bamboo.run_handle import (
@@ -32,6 +33,7 @@ from bamboo.run_handle import (
     Told,
     home,
     list_runs,
+    named_file,
     old_runs,
     open_run,
     silent,
@@ -89,7 +91,7 @@ def load_job(job: str | Path, *, overrides: Overrides = ()) -> "JobConfig":
     """A job file, checked and resolved. Raises InputError."""
     from bamboo.config.load import load_job
 
-    return load_job(job, written(overrides))
+    return load_job(named_file(job, what="job"), written(overrides))
 
 
 def plan(
@@ -117,7 +119,7 @@ def plan(
         hazard=hazard,
         gpu=gpu,
     )
-    return plan_on_paper(Path(job), asked, bar=bar or no_bar)
+    return plan_on_paper(named_file(job, what="job"), asked, bar=bar or no_bar)
 
 
 def cost(
@@ -151,11 +153,13 @@ def cost(
         budget_usd=budget_usd,
         max_nodes=max_nodes,
         hazard=hazard,
-        trace=None if trace is None else Path(trace),
+        trace=_optional(trace, what="trace"),
         seeds=seeds,
         rows=rows,
     )
-    return cost_of_job(Path(job), asked, overrides=written(overrides), bar=bar or no_bar)
+    return cost_of_job(
+        named_file(job, what="job"), asked, overrides=written(overrides), bar=bar or no_bar
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,17 +208,19 @@ def simulate(
     from bamboo.study.markets import MarketAsked, MarketOptions
 
     asked = asked or MarketAsked(
-        trace=None if trace is None else Path(trace),
+        trace=_optional(trace, what="trace"),
         options=MarketOptions(preset=market, hazard=hazard, nodes=nodes),
         hours=hours,
     )
+    if restart_s and not rivals:
+        raise InputError("restart_s is of other ways to use a market; give rivals=True too")
     told(0, seeds)
     simulated = simulating.prepare(
-        Path(job),
+        named_file(job, what="job"),
         overrides=written(overrides),
         market=asked,
         endless=endless,
-        strategy=None if strategy is None else Path(strategy),
+        strategy=_optional(strategy, what="strategy"),
         gpu=gpu,
         restart_s=restart_s,
     )
@@ -244,7 +250,9 @@ def profile(
 
     wanted = Wanted(device=device, gpu=gpu, limit_s=seconds, fresh=fresh)
     shows = partial(bar or no_bar, "measuring")
-    return profile_job(Path(job), wanted, overrides=written(overrides), progress=shows)
+    return profile_job(
+        named_file(job, what="job"), wanted, overrides=written(overrides), progress=shows
+    )
 
 
 def prices(region: str | None = None, *, refresh: bool = False, note: Note = silent) -> "PriceList":
@@ -257,6 +265,18 @@ def prices(region: str | None = None, *, refresh: bool = False, note: Note = sil
     return price_list(region, renew=refresh, note=note)
 
 
+def _optional(path: str | Path | None, *, what: str) -> Path | None:
+    return None if path is None else named_file(path, what=what)
+
+
+def _as_asked(trace: "str | Path | TraceAsked | None") -> "TraceAsked | None":
+    from bamboo.study.played_trace import TraceAsked
+
+    if trace is None or isinstance(trace, TraceAsked):
+        return trace
+    return TraceAsked(path=named_file(trace, what="trace"))
+
+
 @contextmanager
 def prepare(
     job: str | Path,
@@ -264,7 +284,7 @@ def prepare(
     overrides: Overrides = (),
     run: str = "",
     strategy: str | Path | None = None,
-    trace: "TraceAsked | None" = None,
+    trace: "str | Path | TraceAsked | None" = None,
     gpu: str | None = None,
     dry_run: bool = False,
     note: Note = silent,
@@ -275,15 +295,16 @@ def prepare(
     from bamboo.controller import launching
     from bamboo.wiring.begun import Begun
 
+    source = named_file(job, what="job")
     with Begun() as begun:
         with private():
             prepared = launching.prepare(
-                Path(job),
+                source,
                 overrides=written(overrides),
                 name=run,
                 dry_run=dry_run,
-                trace=trace,
-                strategy=None if strategy is None else Path(strategy),
+                trace=_as_asked(trace),
+                strategy=_optional(strategy, what="strategy"),
                 gpu=gpu,
                 begun=begun,
                 note=note,
@@ -291,7 +312,7 @@ def prepare(
         yield Ready(
             prepared=prepared,
             claim=lambda detached: launching.claim(
-                prepared, source=Path(job), started_s=time.time(), detached=bool(detached)
+                prepared, source=source, started_s=time.time(), detached=bool(detached)
             ),
             begun=begun,
         )
@@ -303,14 +324,14 @@ def launch(
     overrides: Overrides = (),
     run: str = "",
     strategy: str | Path | None = None,
-    trace: "TraceAsked | None" = None,
+    trace: "str | Path | TraceAsked | None" = None,
     note: Note = silent,
 ) -> Run:
     """Train a job on spot instances, as `bamboo launch --detach` does, and return once the run can
     be reached. Everything that can be checked is checked before anything is started. `run` is its
     id, by default made from the name of the job; `strategy` is a file that places it, and `trace` a
-    recorded market whose nodes it has; `note` gets a line for whatever takes a while. Raises
-    InputError, RunExists, BambooError."""
+    recorded market whose nodes it has, as a file, or with terms; `note` gets a line for whatever
+    takes a while. Raises InputError, RunExists, BambooError."""
     with prepare(
         job, overrides=overrides, run=run, strategy=strategy, trace=trace, note=note
     ) as ready:
@@ -333,7 +354,7 @@ def examine(
     from bamboo.doctor.examination import examination
 
     return examination(
-        None if job is None else Path(job),
+        _optional(job, what="job"),
         overrides=written(overrides),
         regions=tuple(regions),
         only_orphans=only_orphans,
@@ -356,7 +377,14 @@ def make_stack(
     from bamboo.sites.account.setting_up import set_up
 
     with private():
-        return set_up(Path(stack), variables, here=here, force=force, agree=agree, note=note)
+        return set_up(
+            named_file(stack, what="stack"),
+            variables,
+            here=here,
+            force=force,
+            agree=agree,
+            note=note,
+        )
 
 
 def destroy_stack(
@@ -369,7 +397,7 @@ def destroy_stack(
     from bamboo.sites.account.setting_up import take_down
 
     with private():
-        return take_down(Path(stack), agree=agree, note=note)
+        return take_down(named_file(stack, what="stack"), agree=agree, note=note)
 
 
 def write_account_file(source: str | Path, *, force: bool = False) -> "AccountFile":
@@ -391,7 +419,9 @@ def draw_swarm(
     find_cloud()
     from bamboo.chaos.whole import draw_swarm
 
-    return draw_swarm(Path(job), overrides=written(overrides), seed=seed, minutes=minutes)
+    return draw_swarm(
+        named_file(job, what="job"), overrides=written(overrides), seed=seed, minutes=minutes
+    )
 
 
 def let_loose(drawn: "Drawn", *, run: str = "", note: Note = silent) -> "Judged":

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bamboo.wiring.begun import Begun
 
 LOOK_S = 0.2
+LONGEST_SHOWN = 80
 LED_EVERY_S = 1.0
 """Seconds between two checks whether a run has a launcher."""
 
@@ -46,10 +48,39 @@ Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
 def written(overrides: Overrides) -> tuple[str, ...]:
-    """As `--set` takes them. A path is written as text."""
-    if not isinstance(overrides, Mapping):
-        return tuple(overrides)
-    return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items())
+    """As `--set` takes them. A path is written as text, a value of NumPy as its number. Raises
+    InputError."""
+    if isinstance(overrides, Mapping):
+        try:
+            texts = {key: json.dumps(value, default=_plain) for key, value in overrides.items()}
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputError(f"overrides: a value is wrong ({error}); give another") from error
+        return tuple(f"{key}={text}" for key, text in texts.items())
+    listed = isinstance(overrides, Sequence) and not isinstance(overrides, str | bytes)
+    if not listed or not all(isinstance(one, str) for one in overrides):
+        raise InputError(
+            f"overrides = {shown(overrides)}: is no mapping, and no list of texts; write it as "
+            '{"train.steps": 200}, or as ["train.steps=200"]'
+        )
+    return tuple(overrides)
+
+
+def _plain(value: Any) -> Any:
+    listed = getattr(value, "tolist", None)
+    return listed() if callable(listed) else str(value)
+
+
+def named_file(path: str | Path, *, what: str) -> Path:
+    """A path that the caller gave as `what`. Raises InputError for what is no name of a file."""
+    if not isinstance(path, str | Path) or "\0" in str(path):
+        raise InputError(f"{what} = {shown(path)}: is no path; give the name of a file, as text")
+    return Path(path)
+
+
+def shown(value: object) -> str:
+    """A wrong value, cut to a length that an error of one line can have."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def silent(text: str) -> None:
@@ -185,7 +216,13 @@ class Run:
         from bamboo.runs import verifying
 
         if steps is not None:
-            return verifying.check_segment(self.folder, *steps, told=told)
+            try:
+                first, stop = map(index, steps)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"steps = {shown(steps)}: is no segment; give two whole numbers, first and stop"
+                ) from None
+            return verifying.check_segment(self.folder, first, stop, told=told)
         return verifying.check_bits(self.folder, told=told)
 
     def verify_decisions(self) -> dict[str, Any]:
@@ -210,6 +247,8 @@ class Run:
         InputError for a run that ended without a receipt."""
         from bamboo.controller.attaching import keep_led
 
+        if isnan(timeout_s):  # no time is later than that
+            raise InputError("timeout_s = nan: is no time; give seconds, or leave it out")
         end_s = time.monotonic() + timeout_s
         look_at_s = 0.0
         detached = self.detached
@@ -375,8 +414,11 @@ def list_runs() -> list[dict[str, Any]]:
 
 
 def old_runs(*, keep: int) -> list[Run]:
-    """The runs that have ended and may be removed, oldest first, without the newest `keep`."""
+    """The runs that have ended and may be removed, oldest first, without the newest `keep`. Raises
+    InputError for a negative number."""
     find_cloud()
+    if keep < 0:
+        raise InputError(f"keep = {keep}: is no number of runs; give 0 or more")
     from bamboo.runs import removing, run_folder
 
     return [Run(folder) for folder in removing.too_many(run_folder.own_runs(home()), keep)]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from inspect import isfunction
 from pathlib import Path
 from statistics import mean
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from bamboo import api
+from bamboo.controller import background, stop_wish
 from bamboo.errors import BambooError, InputError
 from bamboo.private_files import private
 from bamboo.runs import run_folder
-from bamboo.runs.lock import take
+from bamboo.runs.lock import Lock, take
+from bamboo.runs.run_folder import RunFolder
 from bamboo.telemetry.records import MetricRecord
 from tests.jobs import SMALL, TEXT
 from tests.runs.test_reading import folder_of
@@ -80,9 +83,11 @@ def test_overrides_have_the_types_of_the_job(tmp_path: Path) -> None:
         "cluster.check_replicas": True,
         "cluster.redundancy": "stash",
         "data.path": tmp_path / "text.txt",
+        "train.steps": np.int64(17),
     }
     job = api.load_job(tmp_path / "job.toml", overrides=given)
     assert job.train.learning_rate == 0.5
+    assert job.train.steps == 17
     assert job.cluster.cut == (0, 1, 2, 3)
     assert job.cluster.check_replicas is True
     assert job.cluster.redundancy == "stash"
@@ -222,3 +227,73 @@ def test_the_page_names_every_function_and_method() -> None:
     ]
     assert {"plan", "launch", "open_run", "wait", "final_state"} <= set(functions)
     assert [name for name in functions if f"`{name}" not in page and name not in helpers] == []
+
+
+NO_PATH = "is no path; give the name of a file"
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda job: api.load_job(None), f"job = None: {NO_PATH}"),
+        (lambda job: api.launch("a\0b"), rf"job = 'a\\x00b': {NO_PATH}"),
+        (lambda job: api.plan(job, overrides="train.steps=5"), "is no mapping, and no list"),
+        (lambda job: api.plan(job, overrides=[5]), "is no mapping, and no list"),
+        (lambda job: api.plan(job, overrides={"train.steps": 10**5000}), "a value is wrong"),
+        (lambda job: api.launch(job, strategy=5), f"strategy = 5: {NO_PATH}"),
+        (lambda job: api.launch(job, trace="no.csv"), "there is no file no.csv"),
+        (lambda job: api.profile(job, device="tpu"), "--device 'tpu' is no device"),
+        (lambda job: api.simulate(job, hazard=1.0, restart_s={"a": 1}), "give rivals=True too"),
+        (
+            lambda job: api.simulate(job, hazard=1.0, rivals=True, restart_s={"a": 1}),
+            "restart_s of 'a' = 1: is no restart",
+        ),
+        (lambda job: api.cost(job, samples_per_s=float("nan")), "--samples-per-s nan is no rate"),
+        (lambda job: api.cost(job, samples_per_s=1e308), r"--samples-per-s 1e\+308 is no rate"),
+        (lambda job: api.old_runs(keep=-1), "keep = -1: is no number of runs"),
+    ],
+)
+def test_what_a_program_gives_wrong_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object], said: str
+) -> None:
+    in_folder(tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=said) as error:
+        ask("job.toml")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda run: run.wait(timeout_s=float("nan")), "timeout_s = nan: is no time"),
+        (lambda run: run.verify(steps=(0.0, 1.5)), r"steps = \(0.0, 1.5\): is no segment"),
+        (lambda run: run.verify(steps=5), "steps = 5: is no segment"),
+        (lambda run: run.preempt(stage=0, notice_s=1e308), r"--notice 1e\+308 is no notice"),
+        (lambda run: run.preempt(stage=0, notice_s=float("nan")), "--notice nan is no notice"),
+    ],
+)
+def test_what_is_asked_of_a_run_is_checked_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[api.Run], object], said: str
+) -> None:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
+    with pytest.raises(InputError, match=said):
+        ask(api.open_run(folder_of(tmp_path).id))
+
+
+def test_a_stop_goes_on_when_the_launcher_dies_before_its_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path)
+    held = take(folder)
+    assert held is not None
+
+    def settle(folder: RunFolder, held: Lock, begun: object, *, fresh: bool) -> None:
+        run_folder.write_json(folder.receipt, {"run": folder.id})
+        held.close()
+
+    monkeypatch.setattr(background, "start", settle)
+    monkeypatch.setattr(stop_wish, "RECEIPT_S", 5.0)
+    monkeypatch.setattr(stop_wish, "LED_EVERY_S", 0.0)
+    monkeypatch.setattr(stop_wish.time, "sleep", lambda _: held.close())  # it dies while we wait
+    stop_wish.await_receipt(folder)
+    assert folder.receipt.exists()

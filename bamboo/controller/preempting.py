@@ -1,5 +1,6 @@
 """Taking away the instance that owns a stage of a live run."""
 
+from bamboo.config.check import DAY_S
 from bamboo.coord.follow import Follower
 from bamboo.core.transition import name_slots
 from bamboo.errors import InputError
@@ -13,8 +14,10 @@ def preempt(folder: RunFolder, slot: Slot, *, notice_s: float) -> str:
     """Take the instance whose node owns this slot, `notice_s` seconds after a notice; 0: without
     one. Returns a sentence that says which. Raises InputError where nobody owns it, or the run does
     not live."""
-    if notice_s < 0:
-        raise InputError(f"--notice {notice_s:g} is negative; give 0 for no notice, or seconds")
+    if not 0 <= notice_s <= DAY_S:
+        raise InputError(
+            f"--notice {notice_s:g} is no notice; give 0 for none, or seconds, at most {DAY_S:,}"
+        )
     with live_store(folder) as store:
         follower = Follower()
         follower.catch_up(store)

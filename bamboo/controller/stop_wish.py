@@ -26,6 +26,8 @@ WAIT_S = 150.0
 RECEIPT_S = 180.0
 """How long its launcher may then take until every instance is gone."""
 LOOK_S = 0.1
+LED_EVERY_S = 1.0
+"""Seconds between two checks whether it has a launcher."""
 
 
 def ask_to_stop(store: Store) -> None:
@@ -69,15 +71,28 @@ def stop_elsewhere(run: RunId, region: str, *, wait_s: float = WAIT_S) -> str:
 
 
 def await_receipt(folder: RunFolder) -> None:
-    """Wait until its launcher in the background has ended everything and written the receipt."""
+    """Wait until its launcher in the background has ended everything and written the receipt. Where
+    that one dies meanwhile, another one does it."""
     end_s = time.monotonic() + RECEIPT_S
+    look_at_s = 0.0
     while not folder.receipt.exists():
+        if time.monotonic() >= look_at_s:
+            _keep_led(folder)
+            look_at_s = time.monotonic() + LED_EVERY_S
         if time.monotonic() > end_s:
             raise BambooError(
                 f"run {folder.id} has stopped, but its launcher has left no receipt within "
                 f"{RECEIPT_S:g} s; see logs/launcher.log in {folder.path}"
             )
         time.sleep(LOOK_S)
+
+
+def _keep_led(folder: RunFolder) -> None:
+    try:
+        background.keep(folder)
+    except BambooError:
+        if not folder.receipt.exists():  # a launcher that only had to settle it has written one
+            raise
 
 
 def stop_at_a_boundary(folder: RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:

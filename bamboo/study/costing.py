@@ -47,6 +47,8 @@ PARTS = 2
 SIMULATED = 3
 """How many of the best options are played."""
 MOST_HAZARD = 100.0
+LEAST_SAMPLES_PER_S = 1e-6
+MOST_SAMPLES_PER_S = 1e9
 TIGHTER = 0.8
 """Share of a deadline to plan for where plans that meet it on average miss it in one run of ten."""
 LOW_HAZARDS = (0.1, 0.01)
@@ -244,9 +246,11 @@ def _check(asked: CostAsked) -> None:
     for name, limit in (("--deadline", asked.deadline_h), ("--budget", asked.budget_usd)):
         if limit is not None and not 0 < limit < inf:
             raise InputError(f"{name} {limit:g} is no limit; give one above 0, or leave it out")
-    if asked.times.samples_per_s < 0:
+    rate = asked.times.samples_per_s
+    if rate != 0 and not LEAST_SAMPLES_PER_S <= rate <= MOST_SAMPLES_PER_S:
         raise InputError(
-            f"--samples-per-s {asked.times.samples_per_s:g} is negative; give a figure above 0"
+            f"--samples-per-s {rate:g} is no rate; give {LEAST_SAMPLES_PER_S:g} to "
+            f"{MOST_SAMPLES_PER_S:g}, or leave it out"
         )
     if asked.max_nodes is not None and not 1 <= asked.max_nodes <= 1000:
         raise InputError(f"--max-nodes {asked.max_nodes} is no size; give 1 to 1000")

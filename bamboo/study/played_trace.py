@@ -11,6 +11,8 @@ from bamboo.sim.market.trace import Trace, read_trace
 from bamboo.study.markets import check_time_scale
 
 HOUR_S = 3600.0
+TIME_SCALE = 60.0
+"""Seconds of the trace in a second, by default: an hour passes in a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +131,13 @@ def _filled(events: Iterable[SeatEvent], *, until_s: float) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAsked:
-    """The trace options of the command line."""
+    """A recorded market to play a run on, and how."""
 
     path: Path
-    time_scale: float
-    restart_s: float | None
+    time_scale: float = TIME_SCALE
+    restart_s: float | None = None
     """Charged for a restart; None: a restart counts with the time that it takes."""
-    max_nodes: int | None
+    max_nodes: int | None = None
     """None: as many as the job may have."""
-    hours: float | None
+    hours: float | None = None
     """None: to the run's end."""

@@ -38,6 +38,7 @@ from bamboo.wiring.begun import Begun
 FOLDER = "profiles"
 """In `$BAMBOO_HOME`, next to the runs."""
 LEAST_S, MOST_S = 1.0, 86_400.0
+DEVICES = ("cpu", "cuda")
 CPUS = Path("/proc/cpuinfo")
 GPUS = Path("/proc/driver/nvidia/gpus")
 VIRTUAL = (
@@ -93,6 +94,10 @@ def profile_job(
     if not LEAST_S <= wanted.limit_s <= MOST_S:
         raise InputError(
             f"--seconds {wanted.limit_s:g} is no time to measure in; give {LEAST_S:g} to {MOST_S:g}"
+        )
+    if wanted.device not in DEVICES:
+        raise InputError(
+            f"--device {wanted.device!r} is no device to measure on; take {' or '.join(DEVICES)}"
         )
     table = load_gpus()
     gpu = None if wanted.gpu is None else table.find(wanted.gpu)

@@ -27,7 +27,7 @@ from bamboo.sim.market.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.members import Pauses
 from bamboo.sim.run import Figures, simulate, simulate_seeds
 from bamboo.sim.sizing import Sizes
-from bamboo.sim.ways import OURS, SYSTEMS
+from bamboo.sim.ways import OURS, SHORT, SYSTEMS
 from bamboo.study.intervals import given_every
 from bamboo.study.markets import (
     MarketAsked,
@@ -88,6 +88,12 @@ def prepare(
     for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):
         if not 0 <= seconds <= LONGEST_S:
             raise InputError(f"--{name}-seconds {seconds:g} is no time; give seconds, at least 0")
+    for way, seconds in (restart_s or {}).items():
+        if way not in SHORT.values() or not 0 <= seconds < math.inf:
+            raise InputError(
+                f"restart_s of {way!r} = {seconds}: is no restart; give seconds, at least 0, for "
+                f"one of {', '.join(SHORT.values())}"
+            )
     job, _ = begin_with(load_job(path, overrides))
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     there = job if given is None else placed(job, given.placement)

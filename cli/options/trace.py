@@ -11,10 +11,8 @@ from typing import Any
 import click
 
 from bamboo.errors import InputError
-from bamboo.study.played_trace import TraceAsked
+from bamboo.study.played_trace import TIME_SCALE, TraceAsked
 
-TIME_SCALE = 60.0
-"""An hour of a trace passes in a minute."""
 OPTIONS = (
     click.option(
         "--trace",

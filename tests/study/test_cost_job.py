@@ -193,7 +193,10 @@ def test_a_budget_that_is_enough(job: str, capsys: pytest.CaptureFixture[str]) -
         (("--trace", "t.csv"), "t.csv"),
         (("--seeds", "0"), "--seeds 0 is no number"),
         (("--rows", "0"), "--rows 0 is no number"),
-        (("--samples-per-s", "-1"), "--samples-per-s -1 is negative"),
+        (
+            ("--samples-per-s", "-1"),
+            "--samples-per-s -1 is no rate; give 1e-06",
+        ),
         (("--type", "m5.large"), "'m5.large' is not in the catalogue"),
         (("--plot", "o.png"), "give a name that ends in .svg"),
         (("--set", "model.width=200_000"), "no option fits: "),
