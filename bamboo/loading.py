@@ -16,8 +16,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from bamboo.own_packages import find_own
+
+if TYPE_CHECKING:
+    import subprocess
+
+_OUTLIVING: set[int] = set()
+"""Process ids of children that nobody waits for."""
 
 
 @contextmanager
@@ -48,6 +55,20 @@ def interpreter(module: str, *arguments: str, flags: Sequence[str] = ("-P",)) ->
     """The command line that runs a module of Bamboo in a new interpreter; `-P` keeps a user's files
     in the working directory from taking the names of our packages."""
     return [sys.executable, *flags, "-m", "bamboo.loading", module, *arguments]
+
+
+def let_outlive(process: "subprocess.Popen[bytes]") -> None:
+    """Wait no more for a child that is meant to outlive this process. Where earlier ones have ended
+    all the same, their exit statuses are taken, so that a long program keeps no zombie of each."""
+    for pid in tuple(_OUTLIVING):
+        try:
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # this process is a fork of their parent
+            ended = pid
+        if ended:
+            _OUTLIVING.discard(pid)
+    process.returncode = 0  # otherwise its end is waited for, or warned about
+    _OUTLIVING.add(process.pid)
 
 
 def script() -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from bamboo.controller import attempt
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
-from bamboo.loading import interpreter
+from bamboo.loading import interpreter, let_outlive
 from bamboo.new_files import open_to_append
 from bamboo.runs import lock
 from bamboo.runs.lock import Lock
@@ -70,7 +70,7 @@ def start(folder: RunFolder, held: Lock, begun: Begun, *, fresh: bool) -> None:
     finally:
         os.close(answers)
     if process.poll() is None:
-        process.returncode = 0  # it is meant to outlive us, so Popen must not wait for it
+        let_outlive(process)
     _raise_unless_ok(folder, line)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bamboo import extras
 from bamboo.errors import BambooError, InputError
-from bamboo.loading import interpreter
+from bamboo.loading import interpreter, let_outlive
 from bamboo.new_files import open_to_append
 from cloud.local.config import Begun, HostConfig, Ready
 from cloud.local.fork_starter import ForkedWorker, fork
@@ -106,7 +106,7 @@ class BegunCloud:
         for descriptor in self.held.descriptors:
             os.close(descriptor)
         if lives and self.process is not None:
-            self.process.returncode = 0  # it is meant to outlive us
+            let_outlive(self.process)
 
 
 def begin_local_cloud(
