@@ -73,7 +73,11 @@ def let_outlive(process: "subprocess.Popen[bytes]") -> None:
 
 def script() -> int:
     """Entry point of the script `bamboo`."""
-    return main(["cli.main", *sys.argv[1:]])
+    try:
+        return main(["cli.main", *sys.argv[1:]])
+    except KeyboardInterrupt:  # before the command line was loaded, which answers it from then on
+        sys.stderr.write("error: interrupted\n")
+        return 130
 
 
 def main(arguments: list[str]) -> int:
