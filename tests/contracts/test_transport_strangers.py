@@ -319,10 +319,12 @@ def test_strangers_are_ended_without_any_descriptor_left(
 
 
 def test_a_new_peer_waits_a_moment_for_descriptors(
-    net: Net, monkeypatch: pytest.MonkeyPatch
+    tcp: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = net.pair()
-    new = net.member(C)
+    """Over TCP alone: libzmq 4.3.5 ends a process that cannot accept a connection of its own host
+    for want of descriptors (an assertion in ipc_listener.cpp), which is a lost node."""
+    a, b = tcp.pair()
+    new = tcp.member(C)
     members = {A: a.endpoint, B: b.endpoint, C: new.endpoint}
     with no_descriptors(), pytest.raises(zmq.ZMQError, match="Too many open files") as found:
         a.reconfigure(generation=2, members=members)
