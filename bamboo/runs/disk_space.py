@@ -32,6 +32,8 @@ def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAM
 
 def unwritable(folder: Path) -> str:
     """Why this user cannot write into the folder, as a sentence; "" where it can."""
+    if not folder.is_dir():
+        return f"nothing can be written into {folder}: it is no folder"
     if os.access(folder, os.W_OK | os.X_OK):
         return ""
     return f"nothing can be written into {folder}: its disk is read-only, or it is another user's"

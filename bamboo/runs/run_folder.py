@@ -365,11 +365,11 @@ def create(base: Path, run: RunId) -> RunFolder:
     try:
         base.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=False)
-    except FileExistsError as error:
-        raise RunExists(
-            f"run {run} exists already in {base}; take another --run id, or leave it out"
-        ) from error
     except OSError as error:
+        if isinstance(error, FileExistsError) and base.is_dir():
+            raise RunExists(
+                f"run {run} exists already in {base}; take another --run id, or leave it out"
+            ) from error
         raise InputError(
             f"cannot make {path}: {error.strerror}; set BAMBOO_HOME to a folder you may write"
         ) from error

@@ -21,6 +21,13 @@ def test_with_room_nothing_is_said(tmp_path: Path) -> None:
     assert disk_space.with_disk(folder, "it broke") == "it broke"
 
 
+def test_nothing_is_started_where_a_file_stands_in_the_place_of_the_home(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(InputError, match=r"file: it is no folder; set BAMBOO_HOME to a folder"):
+            disk_space.refuse_without_room(home)
+
+
 def test_nothing_is_started_on_a_full_disk(full: None, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"{tmp_path} is full, 4096 bytes .*BAMBOO_HOME"):
         disk_space.refuse_without_room(tmp_path / "not" / "made" / "yet")

@@ -28,8 +28,23 @@ def test_an_id_is_granted_once(tmp_path: Path) -> None:
 
 def test_a_home_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError):
-        run_folder.create(tmp_path / "file" / "home", run_id("a"))
+    for home in (tmp_path / "file" / "home", tmp_path / "file"):
+        with pytest.raises(InputError, match=r"cannot make .*; set BAMBOO_HOME to a folder"):
+            run_folder.create(home, run_id("a"))
+
+
+def test_a_home_that_cannot_be_looked_for_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAMBOO_HOME", "a" * 5000)
+    with pytest.raises(InputError, match=r"cannot be reached: File name too long; set BAMBOO_HOME"):
+        run_folder.home()
+    monkeypatch.delenv("BAMBOO_HOME")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match=r"the folder of runs \./runs cannot be reached: No such"):
+        run_folder.home()
 
 
 def test_find(tmp_path: Path) -> None:
