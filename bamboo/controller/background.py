@@ -67,6 +67,9 @@ def start(folder: RunFolder, held: Lock, begun: Begun, *, fresh: bool) -> None:
             raise  # the run needs the new launcher with or without us
         process.send_signal(signal.SIGINT)
         line = _line(answers, deadline_s=GIVE_UP_S)
+        if not line:  # it was still loading, and had started nothing
+            process.wait(timeout=GIVE_UP_S)
+            raise
     finally:
         os.close(answers)
     if process.poll() is None:

@@ -29,7 +29,7 @@ from bamboo.controller import attempt
 from bamboo.controller.budget import refuse_beyond, refuse_too_few_instances
 from bamboo.controller.machine import refuse_too_small, refuse_unfit
 from bamboo.controller.terms import save_terms
-from bamboo.errors import InputError, RunExists, StorageUnavailable
+from bamboo.errors import BambooError, InputError, RunExists
 from bamboo.ids import RunId, run_id
 from bamboo.named_files import what_is_wrong
 from bamboo.planner.prices.catalogue import Catalogue
@@ -200,11 +200,24 @@ def claim(
     prepared: Prepared, *, source: Path, started_s: float, detached: bool
 ) -> tuple[RunFolder, Lock]:
     """Make the run's folder with its fixed files, among them the user's code, and become its
-    launcher. Raises RunExists, and InputError when that code has changed since it was looked at."""
+    launcher. Raises RunExists, and InputError when that code has changed since it was looked at.
+    Where it fails or is interrupted, the id is free again."""
     folder = run_folder.create(run_folder.home(), prepared.run)
     held = lock.take(folder)
     assert held is not None, "a folder made just now has no launcher"
-    job = _with_files(folder, prepared)
+    try:
+        _write_files(folder, prepared, source=source, started_s=started_s, detached=detached)
+    except (BambooError, OSError, KeyboardInterrupt):
+        shutil.rmtree(folder.path)  # it never became a run
+        held.close()
+        raise
+    return folder, held
+
+
+def _write_files(
+    folder: RunFolder, prepared: Prepared, *, source: Path, started_s: float, detached: bool
+) -> None:
+    job = _with_own_copies(folder, prepared)
     shutil.copyfile(source, folder.job)
     folder.events.mkdir()
     played = prepared.trace
@@ -218,21 +231,16 @@ def claim(
         started_s=started_s,
         detached=detached,
     )
-    return folder, held
 
 
-def _with_files(folder: RunFolder, prepared: Prepared) -> JobConfig:
+def _with_own_copies(folder: RunFolder, prepared: Prepared) -> JobConfig:
     """The job that trains with the run's own copies of the user's code and of the initial weights,
     once those are written."""
     code, weights = prepared.planned.code, prepared.weights
-    try:
-        if weights is not None:
-            initial.keep(prepared.job, weights, folder)
-        if code is not None:
-            write_bundle(code, folder.code)
-    except (InputError, StorageUnavailable):
-        shutil.rmtree(folder.path)  # it never became a run
-        raise
+    if weights is not None:
+        initial.keep(prepared.job, weights, folder)
+    if code is not None:
+        write_bundle(code, folder.code)
     return prepared.job if code is None else replace(prepared.job, code=str(folder.code))
 
 
