@@ -248,12 +248,12 @@ def test_a_full_disk_is_said_and_leaves_no_run(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(initial, "keep_weights", full)
-    new = RunFolder(id=RunId("new"), path=other.path.parent / "new")
-    new.path.mkdir()
-    prepared = SimpleNamespace(job=job, weights=weights, planned=SimpleNamespace(code=None))
+    prepared: Any = SimpleNamespace(
+        run=RunId("new"), job=job, weights=weights, planned=SimpleNamespace(code=None)
+    )
     with pytest.raises(InputError, match=r"new/init: No space left on device; make room there"):
-        launching._with_files(new, prepared)  # type: ignore[arg-type]
-    assert not new.path.exists()
+        launching.claim(prepared, source=Path(job.file), started_s=1.0, detached=False)
+    assert not (other.path.parent / "new").exists()
 
 
 def test_where_they_come_from_is_said(other: RunFolder) -> None:
