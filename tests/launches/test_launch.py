@@ -137,8 +137,8 @@ def bench(tmp_path: Path) -> Bench:
 def test_from_the_job_to_the_proof(bench: Bench) -> None:
     # So few samples that the run goes through them more than once.
     (bench.folder / "text.txt").write_text(TEXT[:2000], encoding="utf-8")
-    kills = '[{step=10, stage=1, phase="backward"}, {step=16, stage=3, notice_s=1}]'
-    sets = ["--set", "train.steps=60", "--set", f"chaos.kill={kills}",
+    kills = '[{step=10, stage=1, phase="backward"}, {step=16, stage=3, notice_s=0.3}]'
+    sets = ["--set", "train.steps=120", "--set", f"chaos.kill={kills}",
             "--set", "budget.free_first_hour=true"]  # fmt: skip
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -154,16 +154,16 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     notes = [item["note"] for item in receipt["bill"]["instances"]]
     assert notes.count("interrupted by the cloud in its first hour: free") == 2
     metrics = (bench.home / "proof" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in metrics] == list(range(60))
+    assert [json.loads(line)["step"] for line in metrics] == list(range(120))
     verified = bench.json("verify", "last")
     assert (verified["equal"], verified["first_difference"]) == (True, None)
     assert bench.json("verify", "proof", "--decisions")["equal"] is True
     used = bench.json("verify", "proof", "--samples")
-    assert (used["equal"], used["steps"], used["samples"]) == (True, 60, 480)
-    assert (used["epochs"], used["undone_steps"]) == (320 // used["samples_in_epoch"], 0)
+    assert (used["equal"], used["steps"], used["samples"]) == (True, 120, 960)
+    assert (used["epochs"], used["undone_steps"]) == (960 // used["samples_in_epoch"], 0)
     assert used["epochs"] > 0
     status = bench.json("status", "pro")
-    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 60, "done")
+    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 120, "done")
     assert [row["run"] for row in bench.json("list")] == ["proof"]
     assert bench.json("cost", "last")["usd"] == receipt["bill"]["usd"]
     assert open_to_others(bench.home / "proof") == done_by_another(bench.home / "proof") == []

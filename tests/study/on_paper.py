@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bamboo import wiring
+from bamboo.runs import disk_space
 from bamboo.wiring.begun import Begun
 from cli.main import run
 from tests.study.facts import seen
@@ -39,9 +40,10 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process with torch is started."""
+    """No process with torch is started, and the disk has room for any job."""
     monkeypatch.setattr(wiring, "run_preflight", seen)
     monkeypatch.setattr(Begun, "begin", lambda *_, **__: None)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: 2**50)
 
 
 def body_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
