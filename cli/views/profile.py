@@ -145,12 +145,12 @@ def _notes(found: Found) -> list[str]:
         )
     if found.gpu is not None:
         gpu, table = found.gpu, found.table
-        share = table.share(found.precision)
+        share, issue_us = table.share(found.precision), table.issue_s(found.precision) * 1e6
         notes.append(
             f"{gpu.doubt or 'modelled'}: {gpu.arithmetic(found.precision)}. "
             f"{gpu.bandwidth_gb_per_s:g} GB/s and {gpu.memory_gib:g} GiB by the table of "
             f"{table.seen}; assumed are {share:.0%} of the first in products, "
-            f"{table.bandwidth_share:.0%} of the second, and {table.kernel_s * 1e6:g} µs a kernel"
+            f"{table.bandwidth_share:.0%} of the second, and {issue_us:g} µs a kernel"
         )
         return notes
     if profile.scatter > MUCH_SCATTER:

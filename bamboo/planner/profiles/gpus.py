@@ -13,7 +13,7 @@ from bamboo.errors import InputError
 from bamboo.planner.origin import Origin
 from bamboo.planner.profiles.profiled import LayerProfile, Profile, Work
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 GIB = 2**30
 FP32, BF16 = "fp32", "bf16"
 LEAST_BF16 = (8, 0)
@@ -89,7 +89,9 @@ class GpuTable:
     """Share of the peak that products on tensor cores reach."""
     bandwidth_share: float
     kernel_s: float
-    """Time from the issue of one kernel to that of the next."""
+    """Time from the issue of one kernel to that of the next, in fp32."""
+    bf16_kernel_s: float
+    """The same in bf16, where casts are kernels too."""
     gpus: Mapping[str, Gpu]
 
     def find(self, name: str) -> Gpu:
@@ -127,14 +129,19 @@ class GpuTable:
         """The share of the peak that products in this precision reach."""
         return self.tensor_share if precision == BF16 else self.product_share
 
+    def issue_s(self, precision: str) -> float:
+        """Time from the issue of one kernel to that of the next in this precision."""
+        return self.bf16_kernel_s if precision == BF16 else self.kernel_s
+
     def seconds(self, work: Work, gpu: Gpu, precision: str = FP32) -> float:
         """The time of a GPU for this work. Matrix products take the longer of arithmetic and memory
         (Williams et al., Roofline, 2009), everything else takes its memory traffic. The time is not
-        below that of issuing the kernels, which runs concurrently. The work was counted in fp32."""
+        below that of issuing the kernels, which runs concurrently. Bytes were counted in fp32."""
         bytes_per_s = gpu.bandwidth_gb_per_s * 1e9 * self.bandwidth_share
         flops_per_s = gpu.tflops(precision) * 1e12 * self.share(precision)
         products_s = max(work.product_flops / flops_per_s, work.product_bytes / bytes_per_s)
-        return max(products_s + work.other_bytes / bytes_per_s, work.kernels * self.kernel_s)
+        issue_s = work.kernels * self.issue_s(precision)
+        return max(products_s + work.other_bytes / bytes_per_s, issue_s)
 
     def modelled(self, profile: Profile, gpu: Gpu, precision: str = FP32) -> Profile:
         """The same layers on one GPU. Raises InputError when a layer does not fit into it, or it
@@ -179,7 +186,7 @@ def parse_gpus(text: str) -> GpuTable:
     """Read the TOML text of the table. Raises ValueError if it is not one."""
     raw = tomllib.loads(text)
     if raw.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"the table of GPUs has schema {raw.get('schema_version')!r}, not 2")
+        raise ValueError(f"the table of GPUs has schema {raw.get('schema_version')!r}, not 3")
     try:
         table = GpuTable(
             seen=str(raw["seen"]),
@@ -187,13 +194,14 @@ def parse_gpus(text: str) -> GpuTable:
             tensor_share=float(raw["tensor_share"]),
             bandwidth_share=float(raw["bandwidth_share"]),
             kernel_s=float(raw["kernel_us"]) / 1e6,
+            bf16_kernel_s=float(raw["bf16_kernel_us"]) / 1e6,
             gpus={name: _gpu(name, body) for name, body in raw["gpus"].items()},
         )
     except KeyError as error:
         raise ValueError(f"the table of GPUs lacks the key {error}") from error
     shares = (table.product_share, table.tensor_share, table.bandwidth_share)
-    if not all(0 < share <= 1 for share in shares) or table.kernel_s <= 0:
-        raise ValueError(f"shares {shares} lie above 0 and at most at 1, kernel_us above 0")
+    if not all(0 < x <= 1 for x in shares) or min(table.kernel_s, table.bf16_kernel_s) <= 0:
+        raise ValueError(f"shares {shares} lie above 0 and at most at 1, times of kernels above 0")
     return table
 
 

@@ -5,7 +5,7 @@ formulas that a test compares with it. There are no times until a GPU is modelle
 (`bamboo.planner.profiles.gpus`). So a model that does not fit on this machine can be priced.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bamboo.planner.layers.facts import FLOAT_BYTES, TOKEN_BYTES, LayerFacts, gpt_facts
 from bamboo.planner.profiles.profiled import LayerProfile, Profile, Work
@@ -18,6 +18,9 @@ SQUARES_BYTES = 44
 the norm of a matrix's row."""
 ATTENTION_BACK = 2.5
 """Products of the backward over those of the forward, which it repeats once."""
+CASTS = {"fp32": (0, 0, 0), "bf16": (1, 8, 2)}
+"""Kernels that autocast adds to the forward of embedding, block and head, and again to each
+backward."""
 
 
 def gpt_profile(
@@ -34,7 +37,7 @@ def gpt_profile(
     precision: str = "fp32",
 ) -> Profile:
     """The profile of embedding, blocks and head, with `microbatch` sequences; all times are 0. The
-    work is counted in fp32, and what layers send in `precision`."""
+    work is counted in fp32, and what layers send, and the kernels, in `precision`."""
     facts = gpt_facts(
         layers=layers,
         width=width,
@@ -48,8 +51,8 @@ def gpt_profile(
     size = _Size(
         tokens=tokens, width=width, heads=heads, context=context, table=vocabulary, drops=drops
     )
-    first, block = _embedding(facts[0], size), _block(facts[1], size)
-    last = _head(facts[-1], size)
+    made = _embedding(facts[0], size), _block(facts[1], size), _head(facts[-1], size)
+    first, block, last = map(_with_casts, made, CASTS[precision])
     return Profile(
         job=job,
         source=SOURCE,
@@ -170,6 +173,12 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
         vectors=2 * size.width,
         kernels=19,
     )
+
+
+def _with_casts(layer: LayerProfile, casts: int) -> LayerProfile:
+    forward = replace(layer.forward, kernels=layer.forward.kernels + casts)
+    backward = replace(layer.backward, kernels=layer.backward.kernels + casts)
+    return replace(layer, forward=forward, backward=backward)
 
 
 def _moved(size: int, kernels: int) -> Work:

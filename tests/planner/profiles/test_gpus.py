@@ -1,5 +1,6 @@
 """GPUs by published figures: the table, what is made from it, and what does not fit."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bamboo.errors import InputError
 from bamboo.planner.origin import Origin
 from bamboo.planner.profiles.gpus import GIB, Gpu, GpuTable, parse_gpus
 from bamboo.planner.profiles.profiled import Profile, Work
+from bamboo.planner.profiles.shaped import gpt_profile
 from tests.planner.profiles.made_up import PROFILES, WORKS, layer, profile
 
 
@@ -35,17 +37,20 @@ TABLE = GpuTable(
     tensor_share=0.25,
     bandwidth_share=0.8,
     kernel_s=1e-5,
+    bf16_kernel_s=3e-5,
     gpus={name: gpu(name, gib) for name, gib in (("X1", 1), ("X2", 2), ("X2-4GB", 4))},
 )
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu"
 OLD = replace(TABLE.gpus["X1"], name="O", capability=(7, 5), bf16_tflops=0.0)
 FACTORS = st.floats(min_value=1, max_value=100)
 TEXT = """
-schema_version = 2
+schema_version = 3
 seen = "a day"
 product_share = 0.5
 tensor_share = 0.25
 bandwidth_share = 0.8
 kernel_us = 10
+bf16_kernel_us = 30
 [gpus.X1]
 capability = "9.0"
 memory_gib = 1
@@ -157,6 +162,9 @@ def test_products_in_bf16_take_the_rate_of_tensor_cores_and_all_else_its_bytes()
     # 80 TFLOPS x 0.25, then 500 GB/s x 0.8.
     assert TABLE.seconds(work, TABLE.gpus["X1"], "bf16") == pytest.approx(1.0 + 1.0)
     assert TABLE.seconds(work, TABLE.gpus["X1"], "fp32") == pytest.approx(4.0 + 1.0)
+    issued = replace(work, product_flops=0.0, kernels=10**6)
+    assert TABLE.seconds(issued, TABLE.gpus["X1"], "bf16") == pytest.approx(30.0)
+    assert TABLE.seconds(issued, TABLE.gpus["X1"]) == pytest.approx(10.0)
     moved = replace(work, product_flops=0.0)
     assert TABLE.seconds(moved, TABLE.gpus["X1"], "bf16") == TABLE.seconds(
         moved, TABLE.gpus["X1"], "fp32"
@@ -187,11 +195,10 @@ def test_the_installed_table_says_where_each_figure_is_from_and_what_was_measure
     assert rates["A100"] == ("sm_80", 19.5, 312, 312)
     assert rates["H100"] == ("sm_90", 67, 989, 989)
     assert all(gpu.origin.source for gpu in gpus.values())
-    results = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu"
     for one in gpus.values():
         assert (one.doubt == "") == bool(one.measured)
-        assert not one.measured or (results / f"{one.measured}.json").is_file(), one.name
-        of_it = [file.stem for file in results.glob(f"*-nvidia-{one.name.lower()}.json")]
+        assert not one.measured or (RESULTS / f"{one.measured}.json").is_file(), one.name
+        of_it = [file.stem for file in RESULTS.glob(f"*-nvidia-{one.name.lower()}.json")]
         assert bool(of_it) == bool(one.measured), f"results of a {one.name} are {of_it}"
     assert TABLE.gpus["X1"].times("bf16").endswith(": modelled, not yet measured on this card.")
     known = replace(TABLE.gpus["X1"], measured="2026-12-01-x1").times("bf16")
@@ -200,12 +207,27 @@ def test_the_installed_table_says_where_each_figure_is_from_and_what_was_measure
     assert replace(TABLE.gpus["X1"], measured="2026-12-01-x1").doubt == ""
 
 
+@pytest.mark.parametrize(("precision", "within"), [("bf16", 0.02), ("fp32", 0.25)])
+def test_narrow_layers_on_the_card_that_was_measured_take_about_what_was_measured(
+    precision: str, within: float
+) -> None:
+    table = load_gpus()
+    gpu = table.find("H200")
+    shape = {"layers": 24, "width": 1024, "heads": 16, "context": 1024, "vocabulary": 256}
+    counted = gpt_profile(job="j", microbatch=4, dropout=0.0, precision=precision, **shape)
+    made = table.modelled(counted, gpu, precision).layers
+    kept = json.loads((RESULTS / f"{gpu.measured}.json").read_text())["profiles"]
+    layers = kept[f"gpt2-medium, {precision}"]["profile"]["layers"]
+    measured_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
+    assert sum(layer.both_s for layer in made) == pytest.approx(measured_s, rel=within)
+
+
 def test_the_table_is_read_and_a_damaged_one_refused() -> None:
     table = parse_gpus(TEXT)
-    assert table.kernel_s == pytest.approx(1e-5)
+    assert (table.kernel_s, table.bf16_kernel_s) == pytest.approx((1e-5, 3e-5))
     assert table.gpus == {"X1": TABLE.gpus["X1"]}
     for old, new in (
-        ("schema_version = 2", "schema_version = 1"),
+        ("schema_version = 3", "schema_version = 2"),
         ("tensor_share = 0.25", "tensor_share = 0"),
         ('capability = "9.0"', 'capability = "7.5"'),
         ("bf16_tflops = 80", "bf16_tflops = 0"),
@@ -215,7 +237,9 @@ def test_the_table_is_read_and_a_damaged_one_refused() -> None:
         ('seen = "a day"', ""),
         ("product_share = 0.5", "product_share = 1.5"),
         ("bandwidth_share = 0.8", "bandwidth_share = 0"),
-        ("kernel_us = 10", "kernel_us = 0"),
+        ("\nkernel_us = 10", "\nkernel_us = 0"),
+        ("bf16_kernel_us = 30", "bf16_kernel_us = 0"),
+        ("bf16_kernel_us = 30", ""),
         ("fp32_tflops = 10", "fp32_tflops = -1"),
         ("bf16_tflops = 80", "bf16_tflops = -1"),
         ("memory_gib = 1", ""),

@@ -32,3 +32,24 @@ def test_the_formulas_are_what_is_counted(
         for kind in ("forward", "backward", "optimizer"):
             ours, theirs = getattr(by_formula, kind), getattr(measured, kind)
             assert astuple(ours) == pytest.approx(astuple(theirs), rel=0.02), (ours, theirs)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_casts_of_bf16_are_counted_as_kernels(tmp_path: Path, dropout: float) -> None:
+    job = tiny_job(tmp_path, [f"model.dropout={dropout}", "train.precision=bf16"])
+    counted = Profiler(job, ASKED, tell=lambda _done, _of_all: None).profile()
+    model = job.model
+    formula = gpt_profile(
+        job=counted.job,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        context=model.context,
+        vocabulary=model.vocabulary,
+        microbatch=job.train.microbatch,
+        dropout=dropout,
+        precision="bf16",
+    )
+    for ours, theirs in zip(formula.layers, counted.layers, strict=True):
+        assert ours.forward.kernels == theirs.forward.kernels
+        assert ours.backward.kernels == theirs.backward.kernels
