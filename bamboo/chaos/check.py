@@ -256,7 +256,7 @@ def check_fences(decisions: Sequence[Record]) -> Verdict:
                 f"version {version}: {event['kind']} of {speaker}, "
                 f"which is gone since version {gone[speaker]}"
             )
-        alone = event["kind"] == "NodeFailed" and event["scope"] == "node"
+        alone = event["kind"] == "NodeFailed" and event["scope"] != "run"
         if alone or event["kind"] in ("PeerLost", "NodeLeft"):
             gone.setdefault(str(event["node"]), version)
     seen = f"{len(decisions)} versions, nothing counted of {len(gone)} nodes after they were gone"

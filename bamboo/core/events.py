@@ -166,10 +166,13 @@ class NodeFinished:
 
 
 class FaultScope(StrEnum):
-    """node: the fault is of this node alone (a full disk, too little memory), and another can do
-    the same work · run: the same work would meet the fault on any node."""
+    """node: the fault is of this node alone (a full disk, no free port), and another can do the
+    same work · device: the GPU or the memory of this node failed at its work; a fault of this node,
+    too, until another one fails so at the same stage · run: the same work would meet the fault on
+    any node."""
 
     NODE = "node"
+    DEVICE = "device"
     RUN = "run"
 
 
@@ -183,6 +186,8 @@ class NodeFailed:
     zone: ZoneId
     scope: FaultScope
     reason: str
+    step: int = -1
+    """The last step that it had begun; -1: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ other. A fault that the same work would meet on any node ends the run, if the no
 nothing has been trained yet. (3) The next node may fail in the same way, and costs money. So the
 wait before another is rented doubles from try to try. A run that has no nodes left, or that is
 still forming, ends after MOST_TRIES; one that is forming ends at once when all its first nodes meet
-the same fault together.
+the same fault together. (4) A second node whose GPU or memory fails at the same stage, before the
+run has got further, ends the run: the stage does not fit, or its work breaks the device.
 """
 
 from dataclasses import replace
@@ -16,8 +17,8 @@ from bamboo.core.effects import FLEET, TerminateInstance
 from bamboo.core.events import FaultScope, NodeFailed, RunFailed
 from bamboo.core.failover import lose
 from bamboo.core.liveness.patience import parked
-from bamboo.core.state import Faults, Node, NodeStatus, Outcome, Phase, Policy, State
-from bamboo.core.transition import Transition, away, changed, end, stale
+from bamboo.core.state import DeviceFault, Faults, Node, NodeStatus, Outcome, Phase, Policy, State
+from bamboo.core.transition import Transition, away, changed, describe, end, stale
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 
@@ -29,6 +30,8 @@ CALM_S = 600.0
 CALM_WAITS = 10.0
 """Faults that are further apart than both CALM_S and CALM_WAITS waits do not belong together, if a
 node was taken in between them."""
+FEW_STEPS = 10
+"""Devices that fail at one stage within so many steps fail for the same reason."""
 _MOST_DOUBLED = 20
 
 
@@ -40,7 +43,15 @@ def fail_node(state: State, event: NodeFailed, *, now_s: float, policy: Policy) 
     everywhere = event.scope is FaultScope.RUN
     if everywhere and (not has_begun(state) or owns_slot(state, event.node)):
         return end(state, Outcome.FAULT, f"node {event.node} failed: {event.reason}")
-    faults = _counted(state, event, now_s=now_s)
+    devices = {d.stage: d for d in state.faults.devices} if state.faults else {}
+    if (at := _device_fault(state, event)) is not None:
+        same = devices.get(at.stage)
+        if same is not None and at.step - same.step <= FEW_STEPS:
+            words = f"{describe(state, event.node)} failed in step {at.step}: {event.reason}; node "
+            words += f"{same.node} failed at this stage, too, in step {same.step}; so would another"
+            return end(state, Outcome.FAULT, words)
+        devices[at.stage] = at
+    faults = replace(_counted(state, event, now_s=now_s), devices=tuple(devices.values()))
     noted = state.having(faults=faults)
     if node is None:
         decided = _refuse(noted, event)
@@ -126,6 +137,19 @@ def _counted(state: State, event: NodeFailed, *, now_s: float) -> Faults:
         together = replace(first, tries=before.tries, at_s=before.at_s, reason=reason)
         return replace(together, nodes=before.nodes + 1)
     return replace(first, tries=before.tries + 1, nodes=before.nodes + 1)
+
+
+def _device_fault(state: State, event: NodeFailed) -> DeviceFault | None:
+    """The fault of a device at the work of its stage; None: it is another fault, or the node had
+    more than the plan gives a node, as after a failover."""
+    assignment = state.assignment
+    if event.scope is not FaultScope.DEVICE or assignment is None or state.reconfiguration:
+        return None
+    owned = assignment.owned_by(event.node)
+    if len(owned) != 1 or len(assignment.shadowed_by(event.node)) > 1:
+        return None
+    stage = f"{owned[0].stage} of {state.grid.stages}"
+    return DeviceFault(node=event.node, stage=stage, step=event.step)
 
 
 def _took_in(state: State, faults: Faults) -> bool:

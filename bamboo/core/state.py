@@ -308,6 +308,16 @@ class Attestation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFault:
+    """A node whose GPU or memory failed at its work."""
+
+    node: NodeId
+    stage: str
+    """Such as `2 of 4`."""
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """Nodes that failed by themselves, one after the other; see `faults`."""
 
@@ -321,6 +331,8 @@ class Faults:
     since."""
     reason: str
     """The reason that all faults of the last try share; "" when they differ."""
+    devices: tuple[DeviceFault, ...] = ()
+    """The last one of each stage."""
 
 
 @dataclass(frozen=True, kw_only=True)

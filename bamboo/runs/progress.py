@@ -236,7 +236,7 @@ def with_decision(
         case (
             events.PeerLost()
             | events.HandedOver()
-            | events.NodeFailed(scope=events.FaultScope.NODE)
+            | events.NodeFailed(scope=events.FaultScope.NODE | events.FaultScope.DEVICE)
         ):
             node = before.node(event.node)
             if node is not None and node.status.live and before.assignment is not None:

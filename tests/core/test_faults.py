@@ -7,6 +7,7 @@ import pytest
 from bamboo.core.events import FaultScope, RunFailed
 from bamboo.core.faults import (
     CALM_S,
+    FEW_STEPS,
     FIRST_WAIT_S,
     MOST_TRIES,
     has_begun,
@@ -87,6 +88,61 @@ def test_the_invariant_sees_a_newcomer_that_ends_the_run() -> None:
     said = RunFailed(reporter=NEW, outcome=Outcome.FAULT, reason="x")
     assert check_cause(state, said, over) == ["n90.1 owns no slot and ends the run"]
     assert check_cause(state, replace(said, reporter="launcher"), over) == []
+
+
+# ---------------------------------------------------------------- devices
+
+
+def device(state: State, node: str, step: int, now_s: float = 0.0) -> State:
+    event = failed(node, FaultScope.DEVICE, "CUDA out of memory")
+    return apply(state, replace(event, step=step), now_s).state
+
+
+def replaced(state: State, lost: str, by: str, **others: object) -> State:
+    """`by` has come and has what the lost node had; all have a shadow again."""
+    state = apply(state, joined(by)).state
+    assert state.assignment is not None
+    before = running().assignment
+    assert before is not None
+    owners, shadows = (
+        {
+            slot: NodeId(by) if node == lost else node
+            for slot, node in zip(state.grid.slots(), part, strict=True)
+        }
+        for part in (before.owners, before.shadows)
+    )
+    assignment = state.assignment.replace(owners=owners, shadows=shadows)
+    return replace(state, assignment=assignment, failovers=(), transfers=(), **others)
+
+
+@pytest.mark.parametrize(
+    ("step", "later", "ends"),
+    [(0, 0, True), (5, 5 + FEW_STEPS, True), (5, 2, True), (5, 6 + FEW_STEPS, False)],
+)
+def test_a_second_device_that_fails_at_a_stage_ends_the_run_unless_it_got_on(
+    step: int, later: int, ends: bool
+) -> None:
+    state = device(running(), "n02.1", step)
+    assert state.phase is Phase.FAILING_OVER, "a fault of the node alone"
+    state = device(replaced(state, "n02.1", NEW), NEW, later, now_s=2 * CALM_S)
+    assert state.outcome is (Outcome.FAULT if ends else None)
+    if ends:
+        assert state.sentence == (
+            f"node n90.1 (stage 2) failed in step {later}: CUDA out of memory; node n02.1 failed "
+            f"at this stage, too, in step {step}; so would another"
+        )
+
+
+def test_devices_that_fail_at_two_stages_or_on_merged_nodes_are_losses_like_any_other() -> None:
+    state = device(running(), "n02.1", 3)
+    merged = device(state, "n01.1", 3)
+    assert merged.outcome is Outcome.UNRECOVERABLE, "it had two stages, which nobody has now"
+    state = device(replaced(state, "n02.1", NEW), "n03.1", 3)
+    assert state.phase is Phase.FAILING_OVER
+    assert state.faults is not None
+    assert [fault.stage for fault in state.faults.devices] == ["2 of 4", "3 of 4"]
+    newcomer = device(apply(state, joined("n91.1")).state, "n91.1", 3)
+    assert newcomer.phase is Phase.FAILING_OVER, "it owns nothing"
 
 
 # ---------------------------------------------------------------- the next node

@@ -1,16 +1,18 @@
 """How a node reports what may end the run: a fault of its own, a stall, or a number not finite.
 
 Rules. (1) A fault is reported once, as an event; the node begins no further step until the run
-ends. (2) What the machine lacks (room, memory, files, threads, an address, a sound GPU) another
-machine may have, so such a fault is this node's alone. Everything else, such as a user's layer that
-raises or data that differ between nodes, would happen to the same work on any node. (3) A loss
-waits for its decision while the store is away, and waiting for that is not a stall. A log that can
-be read but not written counts as away, too. A log that comes and goes does not excuse a stall for
-ever: the times in which it was available add up.
+ends. (2) What the machine lacks (room, files, threads, an address) another machine may have, so
+such a fault is this node's alone, and so is what its GPU or its memory does not manage. Everything
+else, such as a user's layer that raises or data that differ between nodes, would happen to the same
+work on any node; a kernel that refuses its input is part of it. (3) A loss waits for its decision
+while the store is away, and waiting for that is not a stall. A log that can be read but not written
+counts as away, too. A log that comes and goes does not excuse a stall for ever: the times in which
+it was available add up.
 """
 
 import errno
 import math
+import re
 import time
 from collections.abc import Callable
 
@@ -31,13 +33,28 @@ from bamboo.user_code.traces import line_of, user_lines
 _OF_THE_MACHINE = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
-        *(errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN),
+        *(errno.EMFILE, errno.ENFILE, errno.EAGAIN),
         *(errno.EADDRINUSE, errno.EADDRNOTAVAIL),
     }
 )
-_WORDS = ("can't allocate memory", "not enough memory", "can't start new thread", "CUDA error")
-"""Texts of a RuntimeError: torch and the interpreter have no class of their own for these, and
-torch's class for errors of a GPU is younger than the oldest torch that we take."""
+_NO_THREAD = "can't start new thread"
+_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory")
+_OF_THE_DEVICE = re.compile(
+    r"\b(?:CUDA|cuDNN|cuBLAS|cuFFT|cuSOLVER|cuSPARSE|cuDSS|NCCL|NVML)"
+    r"(?: driver| NVRTC| Frontend| unknown)? error\b|Triton Error \[CUDA\]"
+    r"|No CUDA GPUs are available|no NVIDIA driver|CUDA driver initialization failed",
+    re.IGNORECASE,
+)
+"""Texts of a RuntimeError, from torch's `ATen/cuda/Exceptions.h` and its libraries: it has no class
+of its own for most of these, and that for errors of a GPU is younger than the oldest torch that we
+take."""
+_OF_THE_INPUT = "device-side assert triggered"
+"""An index that is out of range, for example: on a CPU it is an IndexError."""
+_ACCELERATOR_ERROR: type[RuntimeError] = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
+MEMORY_REMEDY = (
+    "take a smaller train.microbatch, more cluster.stages, less cluster.redundancy, or instances "
+    "with more memory"
+)
 
 
 class FaultReports:
@@ -146,22 +163,39 @@ def scope_of(error: BaseException) -> FaultScope:
     """The scope of an error, by itself or by the error that caused it."""
     found: BaseException | None = error
     while found is not None:
-        if _is_of_the_machine(found):
+        if _is_of_the_device(found):
+            return FaultScope.DEVICE
+        if isinstance(found, StorageFull) or _is_of_the_machine(found):
             return FaultScope.NODE
         found = found.__cause__
     return FaultScope.RUN
 
 
 def _is_of_the_machine(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | StorageFull | torch.OutOfMemoryError):
-        return True
     if getattr(error, "errno", None) in _OF_THE_MACHINE:  # an OSError, or an error of ZeroMQ
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+    return isinstance(error, RuntimeError) and _NO_THREAD in str(error)
+
+
+def _is_of_the_device(error: BaseException) -> bool:
+    if _lacks_memory(error):
+        return True
+    if not isinstance(error, RuntimeError) or _OF_THE_INPUT in str(error):
+        return False
+    return isinstance(error, _ACCELERATOR_ERROR) or bool(_OF_THE_DEVICE.search(str(error)))
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    return isinstance(error, RuntimeError) and bool(_MEMORY.search(str(error)))
 
 
 def reason_of(error: BaseException, *, run: str, node: str) -> str:
     """The error, where in the user's own code it arose, and the command that shows the rest."""
     own = user_lines(error)
     where = f" at {' <- '.join(reversed(own))}" if own else ""
-    return f"{line_of(error)}{where}; `bamboo logs {run} --node {node}` has the traceback"
+    remedy = f"; {MEMORY_REMEDY}" if _lacks_memory(error) else ""
+    return f"{line_of(error)}{where}{remedy}; `bamboo logs {run} --node {node}` has the traceback"

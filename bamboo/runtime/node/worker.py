@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +93,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
         traceback.print_exc()  # not a fault of this node, so it does not end the run
         return STORE_AWAY_STATUS
     overtaken = threading.Event()
+    worker: _Worker | None = None
     try:
         try:
             documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
@@ -112,7 +113,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
         if refused:
             sys.stderr.write(f"{node} is refused: {refused}\n")
             return FENCED_STATUS
-        goodbye = _Worker(
+        worker = _Worker(
             config,
             store=store,
             driver=driver,
@@ -122,10 +123,11 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             objects=objects,
             text=text,
             overtaken=overtaken,
-        ).live()
+        )
+        goodbye = worker.live()
     except Exception as error:
         traceback.print_exc()
-        _say_fault(driver, config, error, overtaken)
+        _say_fault(driver, config, error, overtaken, worker.begun_step() if worker else -1)
         raise
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
 
@@ -166,7 +168,11 @@ def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
 
 
 def _say_fault(
-    driver: Driver, config: Mapping[str, str], error: Exception, overtaken: threading.Event
+    driver: Driver,
+    config: Mapping[str, str],
+    error: Exception,
+    overtaken: threading.Event,
+    step: int = -1,
 ) -> None:
     """Report a fault of this node; the core decides whether the run ends for it. A node that was
     overtaken reports none: the run goes on without it."""
@@ -178,6 +184,7 @@ def _say_fault(
         zone=ZoneId(config["zone"]),
         scope=scope_of(error),
         reason=reason_of(error, run=config["run"], node=config["node"]),
+        step=step,
     )
     try:
         driver.append(event, deadline_s=LEAVE_DEADLINE_S)
@@ -216,6 +223,8 @@ class _Worker:
         self._text = text
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.begun_step: Callable[[], int] = lambda: -1
+        """The last step that this node has begun."""
 
     def live(self) -> Goodbye:
         threading.excepthook = self._thread_broke
@@ -247,6 +256,7 @@ class _Worker:
             keep_final=self._keep_final(),
             checkpoints=checkpoints,
         )
+        self.begun_step = lambda: trainer.executor.begun_step
         self._thread("save", lambda: checkpoints.work(self._stop))
         self._thread("follow", lambda: self._follow(follower, poster, trainer))
         self._thread("post", lambda: poster.work(self._stop))
@@ -362,7 +372,8 @@ class _Worker:
             with contextlib.suppress(OSError):  # the log's disk may be full
                 traceback.print_exception(broken.exc_value)
             if isinstance(broken.exc_value, Exception):
-                _say_fault(self._driver, self._config, broken.exc_value, self._overtaken)
+                step = self.begun_step()
+                _say_fault(self._driver, self._config, broken.exc_value, self._overtaken, step)
         finally:
             os._exit(1)
 

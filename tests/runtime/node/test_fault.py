@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,8 @@ def torch_says() -> RuntimeError:
     "error",
     [
         *(os_error(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)),
-        *(os_error(n) for n in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)),
+        *(os_error(n) for n in (errno.EMFILE, errno.ENFILE)),
         zmq.ZMQError(errno.EADDRINUSE),
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory"),
-        torch_says(),
         RuntimeError("can't start new thread"),
         StorageFull("/tmp: no space left"),
         raised(InputError("text.txt: no space left"), os_error(errno.ENOSPC)),
@@ -52,7 +50,53 @@ def test_what_the_machine_lacks_is_its_nodes_alone(error: BaseException) -> None
 @pytest.mark.parametrize(
     "error",
     [
+        MemoryError(),
+        os_error(errno.ENOMEM),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch_says(),
+        torch.AcceleratorError("an error of a device, whatever its text"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA unknown error - this may be due to an incorrectly set up environment"),
+        RuntimeError("Found no NVIDIA driver on your system"),
+        RuntimeError("No CUDA GPUs are available"),
+        raised(
+            InputError("in a layer"), RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")
+        ),
+    ],
+    ids=line_of,
+)
+def test_what_a_gpu_or_the_memory_does_not_manage_is_its_nodes(error: BaseException) -> None:
+    assert scope_of(error) is FaultScope.DEVICE
+
+
+HEADERS = Path(torch.__file__).parent / "include"
+OTHER_CARDS = ("hip", "roc", "MIOpen", "Level Zero")
+
+
+def test_every_text_with_which_torch_begins_an_error_of_a_gpu_is_known() -> None:
+    files = ["ATen/cuda/Exceptions.h", "torch/csrc/cuda/nccl.h", "torch/csrc/distributed/c10d"]
+    found = [x for file in files for x in (HEADERS / file, *(HEADERS / file).glob("NCCL*.hpp"))]
+    text = "".join(file.read_text(encoding="utf-8") for file in found if file.is_file())
+    begins = set(re.findall(r'"(\w[\w ]* error(?::| in:)) ', text))
+    own = {words for words in begins if not words.startswith(OTHER_CARDS)}
+    assert {"CUDA error:", "CUDA driver error:", "cuDNN error:", "NCCL error in:"} <= own
+    assert [x for x in own if scope_of(RuntimeError(f"{x} y")) is not FaultScope.DEVICE] == []
+
+
+def test_too_little_memory_has_a_remedy() -> None:
+    full = reason_of(torch.OutOfMemoryError("CUDA out of memory"), run="r", node="n")
+    assert "take a smaller train.microbatch, more cluster.stages" in full
+    assert "train.microbatch" not in reason_of(RuntimeError("CUDA error: x"), run="r", node="n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
         InputError("the data differ"),
+        torch.AcceleratorError("CUDA error: device-side assert triggered"),
+        RuntimeError("a custom error of a layer"),
+        RuntimeError("Expected all tensors to be on the same device, but found cuda:0 and cpu"),
         ValueError("in a layer"),
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
         FileNotFoundError(errno.ENOENT, "a layer's file"),

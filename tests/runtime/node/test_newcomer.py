@@ -199,7 +199,7 @@ CASES = [
     (damaged_code, "m.py was changed after the launch", RUN),
     (raises_at_import, "not on this machine", RUN),
     (leaves_at_import, "SystemExit", RUN),
-    (short_of_memory, "MemoryError", NODE),
+    (short_of_memory, "MemoryError", FaultScope.DEVICE),
     (no_socket, "sockets", RUN),
     (no_document, "JSON", RUN),
     (unreadable_job, "resolved job: has another schema", RUN),
