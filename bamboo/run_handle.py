@@ -225,6 +225,19 @@ class Run:
             return verifying.check_segment(self.folder, first, stop, told=told)
         return verifying.check_bits(self.folder, told=told)
 
+    def verify_rented(
+        self, *, agree: Callable[[str], bool], note: Note = silent, told: Told = untold
+    ) -> dict[str, Any] | None:
+        """As `verify`, on a machine of the account that is rented for it and given back; `rented`
+        is its bill. `note` gets the price before, and the bill after; `agree` gets the question,
+        and None is returned where it says no. Handles signals meanwhile, so the caller is the main
+        thread. Raises InputError where nothing can be compared or rented, BambooError where the
+        machine ended before it was done."""
+        from bamboo.sites.account.rented_check import check_rented
+
+        with private():
+            return check_rented(self.folder, agree=agree, note=note, told=told)
+
     def verify_decisions(self) -> dict[str, Any]:
         """Recompute every membership decision from its log: `equal`, and `first_difference`. Raises
         InputError where there is nothing to recompute."""

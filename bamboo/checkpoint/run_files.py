@@ -4,6 +4,7 @@ run: one that only its launcher writes, and one that its nodes write.
     data/<sha256>                 the text, as the launcher read it
     final/stage-00.safetensors …  what `final/` of a run's folder has
     final/stage-00.json …         {file, sha256, step}, as the node wrote the file beside it
+    checked/<name>                what a check of its bits reads (`CHECKED`), under an id of its own
 
 Rule: a reader compares a file's SHA-256 with the one it was told, and does not use one that
 differs.
@@ -13,17 +14,26 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bamboo.checkpoint.final import describe, stage_file, write_stage
+from bamboo.checkpoint.final import Final, describe, stage_file, write_stage
 from bamboo.errors import InputError
+from bamboo.named_files import read_own
 from bamboo.new_files import write_whole
 from bamboo.ports import ObjectStore
+from bamboo.topology.strategy import Strategy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+STRATEGY = "strategy.json"
+READ_BY_CHECK = ("resolved.json", STRATEGY, "metrics.jsonl", "numerics.json")
+"""Files of a run's folder that a check of the bits reads; older releases had no numerics.json."""
+CHECKED = "checked/"
+DIGESTS = "digests.json"
+TEXT = "data"
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 
@@ -50,6 +60,47 @@ def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
         path = Path(folder) / "data"
         found = objects.fetch(data_name(digest), path)
         return bytearray(path.read_bytes()) if found else None
+
+
+def put_checked(objects: ObjectStore, run: Path, final: Final) -> None:
+    """Store what a check of the bits of the run in this folder reads beside its data. Of the final
+    state that is the digest of each tensor. Raises StorageUnavailable."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / DIGESTS
+        write_whole(path, json.dumps(asdict(final)).encode())
+        objects.put_file(f"{CHECKED}{DIGESTS}", path)
+    for name in READ_BY_CHECK:
+        if (run / name).exists():
+            objects.put_file(f"{CHECKED}{name}", run / name)
+
+
+def fetch_checked(objects: ObjectStore, folder: Path) -> None:
+    """Bring into an empty folder what `put_checked` and `put_data` stored, as far as it is there.
+    Raises InputError where it names no data, StorageUnavailable."""
+    for name in (*READ_BY_CHECK, DIGESTS):
+        objects.fetch(f"{CHECKED}{name}", folder / name)
+    try:
+        strategy = Strategy.from_json(read_own(folder / STRATEGY))
+    except (OSError, *_DAMAGE) as error:
+        raise InputError(f"{STRATEGY} of the run to check: {error}; ask for it again") from error
+    objects.fetch(data_name(strategy.semantics.data_digest), folder / TEXT)
+
+
+def brought_final(folder: Path) -> Final:
+    """The digests that `fetch_checked` brought. Raises InputError."""
+    try:
+        said = json.loads(read_own(folder / DIGESTS))
+        return Final(**said | {"damaged": tuple(said["damaged"])})
+    except (OSError, *_DAMAGE) as error:
+        raise InputError(f"{folder / DIGESTS}: {error}; ask for the check again") from error
+
+
+def brought_text(folder: Path) -> bytearray:
+    """The data that `fetch_checked` brought. Raises InputError."""
+    try:
+        return bytearray((folder / TEXT).read_bytes())
+    except OSError as error:
+        raise InputError(f"{folder / TEXT}: {error}; ask for the check again") from error
 
 
 def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"], step: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts, gpt_facts
 from bamboo.topology.strategy import AUTO, Semantics
 from bamboo.topology.virtual_nodes import BatchShape
@@ -97,6 +98,37 @@ def semantics(
         segments=[asdict(segment) for segment in job.segments],
         init=job.weights,
     )
+
+
+def same_semantics(
+    job: JobConfig, of_run: Semantics, *, data_digest: str, code: Mapping[str, Any] | None = None
+) -> Semantics:
+    """The semantics of a run's job with the data and the release of this machine. Raises InputError
+    with what differs from those that it was trained with."""
+    # The numerics of an older release are compared with the others, where somebody computes.
+    here = semantics(job, data_digest=data_digest, code=code, numerics=of_run.numerics)
+    if here.hash() == of_run.hash():
+        return here
+    ours, theirs = _flat(asdict(here)), _flat(asdict(of_run))
+    differ = ", ".join(
+        f"{key} is {ours.get(key)!r} here and {theirs.get(key)!r} in the run"
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key)
+    )
+    raise InputError(
+        f"this machine cannot repeat the bits of the run: {differ}; "
+        "verify where the run was trained, with its data and its release of torch"
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            out |= _flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out
 
 
 def nodes_of(job: JobConfig) -> int:

@@ -44,6 +44,16 @@ def attested_in(run: Path, semantics: Semantics) -> Attestation | None:
         raise InputError(f"{path}: is damaged: {error}; put it back as it was") from error
 
 
+def known_in(run: Path, semantics: Semantics) -> Attestation:
+    """As `attested_in`. Raises InputError also where nobody has attested."""
+    attested = attested_in(run, semantics)
+    if attested is None:
+        raise InputError(
+            f"{run / FILE}: is missing, so nobody knows what the run computed with; put it back"
+        )
+    return attested
+
+
 def _read(raw: Any) -> Attestation:
     if not isinstance(raw, Mapping) or raw.get("schema_version") != SCHEMA_VERSION:
         found = raw.get("schema_version") if isinstance(raw, Mapping) else None

@@ -19,7 +19,7 @@ Told = Callable[[int, int], None]
 def check_bits(folder: RunFolder, *, told: Told) -> dict[str, Any]:
     """Train the run again calmly and compare every bit of its losses and its final state; `equal`
     and `first_difference` are the result. Raises InputError where there is nothing to compare."""
-    _check_ended(folder)
+    check_ended(folder)
     return wiring.run_verify(folder.path, told=told)
 
 
@@ -35,7 +35,7 @@ def check_samples(folder: RunFolder, *, told: Told) -> dict[str, Any]:
     return {"run": folder.id, **wiring.run_verify(folder.path, told=told, samples=True)}
 
 
-def _check_ended(folder: RunFolder) -> None:
+def check_ended(folder: RunFolder) -> None:
     """Raise InputError where there is no final state to compare."""
     if folder.final_manifest.exists():
         return

@@ -24,7 +24,7 @@ from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from bamboo.topology.strategy import AUTO
 from bamboo.wiring import torch_process
 from bamboo.wiring.begun import Begun
-from bamboo.wiring.store_reference import SECRET_REFERENCE, store_url_of
+from bamboo.wiring.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
@@ -248,16 +248,18 @@ def run_verify(
     told: Callable[[int, int], None],
     samples: bool = False,
     segment: tuple[int, int] | None = None,
+    brought: bool = False,
 ) -> dict[str, Any]:
     """Train the run again calmly in a process of its own, or only its steps `segment`, given as
     first and stop; or with `samples` check which samples its steps used. `told` is called with
-    (step, steps).
+    (step, steps). `brought`: the folder is one of `run_files.fetch_checked`.
 
     Raises InputError when the run cannot be compared here.
     """
     module = "bamboo.runtime.check.verify_samples" if samples else "bamboo.runtime.check.verify"
+    options = ("--brought",) if brought else map(str, segment or ())
     return torch_process.answer(
-        ("bamboo.runs.segment" if segment else module, str(folder), *map(str, segment or ())),
+        ("bamboo.runs.segment" if segment else module, str(folder), *options),
         "",
         what="verify",
         told=told,
@@ -334,12 +336,23 @@ def run_roles(region: str, stack: str) -> "Iterator[Ec2RunRoles]":
 
 
 def live_as_agent(environment: Mapping[str, str]) -> int:
-    """Be the agent of this instance until its worker has left; the exit status."""
+    """Be the agent of this instance until its worker has left; the exit status. An instance that
+    has files to start from and no store checks the bits of a run instead."""
     from bamboo.agent.config import AgentConfig
     from bamboo.agent.main import run_agent
     from bamboo.coord.open import open_store, opened_in_time
     from cloud.ec2.imds import Imds
 
+    begins = environment.get("BAMBOO_START_URL")
+    if begins and not environment.get(REDIS_VARIABLE):
+        from bamboo.agent.check import check_run
+
+        return check_run(
+            begins=bucket(begins),
+            results=bucket(environment["BAMBOO_RUN_URL"]),
+            verify=partial(run_verify, brought=True),
+            heard_file=environment.get("BAMBOO_HEARD_FILE", ""),
+        )
     config = AgentConfig.from_environment(environment)
     if config.store_url.startswith(SECRET_REFERENCE):
         # It is read once, so that a worker that starts later does not depend on one more service.

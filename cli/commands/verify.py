@@ -4,12 +4,14 @@ decisions; check that each sample was used once."""
 import json
 import re
 import sys
+from functools import partial
 
 import click
 
 from bamboo import api
 from bamboo.errors import InputError, VerifyDiffers
-from cli.echo import echo, echo_result
+from cli.agreement import agreed
+from cli.echo import echo, echo_result, note
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
 
 
@@ -23,16 +25,32 @@ from cli.views.verify import decisions_text, samples_text, segment_text, verify_
     metavar="A:B",
     help="Check steps A to B-1 only, from the newest checkpoint at or before A.",
 )
+@click.option("--rent", is_flag=True, help="Check on a machine of the account, rented for it.")
+@click.option("--yes", is_flag=True, help="Rent without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(run: str, decisions: bool, samples: bool, segment: str | None, as_json: bool) -> None:
+def command(
+    *,
+    run: str,
+    decisions: bool,
+    samples: bool,
+    segment: str | None,
+    rent: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
     """Train a run again calmly and compare every bit.
 
-    It takes about as long as the run did, in one process.
+    It takes about as long as the run did, in one process. With --rent that process is on an
+    instance in the account of the run, of the run's type: the command shows the price and asks,
+    then rents it, waits, and gives it back.
     """
-    if decisions + samples + (segment is not None) > 1:
+    if decisions + samples + (segment is not None) + rent > 1:
         raise click.UsageError(
-            "--decisions, --samples and --steps are checks of their own; ask for one at a time"
+            "--decisions, --samples, --steps and --rent are checks of their own; ask for one at a "
+            "time"
         )
+    if yes and not rent:
+        raise click.UsageError("--yes agrees to the price of --rent; leave it out")
     opened = api.open_run(run)
     if decisions:
         body = opened.verify_decisions()
@@ -44,13 +62,22 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
         body = opened.verify(steps=_first_and_stop(segment), told=_tell)
         text = segment_text(opened.id, body)
     else:
-        body = opened.verify(told=_tell)
+        found = (
+            opened.verify_rented(agree=partial(agreed, yes=yes), note=note, told=_tell)
+            if rent
+            else opened.verify(told=_tell)
+        )
+        if found is None:
+            note("nothing was rented")
+            return 1
+        body = found
         text = verify_text(opened.id, body)
     echo_result(json.dumps(body) if as_json else text)
     if not body["equal"]:
         first = body["first_difference"]
         said = first["sentence"] if samples else first
         raise VerifyDiffers(f"run {opened.id} is not what it must be: {said}")
+    return 0
 
 
 def _first_and_stop(segment: str) -> tuple[int, int]:

@@ -40,6 +40,8 @@ def test_each_command_of_the_page_on_accounts(account: Account) -> None:
         if verb == "init":
             # A machine on loopback has no address outside, and nobody to be asked.
             words = [word for word in words if word != "--here"] + ["--yes"]
+        if "--rent" in words:
+            words.append("--yes")
         if "--destroy" in words:
             account.without_disks()
         if "examples/account.toml" in words:

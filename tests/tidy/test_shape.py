@@ -27,7 +27,6 @@ SMALL_MODULES = {
     "bamboo.coord.stored": "what anybody may have written to a store is parsed in one place",
     "bamboo.doctor.examination": "which checks there are is read apart from each check",
     "bamboo.runs.segment": "is a program of its own",
-    "bamboo.runs.verifying": "what of a run can be checked, below its handle",
     "bamboo.sim.compared": "views, which hold no logic, ask it",
     "bamboo.wiring.worker": "is a program of its own",
     "cloud.ec2.process_starter": "an implementation of a port, which the wiring chooses",

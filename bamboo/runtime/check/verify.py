@@ -1,24 +1,26 @@
-"""`python -m bamboo.runtime.check.verify RUN_DIR`: is the run, bit for bit, equal to a calm one?
+"""`python -m bamboo.runtime.check.verify RUN_DIR [--brought]`: is the run, bit for bit, equal to a
+calm one?
 
 It trains the run's semantics with the calm reference and compares every loss and the SHA-256 of
 every parameter and moment. Standard output: one JSON object {equal, first_difference, ...};
 standard error: one JSON line {step, steps, loss} per step. Exit codes: 0 equal, 5 different, 2 not
-comparable.
+comparable. With --brought the folder is one of `run_files.fetch_checked`, on a rented machine.
 """
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bamboo.checkpoint.final import read_final, tensor_sha256
 from bamboo.checkpoint.initial import INIT_FOLDER, all_layers
+from bamboo.checkpoint.run_files import brought_final, brought_text
 from bamboo.config.load import job_from_json
-from bamboo.config.resolve import semantics
+from bamboo.config.resolve import same_semantics
 from bamboo.config.tree import JobConfig
-from bamboo.coord.attested import FILE, attested_in
+from bamboo.coord.attested import known_in
 from bamboo.core.numerics import differing, facts_of, named
 from bamboo.core.state import Fact
 from bamboo.data.dataset import Dataset, load_data
@@ -31,11 +33,12 @@ from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.strategy import Semantics, Strategy
 from bamboo.user_code.bundle import CODE_FOLDER, check_identity
 
+BROUGHT = "--brought"
 Progress = Callable[[int, int, float], None]
 """(completed steps, steps, loss)"""
 
 
-def verify(run: Path, progress: Progress) -> dict[str, Any]:
+def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str, Any]:
     """Compare the run in this folder with a calm one; see the top of the file.
 
     The first difference is the first loss that differs (tensor "loss"; the calm run stops there),
@@ -43,11 +46,11 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
     when the run has not ended in order, or this machine cannot repeat its bits.
     """
     job = job_of_run(run)
-    final = read_final(run / "final")
+    final = brought_final(run) if brought else read_final(run / "final")
     losses = recorded_losses(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
-    data = load_data(job)
-    ours = same_semantics(run, job, data)
+    data = load_data(job, brought_text(run) if brought else None)
+    ours = repeatable(run, job, data)
     calm = calm_run(run, job, data)
     result: dict[str, Any] = {
         "schema_version": 1,
@@ -122,7 +125,7 @@ def recorded_losses(text: str) -> dict[int, list[float]]:
     return out
 
 
-def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
+def repeatable(run: Path, job: JobConfig, data: Dataset) -> Semantics:
     """The run's semantics, once it is checked that this machine can repeat its bits. Raises
     InputError with what differs: of the training, or of what it was computed with."""
     of_run = semantics_of(run)
@@ -133,25 +136,15 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
         raise InputError(
             f"{run}: has no copy of its model's code, so it is of an older release; verify it there"
         )
-    here = semantics(
-        job,
-        data_digest=data.digest,
-        code=code,
-        numerics=of_run.numerics,  # those of an older release are compared below
-    )
-    if here.hash() != of_run.hash():
-        raise InputError(
-            f"this machine cannot repeat the bits of the run: {_differing(here, of_run)}; "
-            "verify where the run was trained, with its data and its release of torch"
-        )
+    here = same_semantics(job, of_run, data_digest=data.digest, code=code)
     try:
         facts = facts_of(local_numerics(job))
     except InputError as error:
         raise InputError(
             f"{run}: its nodes computed on a GPU, and torch sees none on this machine; verify it "
-            "on a machine with a GPU of that kind, with the run's release of torch"
+            f"on a machine with a GPU of that kind, with the run's release of torch{_or_rent(job)}"
         ) from error
-    refuse_other_numerics(run, of_run, facts)
+    refuse_other_numerics(run, job, of_run, facts)
     return here
 
 
@@ -163,38 +156,21 @@ def semantics_of(run: Path) -> Semantics:
         raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
 
 
-def refuse_other_numerics(run: Path, of_run: Semantics, here: Sequence[Fact]) -> None:
+def refuse_other_numerics(
+    run: Path, job: JobConfig, of_run: Semantics, here: Sequence[Fact]
+) -> None:
     """Raise InputError, by the facts that differ, where this machine computes other bits than the
     nodes of the run did; also when nobody knows what they computed with."""
-    attested = attested_in(run, of_run)
-    if attested is None:
-        raise InputError(
-            f"{run / FILE}: is missing, so nobody knows what the run computed with; put it back"
-        )
-    if differ := differing(here, attested.numerics):
+    if differ := differing(here, known_in(run, of_run).numerics):
         raise InputError(
             f"this machine cannot repeat the bits of the run: {named(differ, 'here')}; verify on a "
-            "machine like those of the run, with its release of torch"
+            f"machine like those of the run, with its release of torch{_or_rent(job)}"
         )
 
 
-def _differing(here: Semantics, of_run: Semantics) -> str:
-    ours, theirs = _flat(asdict(here)), _flat(asdict(of_run))
-    return ", ".join(
-        f"{key} is {ours.get(key)!r} here and {theirs.get(key)!r} in the run"
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key) != theirs.get(key)
-    )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            out |= _flat(value, f"{prefix}{key}.")
-        else:
-            out[prefix + key] = value
-    return out
+def _or_rent(job: JobConfig) -> str:
+    """The other way to verify a run of an account; "" for a run on this machine."""
+    return "" if job.cloud.provider == "local" else "; or rent one: `bamboo verify RUN --rent`"
 
 
 def read_text(path: Path) -> str:
@@ -207,11 +183,13 @@ def read_text(path: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """The command; see the top of the file."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m bamboo.runtime.check.verify RUN_DIR\n")
+    folder, *options = arguments or [""]
+    if not folder or options not in ([], [BROUGHT]):
+        sys.stderr.write("usage: python -m bamboo.runtime.check.verify RUN_DIR [--brought]\n")
         return InputError.exit_code
 
-    return answer_equal(lambda: verify(Path(arguments[0]), tell_progress))
+    brought = bool(options)
+    return answer_equal(lambda: verify(Path(folder), tell_progress, brought=brought))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from bamboo.runtime.check.verify import (
     job_of_run,
     read_text,
     recorded_losses,
-    same_semantics,
+    repeatable,
 )
 from bamboo.runtime.step.numerics import prepare
 
@@ -66,7 +66,7 @@ def verify_segment(
         )
     prepare(job.cluster)
     data = load_data(job)
-    ours = same_semantics(run, job, data)
+    ours = repeatable(run, job, data)
     try:
         kept = _Kept(*checkpoints(run, job), run.resolve().name, ours.hash_at)
         start = kept.start(first, stop, done) if first else None

@@ -9,13 +9,13 @@ Rule: all of it exists before the first instance, and all but the wheel is delet
 over. The login's password is in the secret and nowhere else, and opens this one run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from bamboo import wiring
-from bamboo.checkpoint.run_files import data_name, put_data
+from bamboo.checkpoint.run_files import put_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
@@ -78,33 +78,56 @@ def put_boot_files(
     Provider. After an error nothing of the run is left."""
     url = store_url_of(reference)
     try:
-        put_data(objects, read_source(job), data_digest)
-        wheel = own_wheel()
-        if wheel.name not in wheels.sizes(wheel.name):
-            note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")
-            wheels.put_new(wheel.name, wheel.data)
+        settings = put_code_and_data(
+            objects, job, run, wheels=wheels, data_digest=data_digest, torch=torch, note=note
+        )
         login = make_login(url, run)
         of_nodes, _ = for_nodes(store_url_of(reference, from_here=False), login=login)
         secrets.put(run, of_nodes)
+        settings[REDIS_VARIABLE] = f"{SECRET_REFERENCE}{secrets.name(run)}"
         _, authority = for_nodes(url, login=None)
-        settings = {
-            "BAMBOO_RUN": run,
-            "BAMBOO_RUN_URL": wiring.run_url(job, run),
-            "BAMBOO_START_URL": wiring.start_url(job, run),
-            "BAMBOO_WHEEL": wheel.name,
-            "BAMBOO_TORCH": torch,
-            REDIS_VARIABLE: f"{SECRET_REFERENCE}{secrets.name(run)}",
-            "AWS_REGION": job.cloud.region,
-            "AWS_DEFAULT_REGION": job.cloud.region,
-        }
         if authority:
             settings[CA_VARIABLE] = AUTHORITY_ON_INSTANCE
             _put(objects, AUTHORITY, Path(authority).read_bytes())
-        _put(objects, AGENT_ENV, agent_environment(settings).encode())
+        put_settings(objects, settings)
     except BaseException:
         with suppress(BambooError):  # the first error is the one to report
             remove_boot_files(objects, run, secrets=secrets, reference=reference)
         raise
+
+
+def put_code_and_data(
+    objects: ObjectStore,
+    job: JobConfig,
+    run: RunId,
+    *,
+    wheels: ObjectStore,
+    data_digest: str,
+    torch: str,
+    note: Callable[[str], None],
+) -> dict[str, str]:
+    """Write what instances begin with but for the login, as `put_boot_files` does, and return their
+    settings, to be written last. Raises InputError, StorageUnavailable."""
+    put_data(objects, read_source(job), data_digest)
+    wheel = own_wheel()
+    if wheel.name not in wheels.sizes(wheel.name):
+        note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")
+        wheels.put_new(wheel.name, wheel.data)
+    return {
+        "BAMBOO_RUN": run,
+        "BAMBOO_RUN_URL": wiring.run_url(job, run),
+        "BAMBOO_START_URL": wiring.start_url(job, run),
+        "BAMBOO_WHEEL": wheel.name,
+        "BAMBOO_TORCH": torch,
+        "AWS_REGION": job.cloud.region,
+        "AWS_DEFAULT_REGION": job.cloud.region,
+    }
+
+
+def put_settings(objects: ObjectStore, settings: Mapping[str, str]) -> None:
+    """Write the settings, with which instances can begin. Raises InputError,
+    StorageUnavailable."""
+    _put(objects, AGENT_ENV, agent_environment(settings).encode())
 
 
 def remove_boot_files(
@@ -125,7 +148,7 @@ def remove_boot_files(
     try:
         objects.delete(AGENT_ENV)
         objects.delete(AUTHORITY)
-        for name in objects.sizes(data_name("")):
+        for name in objects.sizes(""):
             objects.delete(name)
     except BambooError as error:
         troubles.append(f"{AGENT_ENV} or data of run {run} may be in its bucket still: {error}")

@@ -177,7 +177,8 @@ def test_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
     run = _write_run(tmp_path)
     job = tiny_job(tmp_path, [f"train.steps={STEPS}"])
     write_attested(run, job, cpu_capability="Z80")
-    with pytest.raises(InputError, match=r"cpu_capability is .* here and Z80 in the run; verify"):
+    wrong = r"cpu_capability is .* here and Z80 in the run; verify .*, with its release of torch$"
+    with pytest.raises(InputError, match=wrong):
         _verify(run)
     (run / FILE).unlink()
     with pytest.raises(InputError, match=r"numerics\.json: is missing, so nobody knows"):
@@ -190,12 +191,13 @@ def test_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
 def test_a_run_on_a_gpu_is_verified_where_there_is_one(tmp_path: Path) -> None:
     run = _write_run(tmp_path)
     job = job_from_json((run / "resolved.json").read_text())
-    job = replace(job, cluster=replace(job.cluster, device="cuda"))
+    cloud = replace(job.cloud, provider="ec2")
+    job = replace(job, cluster=replace(job.cluster, device="cuda"), cloud=cloud)
     (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
     if torch.cuda.is_available():
         wrong = r"device is cuda here and cpu in the run"
     else:
-        wrong = r"its nodes computed on a GPU, and torch sees none on this machine; verify it"
+        wrong = r"computed on a GPU, and torch sees none on this machine; .*verify RUN --rent`"
     with pytest.raises(InputError, match=wrong):
         _verify(run)
 

@@ -1,0 +1,375 @@
+"""A check on a rented machine: what is refused before anything is made for it, what it is said to
+cost, and how each of its ends leaves the account."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bamboo import wiring
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.checkpoint.final import write_manifest, write_stage
+from bamboo.config.load import job_to_json
+from bamboo.config.resolve import semantics
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import InstanceId, RunId, ZoneId, run_id
+from bamboo.runs import run_folder
+from bamboo.runs.run_folder import RunFolder
+from bamboo.sites.account import rented_check
+from bamboo.sites.account.account_ready import BOOT_FILES
+from bamboo.sites.account.rented_check import CHECKS, check_rented
+from bamboo.telemetry.records import MetricRecord
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Placement, Strategy
+from cli import main
+from cloud.fake import FakeProvider, ScriptedRefusal
+from cloud.provider import (
+    CloudRefused,
+    CloudUnavailable,
+    LaunchAnswer,
+    LaunchSpec,
+    Market,
+    Offer,
+    Pool,
+    RefusalKind,
+)
+from tests.attested import write_attested
+from tests.jobs import TEXT, tiny_job
+
+IN_ACCOUNT = (
+    *("cloud.provider=ec2", "cloud.bucket=bucket", "cloud.region=us-east-1"),
+    *('cloud.zones=["us-east-1a"]', 'cloud.instance_types=["g4dn.xlarge"]'),
+    *('cluster.device="cpu"', "cluster.allow_idle_gpu=true"),
+)
+STEP_S = 90.0
+
+
+def offer(market: Market, usd_per_hour: float) -> Offer:
+    pool = Pool(instance_type="g4dn.xlarge", zone=ZoneId("us-east-1a"), market=market)
+    return Offer(pool=pool, usd_per_hour=usd_per_hour)
+
+
+class Cloud(FakeProvider):
+    """An account. `machine` is what its next instance does when it is there."""
+
+    machine: Callable[[InstanceId], None] = staticmethod(lambda instance: None)
+
+    def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
+        answer = super().launch(specs)
+        for one in answer.launched:
+            self.machine(one.instance)
+        return answer
+
+
+class Secrets:
+    """Those of a stack, of which a check has none."""
+
+    def delete(self, run: RunId) -> None:
+        """Does nothing."""
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    return Cloud(
+        listed=(offer(Market.SPOT, 0.2), offer(Market.ON_DEMAND, 0.5)), now_s=time.time() - 600.0
+    )
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    def opened(url: str, *, region: str = "") -> DirectoryStore:
+        return DirectoryStore(tmp_path / url.removeprefix("s3://"))
+
+    monkeypatch.setattr(wiring, "bucket", opened)
+    whole = opened("s3://bucket")
+    for name in BOOT_FILES:
+        whole.put_new(f"boot/{name}", b"-")
+    return whole
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: Cloud, bucket: DirectoryStore
+) -> RunFolder:
+    """A run of an account that has ended after six steps."""
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
+
+    class Connected:
+        @staticmethod
+        def connect(**asked: Any) -> Cloud:
+            assert asked["markets"] == {Market.SPOT, Market.ON_DEMAND}
+            assert asked["instance_types"] == ("g4dn.xlarge",)
+            return cloud
+
+    monkeypatch.setattr(rented_check, "Ec2Provider", Connected)
+    monkeypatch.setattr(rented_check, "LOOK_S", 0.0)
+    monkeypatch.setattr(rented_check, "make_role", lambda job, check: None)
+    monkeypatch.setattr(rented_check, "remove_role", lambda job, check: None)
+    monkeypatch.setattr(wiring, "run_secrets", lambda region, stack: Secrets())
+    return ended(tmp_path, IN_ACCOUNT)
+
+
+def ended(tmp_path: Path, overrides: tuple[str, ...]) -> RunFolder:
+    job = tiny_job(tmp_path, overrides)
+    folder = run_folder.create(tmp_path / "runs", run_id("run"))
+    strategy = Strategy(
+        semantics=semantics(job, data_digest=hashlib.sha256(TEXT.encode()).hexdigest()),
+        placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
+    )
+    folder.strategy.write_text(strategy.to_json())
+    folder.resolved.write_text(job_to_json(job))
+    write_attested(folder.path, job)
+    records = [
+        MetricRecord(
+            step=n, loss=1.0, tokens_per_s=1.0, usd=0.0, tokens_per_usd=1.0, at_s=n * STEP_S
+        )
+        for n in range(6)
+    ]
+    folder.metrics.write_text("".join(one.to_json() + "\n" for one in records))
+    write_stage(folder.final, 0, {"param/0.w": torch.zeros(3)}, 6)
+    write_manifest(folder.final, stages=1, step=6)
+    return folder
+
+
+def refused(folder: RunFolder) -> str:
+    def agree(question: str) -> bool:
+        raise AssertionError("it is refused before anybody is asked")
+
+    with pytest.raises(InputError) as error:
+        check_rented(folder, agree=agree, note=lambda line: None, told=lambda step, steps: None)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_price_is_said_before_anything_is_made(folder: RunFolder, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def no(question: str) -> bool:
+        said.append(question)
+        return False
+
+    before = set(tmp_path.rglob("*"))
+    assert check_rented(folder, agree=no, note=said.append, told=lambda *at: None) is None
+    assert set(tmp_path.rglob("*")) == before
+    first, pools, about, most, question = said
+    assert first.startswith("run-check-")
+    assert pools == (
+        "  spot g4dn.xlarge in us-east-1a at $0.2000/h, or where that has no capacity up to "
+        "on-demand g4dn.xlarge in us-east-1a at $0.5000/h"
+    )
+    # two stages, one after the other: 6 steps of 180 s, and 10 minutes to boot
+    assert "for 28 min 00 s (modelled): 10 min 00 s to boot, 6 steps of 3 min 00 s" in about
+    assert "after 1 h 21 min the machine ends itself" in most
+    cost = [float(line.partition("$")[2].partition(" ")[0].rstrip(":")) for line in (about, most)]
+    assert 0.2 * 1680 / 3600 < cost[0] < 0.2 * 1680 / 3600 + 0.02, "with disk and address"
+    assert 0.5 * 5160 / 3600 < cost[1] < 0.5 * 5160 / 3600 + 0.06
+    assert question == "Rent it?"
+
+
+def test_a_run_of_this_machine_has_nothing_to_rent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    assert "--rent: run run was trained on this machine" in refused(ended(tmp_path, ()))
+
+
+def other_data(folder: RunFolder) -> None:
+    (folder.path.parents[1] / "text.txt").write_text(TEXT + "one more line")
+
+
+def nobody_attested(folder: RunFolder) -> None:
+    (folder.path / "numerics.json").unlink()
+
+
+def too_large(folder: RunFolder) -> None:
+    os.truncate(folder.final / "stage-00.safetensors", 12 << 30)
+
+
+def an_older_stack(folder: RunFolder) -> None:
+    (folder.path.parents[1] / "bucket" / "boot" / BOOT_FILES[0]).unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (other_data, "this machine cannot repeat the bits of the run: data_digest is"),
+        (nobody_attested, "numerics.json: is missing, so nobody knows what the run computed with"),
+        (too_large, "one machine has to hold the whole model, 20.0 GiB and its activations, and "),
+        (an_older_stack, f"lacks {BOOT_FILES[0]} in boot/; `bamboo init --apply` brings"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_before_it_costs(
+    folder: RunFolder, spoil: Callable[[RunFolder], None], says: str
+) -> None:
+    spoil(folder)
+    assert says in refused(folder)
+
+
+def test_where_nothing_has_a_price_nothing_is_rented(folder: RunFolder, cloud: Cloud) -> None:
+    cloud.listed = ()
+    assert "--rent: no pool of us-east-1a has a price; ask later" in refused(folder)
+
+
+def rented(folder: RunFolder, notes: list[str]) -> dict[str, Any]:
+    found = check_rented(
+        folder, agree=lambda question: True, note=notes.append, told=lambda step, steps: None
+    )
+    assert found is not None
+    return found
+
+
+def check_of(folder: RunFolder) -> Path:
+    (kept,) = (folder.path / CHECKS).iterdir()
+    return kept
+
+
+def verdict_in(bucket: DirectoryStore, body: bytes = b'{"body": {"equal": true}}') -> Any:
+    """A machine that stores this verdict, and a log, once it has what it begins with."""
+
+    def machine(instance: InstanceId) -> None:
+        (env,) = (name for name in bucket.sizes("starts/") if name.endswith("agent.env"))
+        check = env.split("/")[1]
+        told = bucket.get(env)
+        assert told is not None
+        assert b"BAMBOO_REDIS_URL" not in told, "it needs no store"
+        bucket.put_new(f"runs/{check}/logs/{instance}/20261127T000000-1-b.log", b"a line\n")
+        bucket.put_new(f"runs/{check}/verdict.json", body)
+
+    return machine
+
+
+def nothing_is_left(cloud: Cloud, bucket: DirectoryStore) -> None:
+    assert cloud.held(None) == ()
+    assert {name.split("/")[0] for name in bucket.sizes("")} <= {"boot", "wheels"}
+
+
+def test_without_spot_capacity_it_is_rented_on_demand(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore
+) -> None:
+    cloud.script = [ScriptedRefusal(kind=RefusalKind.POOL_OUT, code="InsufficientCapacity")]
+    cloud.machine = verdict_in(bucket)
+    notes: list[str] = []
+    body = rented(folder, notes)
+    (line,) = body["rented"]["instances"]
+    assert (body["equal"], line["market"], line["usd_per_hour"]) == (True, "on-demand", 0.526)
+    assert body["rented"]["whole_usd"] == pytest.approx(
+        line["usd"] + body["rented"]["beside"]["usd"]
+    )
+    assert any("InsufficientCapacity" in note for note in notes)
+    nothing_is_left(cloud, bucket)
+    kept = json.loads((check_of(folder) / "verdict.json").read_text())
+    assert kept["equal"] is True
+
+
+def test_a_machine_that_ends_leaves_its_log(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore
+) -> None:
+    def ends(instance: InstanceId) -> None:
+        verdict_in(bucket)(instance)
+        for name in bucket.sizes("runs/"):
+            if name.endswith("verdict.json"):
+                bucket.delete(name)
+        cloud.terminate([instance])
+
+    cloud.machine = ends
+    with pytest.raises(BambooError, match="ended without a verdict; its log is in"):
+        rented(folder, [])
+    assert [path.read_text() for path in check_of(folder).glob("logs/*/*.log")] == ["a line\n"]
+    nothing_is_left(cloud, bucket)
+
+
+def test_what_cannot_be_given_back_is_named_with_what_ends_it(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        raise CloudUnavailable("no answer")
+
+    cloud.machine = verdict_in(bucket)
+    monkeypatch.setattr(cloud, "terminate", refuses)
+    monkeypatch.setattr(rented_check, "TERMINATE_DEADLINE_S", 0.0)
+    said = r"may still be running .*`bamboo stop (run-check-\w+) --region us-east-1` ends what is"
+    with pytest.raises(BambooError, match=said):
+        rented(folder, [])
+    assert json.loads((check_of(folder) / "verdict.json").read_text())["equal"] is True
+    assert {name.split("/")[0] for name in bucket.sizes("")} <= {"boot", "wheels"}
+
+
+def test_a_wait_for_capacity_has_an_end(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.script = [ScriptedRefusal(kind=RefusalKind.POOL_OUT, code="Out")] * 2
+    monkeypatch.setattr(rented_check, "CAPACITY_S", -1.0)
+    notes: list[str] = []
+    with pytest.raises(BambooError, match="no machine was there to rent in"):
+        rented(folder, notes)
+    assert "no machine was rented, and nothing is to be paid" in notes[-1]
+    nothing_is_left(cloud, bucket)
+
+
+def test_a_wait_for_a_verdict_has_an_end(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rented_check, "NEVER_BEGAN_S", -1e6)
+    notes: list[str] = []
+    with pytest.raises(BambooError, match="no verdict within"):
+        rented(folder, notes)
+    assert "with disk and address (modelled) $" in notes[-1]
+    nothing_is_left(cloud, bucket)
+
+
+def test_the_first_error_is_the_one_that_is_reported(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_right(job: object, check: RunId) -> None:
+        raise CloudRefused("CreateRole: AccessDenied")
+
+    def left(job: object, check: RunId) -> None:
+        raise BambooError("the role may be there still")
+
+    monkeypatch.setattr(rented_check, "make_role", no_right)
+    monkeypatch.setattr(rented_check, "remove_role", left)
+    notes: list[str] = []
+    with pytest.raises(CloudRefused, match="CreateRole"):
+        rented(folder, notes)
+    assert any("the role may be there still; `bamboo stop run-check-" in note for note in notes)
+    nothing_is_left(cloud, bucket)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "says"),
+    [
+        (b'{"error": "no GPU", "exit_code": 2}', InputError, "on the rented machine: no GPU"),
+        (b'{"error": "it broke", "exit_code": 1}', BambooError, "on the rented machine: it broke"),
+        (b'{"body": {"equal": "yes"}}', BambooError, "verdict is damaged: equal is 'yes'"),
+        (b'{"body": ', BambooError, "verdict is damaged"),
+        (b"[]", BambooError, "verdict is damaged"),
+    ],
+)
+def test_a_verdict_that_is_none_is_an_error(
+    verdict: bytes, kind: type[BambooError], says: str
+) -> None:
+    with pytest.raises(BambooError, match=says) as error:
+        rented_check._read(verdict)
+    assert type(error.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rent", "--samples"], "ask for one at a time"),
+        (["--rent", "--steps", "0:2"], "ask for one at a time"),
+        (["--yes"], "--yes agrees to the price of --rent; leave it out"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["verify", "run", *arguments]) == 2
+    assert says in capsys.readouterr().err
