@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -35,6 +35,7 @@ from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.step.executor import Completed
 from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.slots import SlotBuilder
+from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 
@@ -123,7 +124,9 @@ def _with_a_device(builder: SlotBuilder) -> SlotBuilder:
 class Node:
     """One trainer with what it has said and not yet been heard."""
 
-    def __init__(self, builder: SlotBuilder, wires: Wires, me: NodeId) -> None:
+    def __init__(
+        self, builder: SlotBuilder, wires: Wires, me: NodeId, storage: "Storage" = lambda *_: {}
+    ) -> None:
         self.id = me
         self.transport = SimulatedTransport(wires, me)
         self.said: deque[Event | Mapping[str, Any]] = deque()
@@ -133,7 +136,7 @@ class Node:
             transport=self.transport,
             outbox=self,
             preemptions=Preemptions((), node=str(me), stamp_file=None),
-            keep_final=None,
+            **{"keep_final": None, **storage(me, self)},
         )
         self.read = 0
         """Decisions of the log that it has read."""
@@ -174,12 +177,21 @@ class Node:
             trainer._attend(result)
 
 
+Storage: TypeAlias = Callable[[NodeId, Outbox], Mapping[str, Any]]
+"""A node and its outbox -> what stores for it, as arguments of its trainer."""
+
+
 class World:
     """A run of `job`; `step` lets one thing happen, chosen by `draw`. `standbys` are further nodes,
     which join when they are told to."""
 
     def __init__(
-        self, job: JobConfig, draw: random.Random, standbys: int = 0, policy: Policy = POLICY
+        self,
+        job: JobConfig,
+        draw: random.Random,
+        standbys: int = 0,
+        policy: Policy = POLICY,
+        storage: Storage = lambda *_: {},
     ) -> None:
         self.draw, self.policy = draw, policy
         builder = builder_of(job)
@@ -193,7 +205,7 @@ class World:
         self.records: list[Mapping[str, Any]] = []
         self.wires = Wires()
         self.nodes = {
-            name: Node(builder, self.wires, name)
+            name: Node(builder, self.wires, name, storage)
             for name in (NodeId(f"n{i:02d}") for i in range(grid.size + standbys))
         }
         self.standbys = list(self.nodes)[grid.size :]

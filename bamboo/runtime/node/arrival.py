@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver
-from bamboo.core.events import Attested
+from bamboo.core.events import Attested, FaultScope
 from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
 from bamboo.errors import InputError, StoreUnavailable
@@ -24,7 +25,9 @@ from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.device.devices import device_of
+from bamboo.runtime.node.faults import scope_of
 from bamboo.runtime.step.numerics import local_numerics, prepare
+from bamboo.runtime.step.optimizer import CLIP_FACTOR, end_step
 from bamboo.runtime.step.slots import Initial, SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
@@ -126,27 +129,50 @@ def load_builder(
 
 
 def warm_up(builder: SlotBuilder) -> None:
-    """Have a GPU load its context and the kernels of every kind of layer, before anybody waits for
-    this node: run one layer of each, forward and backward, on the first microbatch. Nothing stays.
-    A layer that fails fails in the step too, where its fault is reported."""
-    place, spec = builder.device.place, builder.spec
-    if place.type == "cpu":
+    """Have a GPU load its context and the kernels of any stage's step, before anybody waits for
+    this node: take the first microbatch through one layer of each kind and the loss, forward and
+    backward, then the step of these layers, and copies both ways. Nothing stays. A layer that fails
+    fails in the step too, where its fault is reported. Raises what the device does not manage."""
+    device = builder.device
+    if device.place.type == "cpu":
         return
-    train, known = builder.job.train, set()
-    (x,) = builder.device.put((builder.dataset.microbatch(0, 0)[0],))
-    for index, factory in enumerate(spec.factories):
-        if id(factory) in known:
+    known = set()
+    x, targets = device.put(builder.dataset.microbatch(0, 0))
+    for index, factory in enumerate(builder.spec.factories):
+        last = index == len(builder.spec.factories) - 1
+        if id(factory) in known and not last:
             continue  # its output has the shape of its input, or what follows is not warmed up
         known.add(id(factory))
-        layer = build_layer(spec, index, train.seed).to(place)
-        at = {"seed": train.seed, "step": 0, "microbatch": 0}
         try:
-            y = run_layers([(index, layer)], x, precision=train.precision, **at)
-            run_back(y, torch.zeros_like(y))
-        except USER_ERRORS:
+            x = _warm_layer(builder, index, x, targets if last else None)
+        except USER_ERRORS as error:
+            if scope_of(error) is FaultScope.DEVICE:
+                raise
             break
-        x = y.detach()
-    builder.device.settle()
+    device.settle()
+
+
+def _warm_layer(builder: SlotBuilder, index: int, x: Tensor, targets: Tensor | None) -> Tensor:
+    """What a stage and its step do with one layer, on the input `x`; returns its output. With
+    `targets` it is the last one."""
+    train = builder.job.train
+    layer = build_layer(builder.spec, index, train.seed).to(builder.device.place)
+    at = {"seed": train.seed, "step": 0, "microbatch": 0}
+    for _ in range(2):  # the second backward adds to the gradients of the first
+        leaf = x.detach().requires_grad_(index > 0 and x.is_floating_point())
+        y = run_layers([(index, layer)], leaf, precision=train.precision, **at)
+        loss = None if targets is None else builder.spec.loss(y, targets) / builder.tokens
+        if loss is not None:
+            run_back(loss, None)
+        elif y.requires_grad:
+            run_back(y, torch.zeros_like(y))
+    params = list(layer.parameters())
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+    moments = builder.optimizer.new_state(params)
+    end_step(builder.optimizer, params, grads, moments, clip_factor=CLIP_FACTOR)
+    staged = builder.device.fetch([y.detach(), *grads])
+    builder.device.put(staged.tensors, staged)
+    return y.detach()
 
 
 def needed_bytes(builder: SlotBuilder) -> int:
