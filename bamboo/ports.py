@@ -178,6 +178,9 @@ YIELDING: frozenset[MessageKind] = frozenset({"ship"})
 """Large messages that no node needs soon. They have a lane of their own between two nodes, so that
 messages that training waits for never queue behind them. Each lane keeps its order; there is no
 order between lanes."""
+AT_REST: frozenset[MessageKind] = frozenset({"pull", "state", "want", "part", "ask", "copy"})
+"""State between two steps, and the questions for it. No operation that is under way changes such
+state, so these messages wait for none; a node posts them in an order of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,10 +255,16 @@ class Transport(Protocol):
         """Connect to new members and drop all others, whose messages are no longer delivered."""
 
     def send(
-        self, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], meta: Mapping[str, Any]
+        self,
+        node: NodeId,
+        key: MessageKey,
+        buffers: Sequence[Buffer],
+        meta: Mapping[str, Any],
+        generation: int | None = None,
     ) -> bool:
         """Hand a message over without waiting; False when the node is not a member or is gone.
-        The buffers' memory must not change afterwards."""
+        The buffers' memory must not change afterwards. `generation`: the one in which the message
+        was posted, if it is not the present one."""
 
     def poll(self, timeout_s: float) -> Sequence[Delivered]:
         """All messages that came from members. Waits up to `timeout_s` for the first; empty if none

@@ -3,13 +3,14 @@
     python -m benchmarks.virtual_bound [--cases 1x8x16,2x16x16] [--rounds 3] [--steps 6]
 
 A case is pipelines x stages x microbatches of each pipeline. An operation really computes a tiny
-model and then sleeps until its given time: 20 ms forward and 40 ms backward, as in the other
-benchmarks; also half of it, and twice that where many processes share the cores (two serve 32
-nodes). Everything else is real: the messages, the exchange, the norm, the optimizer. The bound is
-modelled: the slowest stage is always busy, M (f + b), and the others fill and drain before and
-after, (P - 1)(f + b). The difference to the bound is the cost of the executor, the wire and waking
-up, overruns included. `us/op` is the processor time of the training threads for each operation,
-without the operation's own work. The modes of a case take turns, round by round.
+model and is done when its given time has passed: 20 ms forward and 40 ms backward, as in the other
+benchmarks; also half and a quarter of it, and twice that where many processes share the cores (two
+serve 32 nodes). As on a GPU, two operations are issued ahead of the device. Everything else is
+real: the messages, the exchange, the norm, the optimizer. The bound is modelled: the slowest stage
+is always busy, M (f + b), and the others fill and drain before and after, (P - 1)(f + b). The
+difference to the bound is the cost of the executor, the wire and waking up, overruns included.
+`us/op` is the processor time of the training threads for each operation, without the operation's
+own work. The modes of a case take turns, round by round.
 """
 
 import argparse
@@ -46,8 +47,9 @@ from benchmarks.measuring.turns import Stamp, beside_us
 
 SKIPPED_STEPS = 2
 MODES = ("off", "stash")
-CLAIMED, LIMIT = "1x8x16", 0.95
-"""The case and the least share of the bound that each mode has to reach there."""
+CLAIMED = "1x8x16"
+LIMITS = {20.0: 0.97, 10.0: 0.97, 5.0: 0.95}
+"""By the ms of a forward, the least share of the bound that each mode has to reach there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ CASES = (
     Case(pipelines=1, stages=4, microbatches=8),
     Case(pipelines=1, stages=8, microbatches=16),
     Case(pipelines=1, stages=8, microbatches=16, forward_ms=10.0, backward_ms=20.0),
+    Case(pipelines=1, stages=8, microbatches=16, forward_ms=5.0, backward_ms=10.0),
     Case(pipelines=1, stages=16, microbatches=16),
     Case(pipelines=1, stages=16, microbatches=16, forward_ms=40.0, backward_ms=80.0),
     Case(pipelines=2, stages=16, microbatches=16, forward_ms=40.0, backward_ms=80.0),
@@ -162,7 +165,7 @@ def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
         Claim(
             about=f"{row['case']} at {row['forward_ms']:g} ms, {row['mode']}: of the bound",
             found=row["share_of_bound"][0],
-            limit=LIMIT,
+            limit=LIMITS[row["forward_ms"]],
             at_most=False,
             interval=row["share_of_bound"][1:],
         )

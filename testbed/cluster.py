@@ -108,7 +108,7 @@ class Cluster:
         cut = job.cluster.cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages))
         digest = load_data(job).digest
         return Strategy(
-            semantics=semantics(job, data_digest=digest),
+            semantics=semantics(job, data_digest=digest, code={}),
             placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),
         )
 

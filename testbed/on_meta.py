@@ -62,7 +62,6 @@ class OnMeta:
         self._guard = guard
         self.overruns = 0
         self.busy_s: dict[str, float] = {}
-        self.meanwhile: Callable[[float], bool] | None = None
         self.kinds: Counter[str] = Counter()
 
     def accepts(self, kind: str) -> bool:
@@ -81,8 +80,9 @@ class OnMeta:
         with self._guard.room():
             return tuple(torch.empty_like(tensor, device=META) for tensor in tensors)
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Staged:
+    def fetch(self, tensors: Sequence[Tensor], *, at_rest: bool = False) -> Staged:
         """Zeros of these shapes on the host. What lies on the host already was not to be asked."""
+        del at_rest
         if any(not tensor.is_meta for tensor in tensors):
             raise Refused("a tensor of the host is copied to the host")
         with self._guard.room():

@@ -71,14 +71,19 @@ class SimulatedTransport:
         self._generation, self._members = generation, frozenset(members)
 
     def send(
-        self, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], meta: Mapping[str, Any]
+        self,
+        node: NodeId,
+        key: MessageKey,
+        buffers: Sequence[Buffer],
+        meta: Mapping[str, Any],
+        generation: int | None = None,
     ) -> bool:
         if node not in self._members or node == self._me:
             return False
         message = Delivered(
             key=key,
             sender=self._me,
-            generation=self._generation,
+            generation=self._generation if generation is None else generation,
             meta=dict(meta),
             buffers=tuple(
                 Buffer(dtype=b.dtype, shape=b.shape, data=memoryview(bytearray(b.data)))

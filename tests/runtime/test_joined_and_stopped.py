@@ -25,11 +25,11 @@ class Held:
         self.holds = True
         world.nodes[node].transport.send = self.send  # type: ignore[method-assign]
 
-    def send(self, node: NodeId, key: Any, buffers: Any, meta: Any) -> bool:
+    def send(self, node: NodeId, key: Any, *rest: Any) -> bool:
         if self.holds and key.kind == "pull" and key.to == FIRST:
-            self._kept.append((node, key, buffers, meta))
+            self._kept.append((node, key, *rest))
             return True
-        return self._send(node, key, buffers, meta)
+        return self._send(node, key, *rest)
 
     def let_go(self) -> None:
         self.holds = False

@@ -62,7 +62,6 @@ class _Issued:
 class _Counters:
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], bool] | None = None
 
 
 class Cuda(_Counters):
@@ -141,8 +140,10 @@ class Cuda(_Counters):
 
     # ------------------------------------------------------------------ copies
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Staged:
-        """Copy to pinned memory, behind all that was issued so far."""
+    def fetch(self, tensors: Sequence[Tensor], *, at_rest: bool = False) -> Staged:
+        """Copy to pinned memory, behind all that was issued so far, even if `at_rest`: chunks of
+        state may have been joined from several tensors on the compute stream."""
+        del at_rest
         self._down.wait_stream(self._compute)
         with torch.cuda.stream(self._down):
             copies = tuple(_pinned(tensor).copy_(tensor, non_blocking=True) for tensor in tensors)

@@ -1,14 +1,7 @@
-"""Where operations run: the CPU, a CUDA GPU, or a virtual device that computes and then sleeps to
-a figure.
+"""Where operations run: the CPU, a CUDA GPU, or a virtual device with given times."""
 
-The virtual device is the honest way to show a schedule on a machine with fewer cores than nodes:
-the arithmetic is real, the duration of an operation is given, and an operation that took longer
-than its figure is counted as an overrun and reported.
-"""
-
-import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -21,13 +14,10 @@ from bamboo.errors import CoreMisuse
 from bamboo.runtime.device.cuda import Cuda
 from bamboo.runtime.device.lagging import Lagging
 from bamboo.runtime.device.staging import OnHost, Staged, place_of
+from bamboo.runtime.device.virtual import VirtualDevice
 from bamboo.topology.strategy import AUTO
 
 T = TypeVar("T")
-COMPUTING = frozenset({"F", "B", "FR", "BR"})
-"""Operations that change no state: the device may send what it holds while it runs them."""
-_PR_SET_TIMERSLACK = 29
-"""From prctl(2) of Linux."""
 
 
 class Device(Protocol):
@@ -35,11 +25,6 @@ class Device(Protocol):
 
     overruns: int
     busy_s: dict[str, float]
-    meanwhile: Callable[[float], bool] | None
-    """Called with a time by time.perf_counter() when an operation of COMPUTING leaves the host with
-    nothing to do until then. The operation lasts until the call returns. The call returns true when
-    it has itself waited until that time."""
-
     place: torch.device
     """Where parameters, gradients and the tensors between stages lie."""
 
@@ -55,9 +40,10 @@ class Device(Protocol):
         """These tensors at `place`, in allocations of their own unless they lie there already.
         `after`: the tensors are those of this copy, which may still be under way."""
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Staged:
+    def fetch(self, tensors: Sequence[Tensor], *, at_rest: bool = False) -> Staged:
         """Begin to copy these tensors to the host's memory, as they are once all operations that
-        were issued so far are done."""
+        were issued so far are done. `at_rest`: none of those writes them, so the copy need not wait
+        for any."""
 
     def settle(self) -> None:
         """Wait until all that was issued is done, copies included."""
@@ -88,8 +74,9 @@ class _Synchronous:
         del after
         return tuple(tensors)
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Staged:
+    def fetch(self, tensors: Sequence[Tensor], *, at_rest: bool = False) -> Staged:
         """The tensors themselves."""
+        del at_rest
         return OnHost(tuple(tensors))
 
     def settle(self) -> None:
@@ -109,7 +96,6 @@ class Cpu(_Synchronous):
 
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], bool] | None = None
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         del stage
@@ -120,43 +106,6 @@ class Cpu(_Synchronous):
 
     def lay_out(self, cut: Sequence[int]) -> None:
         """Does nothing: no duration here depends on the cut."""
-
-
-@dataclass(kw_only=True)
-class VirtualDevice(_Synchronous):
-    """Makes each operation last as long as its figure: `layers_s` has seconds by kind and layer."""
-
-    layers_s: Mapping[str, Sequence[float]]
-    figures_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    overruns: int = 0
-    busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], bool] | None = None
-
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
-        start_s = time.perf_counter()
-        out = work()
-        figure_s = self.figures_s.get((kind, stage))
-        if figure_s is not None:
-            self._wait(start_s + figure_s, kind)
-        self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - start_s
-        return out
-
-    def _wait(self, until_s: float, kind: str) -> None:
-        meanwhile = self.meanwhile if kind in COMPUTING else None
-        if meanwhile is not None and time.perf_counter() < until_s and meanwhile(until_s):
-            return
-        left_s = until_s - time.perf_counter()
-        if left_s > 0:
-            time.sleep(left_s)
-        else:
-            self.overruns += 1
-
-    def lay_out(self, cut: Sequence[int]) -> None:
-        self.figures_s = {
-            (kind, stage): sum(figures[first:stop])
-            for kind, figures in self.layers_s.items()
-            for stage, (first, stop) in enumerate(pairwise(cut))
-        }
 
 
 def per_stage(figures: tuple[float, ...], stages: int) -> tuple[float, ...]:
@@ -182,16 +131,7 @@ def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) ->
         layers_s={kind: [x / speed for x in figures] for kind, figures in layers_s.items()}
     )
     device.lay_out(cut)
-    _sleep_exactly()
     return device
-
-
-def _sleep_exactly() -> None:
-    """Let this thread's sleeps end on time: the kernel may otherwise add 50 us to each to save
-    power. Does nothing on systems other than Linux."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(1))
 
 
 def _per_layer(figures_ms: Sequence[float], cut: Sequence[int]) -> list[float]:

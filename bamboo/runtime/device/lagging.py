@@ -6,20 +6,18 @@ So a caller that reads a copy too early, or changes what a copy has yet to read,
 """
 
 import math
-import queue
 import random
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bamboo.runtime.device.cuda import AHEAD, QUEUED, REDUNDANT
+from bamboo.runtime.device.cuda import QUEUED
 from bamboo.runtime.device.staging import Staged
+from bamboo.runtime.device.virtual import Clocked
 
 T = TypeVar("T")
 MOST_DELAY_S = 2e-3
@@ -49,50 +47,22 @@ class _Copy:
 
 
 @dataclass(kw_only=True)
-class Lagging:
-    """See the top of the file; `seed` draws the delays, by a clock that a test may turn itself."""
+class Lagging(Clocked):
+    """See the top of the file; `seed` draws the delays."""
 
     seed: int = 0
-    clock: Callable[[], float] = time.perf_counter
     most_delay_s: float = MOST_DELAY_S
-    overruns: int = 0
-    busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], bool] | None = None
 
     def __post_init__(self) -> None:
-        self.place = torch.device("cpu")
+        super().__post_init__()
         self._draw = random.Random(self.seed)
-        self._ends_s: deque[float] = deque()
-        """When each operation that was issued counts as done."""
         self._copies: list[_Copy] = []
-        self._dues_s: queue.SimpleQueue[float] = queue.SimpleQueue()
-        self._wake: Callable[[], None] = lambda: None
 
-    def woken_by(self, wake: Callable[[], None]) -> None:
-        """Start the thread that waits for what is due."""
-        self._wake = wake
-        if self.clock is time.perf_counter:
-            threading.Thread(target=self._watch, name="device", daemon=True).start()
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(max(0.0, self._dues_s.get() - time.perf_counter()))
-            self._wake()
-
-    def _last_due_s(self) -> float:
-        """When what is issued now is done: after all operations before it."""
-        before_s = self._ends_s[-1] if self._ends_s else 0.0
-        due_s = max(before_s, self.clock()) + self._draw.uniform(0.0, self.most_delay_s)
+    def _due_s(self, begin_s: float) -> float:
+        """When what is issued now and begins then is done."""
+        due_s = begin_s + self._draw.uniform(0.0, self.most_delay_s)
         self._dues_s.put(due_s)
         return due_s
-
-    def accepts(self, kind: str) -> bool:
-        """As a GPU's queue."""
-        while self._ends_s and self._ends_s[0] <= self.clock():
-            self._ends_s.popleft()
-        if kind in QUEUED and kind not in REDUNDANT:
-            return len(self._ends_s) < AHEAD
-        return not self._ends_s
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         """Compute now, and be done later."""
@@ -101,9 +71,9 @@ class Lagging:
             self.settle()
         begin_s = time.perf_counter()
         out = work()
-        self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - begin_s
+        self._add(kind, time.perf_counter() - begin_s)
         if kind in QUEUED:
-            self._ends_s.append(self._last_due_s())
+            self._ends_s.append(self._due_s(self._free_s(self.clock())))
         return out
 
     def settle(self) -> None:
@@ -113,9 +83,11 @@ class Lagging:
             copy.finish()
         self._copies.clear()
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Staged:
-        """A copy that is made later, behind the operations that were issued."""
-        copy = _Copy(tensors, self._last_due_s(), self.clock)
+    def fetch(self, tensors: Sequence[Tensor], *, at_rest: bool = False) -> Staged:
+        """A copy that is made later: behind the operations that were issued, unless `at_rest`."""
+        now_s = self.clock()
+        due_s = self._due_s(now_s if at_rest else self._free_s(now_s))
+        copy = _Copy(tensors, due_s, self.clock)
         self._copies = [other for other in self._copies if not other.ready()]
         self._copies.append(copy)
         return copy
@@ -125,10 +97,6 @@ class Lagging:
         if isinstance(after, _Copy):
             after.finish()
         return tuple(tensor.clone() for tensor in tensors)
-
-    def memory(self) -> dict[str, int]:
-        """Nothing: its tensors lie on the host."""
-        return {}
 
     def lay_out(self, cut: Sequence[int]) -> None:
         """Does nothing: no duration here depends on the cut."""

@@ -5,6 +5,7 @@ sent and stored; a slot that was taken over is watched until it has caught up.
 """
 
 import time
+from collections import deque
 from typing import Any
 
 from bamboo.ids import NodeId
@@ -16,7 +17,7 @@ from bamboo.runtime.node.reconfiguration import NodeReconfiguration
 from bamboo.runtime.node.records import Records, ReplicaCheck, acknowledged, progress_of
 from bamboo.runtime.state.boundary import Boundaries
 from bamboo.runtime.state.checkpoints import Checkpoints
-from bamboo.runtime.state.inbound import Inbound
+from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.state.transfer import Transfers
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.operations import Operations
@@ -55,7 +56,8 @@ class NodeAtWork:
             me=me, builder=builder, outbox=outbox, store_away=self.log_watch.away
         )
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
-        self._inbound = Inbound()
+        self._inbound: deque[Decided] = deque()
+        """Decisions that were read and are not applied yet, oldest first."""
         self.transfers = Transfers(
             me=me, mailbox=mailbox, executor=executor, builder=builder, outbox=outbox
         )
@@ -64,7 +66,6 @@ class NodeAtWork:
             background=self._background,
             settled=self._settled if job.cluster.check_replicas else None,
         )
-        self.device.meanwhile = lambda until_s: self.transfers.serve_until(until_s, self._inbound)
         self._boundaries = Boundaries(me=me, executor=executor, mailbox=mailbox, outbox=outbox)
         self._checkpoints = checkpoints
         self._era = 0

@@ -35,9 +35,8 @@ from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.runtime.wire.outbox import Outbox
 
 WINDOW = 4
-"""Chunks of one feed that have been asked for and have not come. An owner answers between two
-operations and while a device computes; an owner that computes on its own processor answers only
-between them."""
+"""Chunks of one feed that have been asked for and have not come. An owner that computes on its own
+processor answers only between two operations."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,8 +100,6 @@ class NodePrefetch:
     def sync(self, state: State) -> None:
         """Begin and end feeds as the newest state has them. During a reconfiguration, layers that
         have come whole stay until this node has reported that it holds them."""
-        if state.version < self.version:
-            return  # a newer state was looked at already
         self.version = state.version
         feeds = feeds_under_way(state)
         mine = [feed for feed in feeds if feed.source == self._me]
@@ -248,19 +245,15 @@ class NodePrefetch:
 
     def pump(self) -> None:
         """Take in the messages that came, and take the steps that can be taken."""
-        self.take_in()
-        if self._in:
+        self._take_in()
+        # A step waits for an idle device; what the device computes is not to wait for the step.
+        if self._in and self._executor.operations.device.accepts("R"):
             self._follow()
             self._say_prepared()
 
-    @property
-    def under_way(self) -> bool:
-        """Whether anything is being sent from here or received."""
-        return bool(self._out or self._in)
-
-    def take_in(self) -> None:
-        """Send the chunks that are asked for, and store chunks and gradients that came; compute
-        nothing. Messages of a decision that was not read here yet wait."""
+    def _take_in(self) -> None:
+        """Send the chunks that are asked for, and store chunks and gradients that came; messages of
+        a decision that was not read here yet wait."""
         early = []
         while self._mailbox.of_feeds:
             key, message = self._mailbox.of_feeds.popleft()

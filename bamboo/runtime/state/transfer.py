@@ -15,7 +15,6 @@ the receiver does not have yet. So whichever of the two the log names as the sha
 comes, it can take over.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,7 +25,6 @@ from bamboo.core.protect import soon_taken
 from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.state.inbound import Inbound
 from bamboo.runtime.state.prefetch import NodePrefetch
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.slot_run import SlotRun
@@ -40,11 +38,6 @@ from bamboo.topology.slots import Slot
 
 WINDOW = 2
 """Chunks that have been asked for and have not come."""
-CHUNK_S = 0.004
-"""About the time that sending or storing some chunks takes. So long before an operation is to end,
-the node stops serving."""
-LEAST_WAIT_S = 0.001
-"""The shortest time that the transport can wait for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,11 +70,6 @@ class Sources:
         self._executor = executor
         self._outbox = outbox
         self._out: dict[Slot, Outgoing] = {}
-
-    @property
-    def under_way(self) -> bool:
-        """Whether anything is sent."""
-        return bool(self._out)
 
     def sync(self, wanted: Mapping[Slot, Transfer], assignment: Assignment) -> list[Slot]:
         """Have the wanted transfers and no others; returns the slots of those that begin."""
@@ -171,8 +159,7 @@ class Sources:
 
 
 class Transfers:
-    """The transfers of one node, by slot. Belongs to the trainer's thread; only `serve_until`
-    waits."""
+    """The transfers of one node, by slot. Belongs to the trainer's thread and never waits."""
 
     def __init__(
         self,
@@ -189,8 +176,6 @@ class Transfers:
         self.builder = builder
         """The builder of the newest layout."""
         self._version = 0
-        self._anew = False
-        """Whether a reconfiguration is under way."""
         self.prefetch = NodePrefetch(
             me=me, mailbox=mailbox, executor=executor, builder=builder, outbox=outbox
         )
@@ -228,13 +213,11 @@ class Transfers:
         self._in = {}
         self._soon_taken = frozenset()
         self.prefetch.sync(state)
-        self._anew = True
 
     def sync(self, state: State) -> None:
         """Begin and end transfers as the newest state has them."""
         assert state.assignment is not None
         self._version = state.version
-        self._anew = False
         self._soon_taken = soon_taken(state, self._me)
         mine = {t.slot: t for t in state.transfers if t.source == self._me}
         for slot in self._out.sync(mine, state.assignment):
@@ -314,56 +297,6 @@ class Transfers:
             else:
                 self._take(key, message)
         self._mailbox.of_transfers.extend(early)
-
-    def serve_until(self, until_s: float, inbound: Inbound) -> bool:
-        """Serve transfers and prefetches until `until_s` (time.perf_counter()), while the device
-        computes a forward or backward and this thread has nothing else to do. Returns before that
-        time, or later by the time that the last messages take. `inbound` has the decisions that are
-        not applied yet. Returns True when nothing was under way and the time has come: a second
-        wait, for the last moment only, would cost one more wake-up per operation
-        (benchmarks/NOTES.md)."""
-        while (left_s := until_s - time.perf_counter() - CHUNK_S) >= LEAST_WAIT_S:
-            if self.look_ahead(inbound):
-                self._mailbox.collect(0.0)  # messages that came too early for it
-                self.serve()
-            elif self._out.under_way or self._in or self.prefetch.under_way:
-                self._mailbox.collect(left_s)
-                self.serve()
-            elif not inbound.wait(until_s - time.perf_counter()):
-                return True
-        return False
-
-    def look_ahead(self, inbound: Inbound) -> bool:
-        """Begin the prefetches of decisions that are not applied yet. Decisions are applied after
-        the operation, but their prefetches can begin before, up to the first decision that changes
-        a role. Returns whether there was a decision that had not been looked at."""
-        version = self.prefetch.version
-        for state in inbound.states():
-            same = state.assignment == self._mailbox.assignment and state.reconfiguration is None
-            if self._anew or not same:
-                break
-            if state.version > self.prefetch.version:
-                self._mailbox.connect(state)
-                self.prefetch.sync(state)
-        return self.prefetch.version > version
-
-    def serve(self) -> None:
-        """During an operation, send the chunks that are asked for and store what is prefetched.
-        This touches no state, gradient or cursor of the training, and begins no replica."""
-        self.prefetch.take_in()
-        waiting = self._mailbox.of_transfers
-        for _ in range(len(waiting)):
-            key, message = waiting.popleft()
-            known = int(message.meta["since"]) <= self._version
-            if known and (key.kind == "pull" or (key.kind == "state" and not self._last(key))):
-                self._take(key, message)
-            else:
-                waiting.append((key, message))
-
-    def _last(self, key: MessageKey) -> bool:
-        """Whether a replica could begin with this chunk."""
-        found = self._in.get(key.to)
-        return found is not None and found.gathering.missing == 1
 
     def _take(self, key: MessageKey, message: Message) -> None:
         since, slot = int(message.meta["since"]), key.to

@@ -4,8 +4,9 @@ Rules. A message is addressed to a slot, and goes to the node that owns the slot
 was sent in a step stays in the stash until every slot is safe beyond that step; when a slot gets a
 new owner, all messages that are kept for it are sent again. Messages of one key are bitwise equal,
 so the first one wins and later ones are dropped. Nothing here waits. Messages leave in the order in
-which they were posted, each once the device has written its tensors to the host, where the stash
-keeps them too.
+which they were posted, each in the generation of that moment, once the device has written its
+tensors to the host, where the stash keeps them too. Messages about state (`ports.AT_REST`) have an
+order of their own and wait for no operation.
 """
 
 from collections import defaultdict, deque
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from bamboo.core.state import State
 from bamboo.ids import NodeId
-from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind, Transport
+from bamboo.ports import AT_REST, Buffer, Delivered, MessageKey, MessageKind, Transport
 from bamboo.runtime.device.devices import Cpu, Device
 from bamboo.runtime.device.staging import Staged
 from bamboo.runtime.wire.frames import to_buffer, to_bytes, to_gradient, to_tensor
@@ -26,6 +27,8 @@ from bamboo.topology.slots import Slot
 
 GRADIENTS = frozenset({"partial", "shard", "reduced", "ship", "follow"})
 """Kinds of messages whose tensors are added or stepped with, element by element."""
+Outgoing: TypeAlias = "deque[tuple[int | None, NodeId, MessageKey, Message]]"
+"""(generation, receiver, key, message) of messages that have not left."""
 Address: TypeAlias = tuple[MessageKind, int, int]
 """(kind, step, index) of a message within the inbox of its slot."""
 
@@ -163,8 +166,11 @@ class Mailbox(Inbox):
         super().__init__(device or Cpu())
         self._transport = transport
         self._me = me
-        self._outgoing: deque[tuple[NodeId, MessageKey, Message]] = deque()
+        self._generation: int | None = None
+        self._outgoing: Outgoing = deque()
         """Messages that wait until their copy, or that of one before them, is complete."""
+        self._at_rest: Outgoing = deque()
+        """Likewise for those about state."""
         self._assignment: Assignment | None = None
         self._stash: dict[int, dict[MessageKey, Message]] = defaultdict(dict)
         self.peak_stash_bytes = 0
@@ -173,7 +179,6 @@ class Mailbox(Inbox):
         """How often messages were taken in: at least once in each turn of the trainer's loop, which
         turns several times a second even while it waits."""
         self.joining: dict[Slot, Joining] = {}
-        self._connected = -1
         self._participants: frozenset[NodeId] = frozenset()
         self._bundle: list[tuple[MessageKey, Message]] = []
 
@@ -186,13 +191,9 @@ class Mailbox(Inbox):
             self.safe.setdefault(slot, 0)
 
     def connect(self, state: State) -> None:
-        """Connect to the nodes that the state names. A state that is older than the newest one so
-        far changes nothing: it would end a connection that it does not know, and the messages that
-        wait in that connection would be lost without anybody asking for them again."""
-        if state.version < self._connected:
-            return
-        self._send_all()  # they belong to the generation in which they were posted
-        self._connected = state.version
+        """Connect to the nodes that the state names. What is posted from now on is of its
+        generation."""
+        self._generation = state.generation
         members = state.participants()
         endpoints = {n.id: n.endpoint for n in state.nodes if n.id in members}
         self._transport.reconfigure(generation=state.generation, members=endpoints)
@@ -205,6 +206,7 @@ class Mailbox(Inbox):
         self.safe = dict.fromkeys(assignment.grid.slots(), step)
         self._assignment = assignment
         self._outgoing.clear()
+        self._at_rest.clear()
         self._stash.clear()
         self.stash_bytes = 0
         self.joining.clear()
@@ -340,31 +342,28 @@ class Mailbox(Inbox):
         if node == self._me:
             self._deliver(key, message)
         else:
-            self._outgoing.append((node, key, self._on_host(message)))
+            at_rest = key.kind in AT_REST
+            queue = self._at_rest if at_rest else self._outgoing
+            queue.append((self._generation, node, key, self._on_host(message, at_rest=at_rest)))
             self._send_ready()
 
-    def _on_host(self, message: Message) -> Message:
+    def _on_host(self, message: Message, *, at_rest: bool = False) -> Message:
         """The message with a copy of its tensors in the host's memory, begun now where needed."""
         if message.copy is not None:
             return message
-        copy = self._device.fetch(message.tensors)
+        copy = self._device.fetch(message.tensors, at_rest=at_rest)
         return replace(message, tensors=copy.tensors, copy=copy)
 
     def _send_ready(self) -> None:
-        """Send the messages that wait, up to the first whose copy is not complete."""
-        while self._outgoing:
-            node, key, message = self._outgoing[0]
-            if message.copy is not None and not message.copy.ready():
-                return
-            self._outgoing.popleft()
-            buffers: list[Buffer] = [to_buffer(t) for t in message.tensors]
-            self._transport.send(node, key, buffers, message.meta)
-
-    def _send_all(self) -> None:
-        """Wait for the device and send all messages."""
-        if self._outgoing:
-            self._device.settle()
-            self._send_ready()
+        """Send the messages that wait, of each order up to the first whose copy is not complete."""
+        for queue in (self._outgoing, self._at_rest):
+            while queue:
+                generation, node, key, message = queue[0]
+                if message.copy is not None and not message.copy.ready():
+                    break
+                queue.popleft()
+                buffers: list[Buffer] = [to_buffer(t) for t in message.tensors]
+                self._transport.send(node, key, buffers, message.meta, generation)
 
     @property
     def sent_bytes(self) -> Mapping[str, int]:

@@ -244,7 +244,12 @@ class ZmqTransport:
             raise
 
     def send(
-        self, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], meta: Mapping[str, Any]
+        self,
+        node: NodeId,
+        key: MessageKey,
+        buffers: Sequence[Buffer],
+        meta: Mapping[str, Any],
+        generation: int | None = None,
     ) -> bool:
         peer = self._peers.get(node)
         if peer is None:
@@ -261,7 +266,7 @@ class ZmqTransport:
         frames = encode(
             key,
             sender=self._me,
-            generation=self._generation,
+            generation=self._generation if generation is None else generation,
             meta=meta,
             buffers=buffers,
             due=due,

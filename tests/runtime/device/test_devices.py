@@ -1,20 +1,26 @@
-"""The virtual device: an operation takes its figure, and the host may use what is left of it."""
+"""The virtual device: an operation lasts its figure behind those before it, and the host runs
+ahead."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from bamboo.runtime.device import devices
-from bamboo.runtime.device.devices import VirtualDevice
+from bamboo.runtime.device import virtual as room
+from bamboo.runtime.device.virtual import VirtualDevice
 
 FIGURE_S = 0.5
+BEGIN_S = 10.0
 
 
 class Clock:
-    """Stands where the module `time` does; passes when it is waited for."""
+    """Passes when it is slept by."""
 
     def __init__(self) -> None:
-        self.now_s = 10.0
+        self.now_s = BEGIN_S
 
-    def perf_counter(self) -> float:
+    def __call__(self) -> float:
         return self.now_s
 
     def sleep(self, for_s: float) -> None:
@@ -25,70 +31,82 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(devices, "time", found)
+    monkeypatch.setattr(room, "time", SimpleNamespace(sleep=found.sleep))
     return found
 
 
 @pytest.fixture
 def virtual(clock: Clock) -> VirtualDevice:
-    found = VirtualDevice(layers_s={"F": [FIGURE_S]})
+    kinds = ("F", "B", "FR", "BR")
+    found = VirtualDevice(clock=clock, layers_s={kind: [FIGURE_S] for kind in kinds})
     found.lay_out((0, 1))
     return found
 
 
-def test_the_host_may_use_what_an_operation_leaves_it(virtual: VirtualDevice, clock: Clock) -> None:
-    begun_s, given = clock.now_s, []
-
-    def host(until_s: float) -> bool:
-        given.append(until_s)
-        clock.now_s += FIGURE_S / 2
-        return False
-
-    def work() -> int:
-        clock.now_s += FIGURE_S / 4
-        return 7
-
-    virtual.meanwhile = host
-    assert virtual.run("F", 0, work) == 7
-    assert given == [begun_s + FIGURE_S]
-    assert clock.now_s == begun_s + FIGURE_S
-    assert virtual.overruns == 0
+def taking(clock: Clock, seconds: float) -> Callable[[], None]:
+    return lambda: clock.sleep(seconds)
 
 
-@pytest.mark.parametrize(
-    ("kind", "serves"), [("B", True), ("FR", True), ("S", False), ("R", False)]
-)
-def test_nobody_is_served_while_a_state_changes(clock: Clock, kind: str, serves: bool) -> None:
-    virtual = VirtualDevice(layers_s={kind: [FIGURE_S]})
-    virtual.lay_out((0, 1))
-    given: list[float] = []
-    virtual.meanwhile = lambda until_s: bool(given.append(until_s))
-    begun_s = clock.now_s
-    virtual.run(kind, 0, lambda: None)
-    assert bool(given) is serves
-    assert clock.now_s == begun_s + FIGURE_S
-
-
-def test_a_host_that_has_waited_itself_is_not_late(virtual: VirtualDevice, clock: Clock) -> None:
-    virtual.meanwhile = lambda until_s: not clock.sleep(1.001 * FIGURE_S)
-    virtual.run("F", 0, lambda: None)
-    assert virtual.overruns == 0
-
-
-def test_a_host_that_is_back_late_is_an_overrun(virtual: VirtualDevice, clock: Clock) -> None:
-    begun_s = clock.now_s
-    virtual.meanwhile = lambda until_s: bool(clock.sleep(1.5 * FIGURE_S))
-    virtual.run("F", 0, lambda: None)
-    assert clock.now_s == begun_s + 1.5 * FIGURE_S
-    assert virtual.overruns == 1
-
-
-def test_an_operation_that_takes_longer_leaves_nothing(
+def test_two_operations_are_issued_ahead_and_redundant_ones_wait(
     virtual: VirtualDevice, clock: Clock
 ) -> None:
-    given: list[float] = []
-    virtual.meanwhile = lambda until_s: bool(given.append(until_s))
-    virtual.run("F", 0, lambda: clock.sleep(1.1 * FIGURE_S))
-    virtual.run("S", 0, lambda: None)
-    assert given == []
+    assert virtual.run("F", 0, lambda: 7) == 7
+    assert virtual.accepts("B")
+    assert not virtual.accepts("FR")
+    virtual.run("B", 0, lambda: None)
+    assert clock.now_s == BEGIN_S, "the host waits for nothing"
+    assert not virtual.accepts("F")
+    clock.now_s = BEGIN_S + FIGURE_S
+    assert virtual.accepts("F")
+    assert not virtual.accepts("R")
+    clock.now_s = BEGIN_S + 2 * FIGURE_S
+    assert virtual.accepts("R")
+    assert virtual.accepts("BR")
+
+
+def test_a_copy_is_ready_when_the_operation_that_made_it_is_done(
+    virtual: VirtualDevice, clock: Clock
+) -> None:
+    copies = []
+    for kind in ("F", "B"):
+        clock.sleep(FIGURE_S / 4)
+        virtual.run(kind, 0, lambda: None)
+        copies.append(virtual.fetch([torch.ones(1)]))
+    state = virtual.fetch([torch.ones(1)], at_rest=True)
+    first_s = BEGIN_S + FIGURE_S / 4 + FIGURE_S
+    stands = [(first_s - 1e-9, 0), (first_s, 1), (first_s + FIGURE_S - 1e-9, 1)]
+    for now_s, ready in [*stands, (first_s + FIGURE_S, 2)]:
+        clock.now_s = now_s
+        assert sum(copy.ready() for copy in copies) == ready
+        assert state.ready()
+    assert virtual.fetch([torch.ones(1)]).ready()
+
+
+@pytest.mark.parametrize("kind", ["X", "S", "R"])
+def test_what_changes_state_begins_with_an_idle_device(
+    virtual: VirtualDevice, clock: Clock, kind: str
+) -> None:
+    virtual.run("F", 0, lambda: None)
+    virtual.run("B", 0, lambda: None)
+    virtual.run(kind, 0, taking(clock, 0.1))
+    assert clock.now_s == BEGIN_S + 2 * FIGURE_S + 0.1
+    assert virtual.accepts(kind)
+
+
+def test_arithmetic_within_the_figure_takes_no_time_of_the_device(
+    virtual: VirtualDevice, clock: Clock
+) -> None:
+    virtual.run("F", 0, taking(clock, FIGURE_S / 2))
+    virtual.run("B", 0, taking(clock, 1.25 * FIGURE_S))  # it begins at 1 and is issued at 0.5
+    virtual.settle()
+    assert clock.now_s == BEGIN_S + 2 * FIGURE_S
+    assert virtual.overruns == 0
+    assert virtual.busy_s == {"F": FIGURE_S, "B": FIGURE_S}
+
+
+def test_arithmetic_beyond_the_figure_is_an_overrun(virtual: VirtualDevice, clock: Clock) -> None:
+    virtual.run("F", 0, taking(clock, 1.5 * FIGURE_S))
+    virtual.settle()
+    assert clock.now_s == BEGIN_S + 1.5 * FIGURE_S
     assert virtual.overruns == 1
+    assert virtual.busy_s == {"F": 1.5 * FIGURE_S}

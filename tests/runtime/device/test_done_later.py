@@ -13,8 +13,10 @@ from torch import Tensor
 from bamboo.core.state import initial_state
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import MessageKey
+from bamboo.runtime.device import virtual
 from bamboo.runtime.device.lagging import Lagging, _Copy
 from bamboo.runtime.device.staging import OnHost, Staged
+from bamboo.runtime.wire import messages
 from bamboo.runtime.wire.frames import to_tensor
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.topology.assignment import Assignment
@@ -134,6 +136,13 @@ def test_a_few_operations_are_issued_ahead_and_redundant_ones_wait_for_an_idle_d
     assert device.accepts("BR")
 
 
+def test_what_reads_a_number_waits_for_an_idle_device() -> None:
+    device = Sender().device
+    device.run("B", 0, lambda: None)
+    assert not device.accepts("X")
+    assert not device.accepts("S")
+
+
 def test_a_step_changes_nothing_that_is_yet_to_be_copied() -> None:
     sender = Sender()
     parameter = torch.full((3,), 6.0)
@@ -146,10 +155,27 @@ def test_a_step_changes_nothing_that_is_yet_to_be_copied() -> None:
 
 def test_what_is_posted_leaves_in_its_own_generation() -> None:
     sender = Sender()
-    sender.post(0, 7.0)
-    state = replace(initial_state(run=RunId("r"), grid=GRID, redundancy="stash"), generation=2)
-    sender.mailbox.connect(state)
-    assert sender.sent() == [(0, 1, [7.0] * 3)]
+    state = initial_state(run=RunId("r"), grid=GRID, redundancy="stash")
+    for generation in (1, 2):
+        sender.mailbox.connect(replace(state, generation=generation))
+        sender.transport.reconfigure(generation=generation, members={A: A, B: B})
+        sender.post(generation, 7.0)
+    assert not sender.sent(), "a new generation waits for no device"
+    sender.clock.now_s = 10.0
+    sender.mailbox.collect(0.0)
+    assert sender.sent() == [(1, 1, [7.0] * 3), (2, 2, [7.0] * 3)]
+
+
+def test_state_waits_for_no_operation() -> None:
+    sender = Sender()
+    for _ in range(50):
+        sender.device.run("F", 0, lambda: None)
+    sender.post(0, 1.0)
+    key = MessageKey(kind="state", to=S0, source=S0, step=0)
+    sender.mailbox.post_to(B, key, [torch.full((3,), 2.0)])
+    sender.clock.now_s = sender.device.most_delay_s
+    sender.mailbox.collect(0.0)
+    assert sender.sent() == [(0, 1, [2.0] * 3)]
 
 
 # ---------------------------------------------------------------- planted faults
@@ -162,9 +188,9 @@ def _copy_too_early(patch: pytest.MonkeyPatch) -> None:
 def _send_without_asking(patch: pytest.MonkeyPatch) -> None:
     def send(mailbox: Mailbox) -> None:
         while mailbox._outgoing:
-            node, key, message = mailbox._outgoing.popleft()
+            *about, message = mailbox._outgoing.popleft()
             made = Message(tensors=message.tensors, meta=message.meta, copy=OnHost(message.tensors))
-            mailbox._outgoing.appendleft((node, key, made))
+            mailbox._outgoing.appendleft((*about, made))
             plain(mailbox)
 
     plain = Mailbox._send_ready
@@ -209,7 +235,36 @@ def _keep_over_eras(patch: pytest.MonkeyPatch) -> None:
 
 
 def _take_along_to_a_new_generation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Mailbox, "_send_all", lambda mailbox: None)
+    def send(transport: SimulatedTransport, *message: Any) -> bool:
+        return plain(transport, *message[:-1])
+
+    plain = SimulatedTransport.send
+    patch.setattr(SimulatedTransport, "send", send)
+
+
+def _keep_what_the_device_has(patch: pytest.MonkeyPatch) -> None:
+    """The stash has the tensor itself, whose memory is written again, and no copy of it."""
+
+    def post(
+        mailbox: Mailbox, key: MessageKey, tensors: Sequence[Tensor] = (), *rest: Any, **more: Any
+    ) -> None:
+        plain(mailbox, key, tensors, *rest, **more)
+        mailbox._stash[key.step][key] = Message(tensors=tuple(tensors))
+
+    plain = Mailbox.post
+    patch.setattr(Mailbox, "post", post)
+
+
+def _acknowledge_at_issue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(messages, "AT_REST", messages.AT_REST | {"ack"})
+
+
+def _state_behind_operations(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(messages, "AT_REST", frozenset())
+
+
+def _read_a_number_of_a_busy_device(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(virtual, "QUEUED", virtual.QUEUED | {"X"})
 
 
 def _no_limit(patch: pytest.MonkeyPatch) -> None:
@@ -240,6 +295,10 @@ PLANTED = (
     (_keep_over_eras, test_a_new_era_forgets_what_has_not_left),
     (_take_along_to_a_new_generation, test_what_is_posted_leaves_in_its_own_generation),
     (_output_memory_used_again, _any_order),
+    (_keep_what_the_device_has, test_what_is_kept_is_sent_again_as_it_was),
+    (_acknowledge_at_issue, test_a_message_without_tensors_does_not_overtake),
+    (_state_behind_operations, test_state_waits_for_no_operation),
+    (_read_a_number_of_a_busy_device, test_what_reads_a_number_waits_for_an_idle_device),
     (_no_limit, test_a_few_operations_are_issued_ahead_and_redundant_ones_wait_for_an_idle_device),
 )
 

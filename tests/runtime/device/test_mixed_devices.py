@@ -246,7 +246,7 @@ def room_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def nothing_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message leaves without a copy on the host."""
-    monkeypatch.setattr(messages.Mailbox, "_on_host", lambda _, message: message)
+    monkeypatch.setattr(messages.Mailbox, "_on_host", lambda _, message, **_at_rest: message)
 
 
 def a_loss_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@ while all stand, and whatever is lost meanwhile, the bits are the calm run's."""
 
 import os
 import random
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +15,6 @@ from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKind
-from bamboo.runtime.device.devices import COMPUTING, Cpu
-from bamboo.runtime.node.trainer import Trainer
 from bamboo.runtime.state import prefetch
 from bamboo.runtime.state.prefetch import Following
 from bamboo.runtime.wire.chunks import Gathering
@@ -26,8 +24,6 @@ from bamboo.topology.slots import Slot
 from testbed.simulated import World
 from tests.runtime.test_interleavings import job
 from tests.runtime.test_layouts import policy_of, to_the_end
-
-T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -218,83 +214,20 @@ def test_any_owner_is_lost_while_all_stop(seed: int) -> None:
     to_the_end(world, settings)
 
 
-def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[Delivered]:
-    """From now on every forward and backward lets chunks come and go before it ends, and decisions
-    be read that are applied later. Filled with chunks that went out by these."""
-    early: list[Delivered] = []
-
-    def run(device: Cpu, kind: str, stage: int, work: Callable[[], T]) -> T:
-        del stage
-        out = work()
-        if device.meanwhile is not None and kind in COMPUTING:
-            device.meanwhile(0.0)
-        return out
-
-    patch.setattr(Cpu, "run", run)
-    for node in world.nodes.values():
-        trainer = node.trainer
-        assert isinstance(trainer.device, Cpu)
-
-        def serve(until_s: float, trainer: Trainer = trainer) -> bool:
-            del until_s
-            node = world.nodes[trainer._me]
-            while node.read < len(world.log) and world.draw.random() < 0.7:
-                world._read(node)
-            trainer.transfers.look_ahead(trainer._inbound)
-            for link in world.wires.busy():
-                if link[1] == trainer._me:
-                    world._arrive(link)
-            trainer.mailbox.collect(0.0)
-            trainer.transfers.serve()
-            applied = trainer.transfers._version
-            sent = messages(world, "copy", [trainer._me])
-            early.extend(one for one in sent if int(one.meta["since"]) > applied)
-            return False
-
-        trainer.device.meanwhile = serve
-    return early
-
-
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_chunks_change_hands_within_operations(
+def test_chunks_change_hands_while_a_device_computes(
     monkeypatch: pytest.MonkeyPatch, seed: int, lost: bool
 ) -> None:
+    """Of a node that runs ahead of its device, and any node may be lost meanwhile."""
     monkeypatch.setattr(prefetch, "LARGE_CHUNK", 64)
     draw = random.Random(SEED + seed)
-    settings = settings_of(draw, redundancy=draw.choice(("stash", "eager")))
+    redundancy = draw.choice(("stash", "eager"))
+    settings = settings_of(draw, redundancy=redundancy, device="lagging")
     world = growing(draw, settings)
-    serving_within_operations(world, monkeypatch)
     for _ in range(draw.randint(0, 900)):
         if lost and not world.over:
             world.step()
     if lost and not world.over:
         world.kill(draw.choice([node for node in world.nodes if world.nodes[node].running]))
-    to_the_end(world, settings)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_decision_wants_sent_begins_within_an_operation(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """New nodes ask for what they need before anybody who trains has read of it, in the middle of a
-    forward or backward: chunks go out at once, and any node may be lost meanwhile."""
-    monkeypatch.setattr(prefetch, "LARGE_CHUNK", 64)
-    draw = random.Random(SEED + seed)
-    lost = draw.random() < 0.3
-    modes = ("stash", "eager") if lost else ("stash", "eager", "peer")
-    settings = settings_of(draw, redundancy=draw.choice(modes))
-    world = Watched(settings, draw, standbys=settings.cluster.stages, policy=policy_of(settings, 2))
-    world.run_to_a_step()
-    trainers = [node for node in world.nodes if node not in world.standbys]
-    world.reads_up_to |= {node: len(world.log) for node in trainers}
-    for node in world.standbys:
-        world.join(node)
-    world.run(until=lambda: bool(messages(world, "ask", world.standbys)))
-    early = serving_within_operations(world, monkeypatch)
-    if lost:
-        world.kill(draw.choice(list(world.nodes)))
-    world.run(until=lambda: bool(early) or lost)
-    assert early or lost, world.report()
-    world.reads_up_to.clear()
     to_the_end(world, settings)

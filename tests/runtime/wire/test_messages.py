@@ -1,15 +1,12 @@
 """Mailbox: who gets a message, what is kept for whom, and what is forgotten when."""
 
 import random
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.ports import YIELDING, MessageKey, MessageKind
 from bamboo.runtime.wire.messages import Mailbox
@@ -235,19 +232,3 @@ def test_a_message_of_the_new_era_outlives_its_beginning(office: Office) -> None
     assert not office.mailboxes[B].has(S1, "act", 4)
     assert office.mailboxes[B].has(S1, "act", 5)
     assert [key for key, _ in office.mailboxes[B].of_transfers] == [pull]
-
-
-def test_an_older_state_ends_no_connection(office: Office) -> None:
-    def state(version: int, *names: NodeId) -> State:
-        nodes = [SimpleNamespace(id=name, endpoint=name) for name in names]
-        found = SimpleNamespace(
-            version=version, generation=1, nodes=nodes, participants=lambda: frozenset(names)
-        )
-        return cast(State, found)
-
-    mailbox = office.mailboxes[A]
-    for version, names, heard in ((5, (A, B, C), True), (4, (A, B), True), (6, (A, B), False)):
-        mailbox.connect(state(version, *names))
-        mailbox.post(message("grad", S2, S1, version), [ONE])
-        office.carry()
-        assert office.mailboxes[C].has(S2, "grad", version) is heard
