@@ -29,6 +29,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from cli import main
 from cloud.fake import FakeProvider, ScriptedRefusal
+from cloud.log_records import start_record
 from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
@@ -44,7 +45,7 @@ from tests.jobs import TEXT, tiny_job
 
 IN_ACCOUNT = (
     *("cloud.provider=ec2", "cloud.bucket=bucket", "cloud.region=us-east-1"),
-    *('cloud.zones=["us-east-1a"]', 'cloud.instance_types=["g4dn.xlarge"]'),
+    *('cloud.zones=["us-east-1a"]', 'cloud.instance_types=["g4dn.2xlarge", "g4dn.xlarge"]'),
     *('cluster.device="cpu"', "cluster.allow_idle_gpu=true"),
 )
 STEP_S = 90.0
@@ -105,7 +106,7 @@ def folder(
         @staticmethod
         def connect(**asked: Any) -> Cloud:
             assert asked["markets"] == {Market.SPOT, Market.ON_DEMAND}
-            assert asked["instance_types"] == ("g4dn.xlarge",)
+            assert asked["instance_types"] == ("g4dn.xlarge",), "the one that the run had"
             return cloud
 
     monkeypatch.setattr(rented_check, "Ec2Provider", Connected)
@@ -126,6 +127,8 @@ def ended(tmp_path: Path, overrides: tuple[str, ...]) -> RunFolder:
     folder.strategy.write_text(strategy.to_json())
     folder.resolved.write_text(job_to_json(job))
     write_attested(folder.path, job)
+    rented = start_record(InstanceId("i-1"), offer(Market.SPOT, 0.2).pool, at_s=0, usd_per_hour=0.2)
+    folder.cloud.write_text(json.dumps(rented) + "\n")
     records = [
         MetricRecord(
             step=n, loss=1.0, tokens_per_s=1.0, usd=0.0, tokens_per_usd=1.0, at_s=n * STEP_S

@@ -26,7 +26,7 @@ from typing import Any
 
 from bamboo import wiring
 from bamboo.agent.check import PROGRESS, VERDICT
-from bamboo.billing.money import Rented, beside_body, bill, rented_in
+from bamboo.billing.money import Rented, beside_body, bill, read_bill_log, rented_in
 from bamboo.checkpoint.final import Final, read_final
 from bamboo.checkpoint.run_files import CHECKED, put_checked
 from bamboo.config.catalogue import load_catalogue
@@ -206,17 +206,20 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
 
 
 def _large_enough(folder: RunFolder, job: JobConfig, catalogue: Catalogue) -> tuple[str, ...]:
-    """The instance types of the job that hold the whole model. A calm run has parameters, moments
+    """The instance types of the run that hold the whole model. A calm run has parameters, moments
     and gradients, and sums of gradients at each height of the reduction tree. Raises InputError."""
     state_bytes = sum(file.stat().st_size for file in folder.final.glob("stage-*.safetensors"))
     gradients = 1 + batch_shape(job).virtual_nodes.bit_length()
     needed_bytes = state_bytes * (3 + gradients) / 3  # three tensors of state for each gradient
-    kinds = [catalogue.find(name) for name in job.cloud.instance_types]
+    started = [one for one in read_bill_log(folder.cloud) if one["kind"] == "start"]
+    # Another type may compute other bits, so one that the run has not had is the last resort.
+    names = {str(one["instance_type"]): None for one in started} or job.cloud.instance_types
+    kinds = [catalogue.find(name) for name in names]
     fit = tuple(kind.name for kind in kinds if _memory_bytes(kind, job) >= needed_bytes)
     if not fit:
         raise InputError(
             f"--rent: one machine has to hold the whole model, {size(needed_bytes)} and its "
-            f"activations, and none of {', '.join(job.cloud.instance_types)} does; `--samples` and "
+            f"activations, and none of {', '.join(names)} does; `--samples` and "
             "`--decisions` check the run without training it again"
         )
     return fit
