@@ -2,6 +2,7 @@
 
     BambooError                 1   a fault: something broke that should not have
     |- InputError               2   the user's file, key, value or surroundings are wrong
+    |  |- NoDevice              2   this machine lacks the device that the job names
     |  `- StoreRefused          2   the store cannot be used or refuses the login, at the start
     |     `- StoreNotReached    2   it did not answer
     |- StoreUnavailable         1   the store went away during a run (callers retry, bounded)
@@ -47,6 +48,14 @@ class InputError(BambooError):
         error.key = key
         error.of_key = of_key
         return error
+
+
+class NoDevice(InputError):
+    """The job wants a GPU, and torch sees none on this machine."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"cluster.device is 'cuda', and {problem}; {remedy}")
+        self.problem = problem
 
 
 class StoreRefused(InputError):

@@ -120,12 +120,13 @@ def may_rent(state: State, *, booting: int, now_s: float) -> int | None:
 def _counted(state: State, event: NodeFailed, *, now_s: float) -> Faults:
     """Count this fault. Nodes that fail within the wait were rented together and are one try."""
     before = state.faults
+    reason = event.reason.replace(event.node, "")  # it may name the node's own log
     first = Faults(
         tries=1,
         nodes=1,
         at_s=now_s,
         known=len(state.nodes) + (state.node(event.node) is None),
-        reason=event.reason,
+        reason=reason,
     )
     if before is None:
         return first
@@ -133,8 +134,8 @@ def _counted(state: State, event: NodeFailed, *, now_s: float) -> Faults:
     if _took_in(state, before) and passed_s > max(CALM_S, CALM_WAITS * waited_s):
         return first
     if passed_s < waited_s:
-        reason = event.reason if event.reason == before.reason else ""
-        together = replace(first, tries=before.tries, at_s=before.at_s, reason=reason)
+        shared = reason if reason == before.reason else ""
+        together = replace(first, tries=before.tries, at_s=before.at_s, reason=shared)
         return replace(together, nodes=before.nodes + 1)
     return replace(first, tries=before.tries + 1, nodes=before.nodes + 1)
 

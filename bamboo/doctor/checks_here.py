@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bamboo.doctor.checks import Check, Finding, Result
 from bamboo.quantities import size
 from bamboo.runs import run_folder
 from bamboo.runs.disk_space import unwritable
+from bamboo.runtime.device.nvidia_driver import too_old, torch_here
 from bamboo.sites import here
 
 LEAST_BYTES = 5 << 30
@@ -62,7 +64,7 @@ def python_finding() -> Finding:
 
 
 def gpu_finding(program: str = "nvidia-smi") -> Finding:
-    """The GPUs that the driver lists."""
+    """The GPUs that the driver lists, and whether it serves the torch that is installed."""
     if shutil.which(program) is None:
         return Finding(
             result=Result.GOOD,
@@ -87,7 +89,16 @@ def gpu_finding(program: str = "nvidia-smi") -> Finding:
         said = " ".join((done.stderr or done.stdout).split())[:200] or "nothing"
         why = f"{program} ended with status {done.returncode} and said {said}"
         return Finding(result=Result.FAULT, sentence=why, remedy=remedy)
-    return Finding(result=Result.GOOD, sentence=f"{len(rows)} GPU", lines=rows)
+    good = Finding(result=Result.GOOD, sentence=f"{len(rows)} GPU", lines=rows)
+    try:
+        torch, cuda = torch_here()
+    except metadata.PackageNotFoundError:
+        return good  # said of Python
+    driver = rows[0].split(",")[-2].strip() if rows[0].count(",") >= 2 else ""
+    if old := too_old(driver, torch=torch, cuda=cuda):
+        return replace(good, result=Result.FAULT, sentence=old[0], remedy=old[1])
+    on_cpu = "" if cuda else f"; torch {torch} has no CUDA: nodes that run here compute on the CPU"
+    return replace(good, sentence=good.sentence + on_cpu)
 
 
 def loopback_finding() -> Finding:

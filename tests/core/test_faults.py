@@ -214,8 +214,11 @@ def test_a_run_that_forms_ends_at_once_when_all_its_nodes_meet_one_fault_togethe
     state = forming(stages=stages)
     for number in range(stages):
         assert state.phase is Phase.FORMING
-        state = refused_alone(state, number, number / 10)
+        reason = f"its driver is too old; `bamboo logs r --node n9{number}.1` has the traceback"
+        event = failed(f"n9{number}.1", FaultScope.NODE, reason)
+        state = apply(state, event, number / 10).state
     assert state.outcome is Outcome.FAULT
+    assert state.sentence.endswith("nodes failed, and the run has not begun")
 
 
 @pytest.mark.parametrize("odd", [0, 1, 2])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -273,6 +274,31 @@ def test_python_and_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_here.metadata, "version", missing)
     assert python_finding().result is Result.FAULT
     assert "make setup" in python_finding().remedy
+
+
+@pytest.mark.parametrize(
+    ("cuda", "result", "says"),
+    [
+        ("12.8", Result.GOOD, r"1 GPU"),
+        (
+            "13.0",
+            Result.FAULT,
+            r"the NVIDIA driver 550\.54 is older than 580.*; install driver 580.*",
+        ),
+        ("", Result.GOOD, r"1 GPU; torch 2\.13\.0 has no CUDA.*"),
+    ],
+)
+def test_the_driver_is_compared_with_the_build_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: str, result: Result, says: str
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA L4, 550.54, 23034 MiB'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(checks_here, "torch_here", lambda: ("2.13.0", cuda))
+    found = gpu_finding(str(program))
+    assert found.result is result
+    assert re.fullmatch(says, "; ".join(filter(None, (found.sentence, found.remedy))))
+    assert found.lines == ("NVIDIA L4, 550.54, 23034 MiB",)
 
 
 @pytest.mark.parametrize(

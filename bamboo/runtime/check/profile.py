@@ -24,9 +24,9 @@ from torch import Tensor
 
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import batch_shape, semantics, shape_facts
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.data.dataset import load_data
-from bamboo.errors import InputError
+from bamboo.errors import InputError, NoDevice
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
@@ -34,7 +34,7 @@ from bamboo.planner.profiles.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes
-from bamboo.runtime.device.staging import data_at
+from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.device.work import device_kind
 from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.optimizer import AdamW
@@ -214,12 +214,11 @@ class Profiler:
 
 
 def _device(kind: str) -> torch.device:
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            f"torch {torch.__version__} sees no CUDA GPU on this machine; leave --device "
-            "out to measure the CPU, or model a GPU with --gpu"
-        )
-    return torch.device(kind)
+    try:
+        return place_of(ClusterConfig(device=kind))
+    except NoDevice as error:
+        remedy = "leave --device out to measure the CPU, or model a GPU with --gpu"
+        raise InputError(f"{error.problem}; {remedy}") from error
 
 
 def _least_bytes(facts: LayerFacts) -> int:

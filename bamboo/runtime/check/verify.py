@@ -24,7 +24,7 @@ from bamboo.coord.attested import known_in
 from bamboo.core.numerics import differing, facts_of, named
 from bamboo.core.state import Fact
 from bamboo.data.dataset import Dataset, load_data
-from bamboo.errors import InputError
+from bamboo.errors import InputError, NoDevice
 from bamboo.models import build_model
 from bamboo.named_files import read_own
 from bamboo.runtime.check.reference import CalmRun
@@ -139,9 +139,9 @@ def repeatable(run: Path, job: JobConfig, data: Dataset) -> Semantics:
     here = same_semantics(job, of_run, data_digest=data.digest, code=code)
     try:
         facts = facts_of(local_numerics(job))
-    except InputError as error:
+    except NoDevice as error:
         raise InputError(
-            f"{run}: its nodes computed on a GPU, and torch sees none on this machine; verify it "
+            f"{run}: its nodes computed on a GPU, and {error.problem}; verify it "
             f"on a machine with a GPU of that kind, with the run's release of torch{_or_rent(job)}"
         ) from error
     refuse_other_numerics(run, job, of_run, facts)

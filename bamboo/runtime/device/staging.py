@@ -4,6 +4,7 @@ Rule: what leaves a node is read from the host only once the device has written 
 value that says whether it is ready.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from bamboo.config.tree import ClusterConfig
 from bamboo.data.dataset import Dataset
-from bamboo.errors import InputError
+from bamboo.errors import NoDevice
+from bamboo.runtime.device.nvidia_driver import no_gpu
 
 
 class Staged(Protocol):
@@ -57,12 +59,10 @@ def data_at(data: Dataset, place: torch.device) -> Dataset:
 
 def place_of(cluster: ClusterConfig) -> torch.device:
     """Where a job computes: the CPU, which a virtual device uses too, or the first GPU. Raises
-    InputError where the job wants a GPU and torch sees none."""
+    NoDevice where the job wants a GPU and torch sees none."""
     if cluster.device != "cuda":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise InputError(
-            f"cluster.device is 'cuda', and torch {torch.__version__} sees no CUDA GPU on this "
-            "machine; run it where there is one, or give --set cluster.device=cpu"
-        )
-    return torch.device("cuda", 0)
+    with warnings.catch_warnings(action="ignore"):  # torch says in many lines what is said below
+        if torch.cuda.is_available():
+            return torch.device("cuda", 0)
+    raise NoDevice(*no_gpu(torch=str(torch.__version__), cuda=torch.version.cuda or ""))

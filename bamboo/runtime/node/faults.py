@@ -21,7 +21,7 @@ import torch
 from bamboo.core.events import FaultScope, NonFinite, RunFailed, Stalled
 from bamboo.core.liveness.outage import AWAY_S, PIECES
 from bamboo.core.state import Outcome
-from bamboo.errors import StorageFull
+from bamboo.errors import NoDevice, StorageFull
 from bamboo.ids import NodeId
 from bamboo.runtime.node.diagnose import diagnose
 from bamboo.runtime.step.executor import Executor
@@ -165,7 +165,7 @@ def scope_of(error: BaseException) -> FaultScope:
     while found is not None:
         if _is_of_the_device(found):
             return FaultScope.DEVICE
-        if isinstance(found, StorageFull) or _is_of_the_machine(found):
+        if isinstance(found, StorageFull | NoDevice) or _is_of_the_machine(found):
             return FaultScope.NODE
         found = found.__cause__
     return FaultScope.RUN

@@ -172,7 +172,7 @@ def test_a_layer_that_fails_is_named(tmp_path: Path, body: str, word: str) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
 def test_without_a_gpu_its_measuring_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="sees no CUDA GPU on this machine; leave --device out"):
+    with pytest.raises(InputError, match=r"torch .*GPU.*; leave --device out"):
         measured(tiny_job(tmp_path), replace(ASKED, device="cuda"))
 
 

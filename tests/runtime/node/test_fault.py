@@ -10,7 +10,14 @@ import torch
 import zmq
 
 from bamboo.core.events import FaultScope
-from bamboo.errors import CoreMisuse, InputError, StorageFull, StorageUnavailable, StoreUnavailable
+from bamboo.errors import (
+    CoreMisuse,
+    InputError,
+    NoDevice,
+    StorageFull,
+    StorageUnavailable,
+    StoreUnavailable,
+)
 from bamboo.runtime.node.faults import reason_of, scope_of
 from bamboo.user_code.loading import entry_of, load_entry
 from bamboo.user_code.traces import line_of
@@ -39,6 +46,7 @@ def torch_says() -> RuntimeError:
         zmq.ZMQError(errno.EADDRINUSE),
         RuntimeError("can't start new thread"),
         StorageFull("/tmp: no space left"),
+        NoDevice("no NVIDIA driver is loaded", "run it elsewhere"),
         raised(InputError("text.txt: no space left"), os_error(errno.ENOSPC)),
     ],
     ids=line_of,
