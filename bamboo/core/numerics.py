@@ -48,7 +48,7 @@ def unlike(
         zone=event.zone,
         scope=FaultScope.NODE,
         reason=f"it would compute other bits: {named(differ, 'there')}, as {_who(known)} has said; "
-        "rent nodes of one kind",
+        "rent nodes of one kind: no tolerance can be set, since `verify` compares every bit",
     )
     return fail_node(state, refused, now_s=now_s, policy=policy)
 

@@ -47,13 +47,15 @@ def with_device(job: JobConfig, catalogue: Catalogue) -> JobConfig:
         return job
     gpus = {gpu.name: gpu for gpu in map(gpu_of, kinds)}
     if len(gpus) > 1:
+        words = " and ".join(f"{gpu.name} ({gpu.sm})" for gpu in gpus.values())
         raise InputError.at(
             file=job.file,
             key="cloud.instance_types",
             value=list(job.cloud.instance_types),
-            problem=f"has cards of {len(gpus)} kinds, {' and '.join(gpus)}, which compute other "
-            "bits: the nodes of the second would be refused, and `verify` could compare nothing",
-            remedy="name types of one kind of card",
+            problem=f"has cards of {len(gpus)} kinds, {words}, which compute other bits, and no "
+            "tolerance can be set: after a loss one node computes again what another has sent, "
+            "both must be equal, and `verify` compares every bit",
+            remedy="name types of one kind of card, or launch a run for each kind",
         )
     (gpu,) = gpus.values()
     load_gpus().check_precision(gpu, job.train.precision)

@@ -73,8 +73,10 @@ def test_cards_of_two_kinds_are_refused_and_two_types_with_one_kind_are_not(
     tmp_path: Path,
 ) -> None:
     words = refused(tmp_path, 'cloud.instance_types=["g5.xlarge","g4dn.xlarge"]')
-    assert "has cards of 2 kinds, A10G and T4, which compute other bits" in words
-    assert words.endswith("name types of one kind of card")
+    assert "has cards of 2 kinds, A10G (sm_86) and T4 (sm_75), which compute other bits" in words
+    assert "no tolerance can be set" in words
+    assert "`verify` compares every bit" in words
+    assert words.endswith("name types of one kind of card, or launch a run for each kind")
     alike = asked(tmp_path, 'cloud.instance_types=["g5.xlarge","g5.2xlarge"]')
     assert alike.cluster.device == "cuda"
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from bamboo.config.tree import ClusterConfig, JobConfig
+from bamboo.errors import NoDevice
+from bamboo.planner.profiles.gpus import BF16, FP32, LEAST_BF16
 from bamboo.runtime.device.host_memory import keep_freed_memory
 from bamboo.runtime.device.staging import place_of
 from bamboo.runtime.step.optimizer import KERNEL
@@ -42,7 +44,7 @@ def _prepare_cuda() -> None:
 
 def local_numerics(job: JobConfig) -> dict[str, Any]:
     """The numerics of a run on this machine. The virtual device computes on the CPU. Raises
-    InputError where the job wants a GPU and there is none."""
+    NoDevice where the job wants a GPU and there is none, or none with its precision."""
     cluster = job.cluster
     common = {
         "torch": str(torch.__version__),
@@ -50,7 +52,7 @@ def local_numerics(job: JobConfig) -> dict[str, Any]:
         "optimizer": KERNEL,
     }
     if cluster.device == "cuda":
-        return common | _of_gpu(place_of(cluster))
+        return common | _of_gpu(place_of(cluster), job.train.precision)
     return common | {
         "device": "cpu",
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -58,8 +60,14 @@ def local_numerics(job: JobConfig) -> dict[str, Any]:
     }
 
 
-def _of_gpu(place: torch.device) -> dict[str, Any]:
+def _of_gpu(place: torch.device, precision: str) -> dict[str, Any]:
     found = torch.cuda.get_device_properties(place)
+    if precision == BF16 and (found.major, found.minor) < LEAST_BF16:
+        raise NoDevice(
+            f"train.precision = '{BF16}' begins at sm_{LEAST_BF16[0]}{LEAST_BF16[1]} and the "
+            f"{found.name} of this machine is sm_{found.major}{found.minor}",
+            f'take "{FP32}", or a machine with a newer card',
+        )
     return {
         "device": "cuda",
         "gpu": found.name,
@@ -75,7 +83,7 @@ def _of_gpu(place: torch.device) -> dict[str, Any]:
 def _of_bf16(precision: str) -> dict[str, Any]:
     """oneDNN takes other kernels for bfloat16 where the processor, or a variable of its own, lets
     it."""
-    if precision != "bf16":
+    if precision != BF16:
         return {}
     return {
         "amx": torch.cpu._is_amx_tile_supported(),
