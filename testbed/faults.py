@@ -196,6 +196,19 @@ def crash(where: str) -> None:
     Stage.forward = forward  # type: ignore[method-assign]
 
 
+def full_gpu(where: str) -> None:
+    """`step`: a forward finds no room on the device there."""
+    full_at = int(where)
+    honest = Stage.forward
+
+    def forward(self: Stage, x: Tensor, step: int, microbatch: int) -> Pending:
+        if step == full_at:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return honest(self, x, step, microbatch)
+
+    Stage.forward = forward  # type: ignore[method-assign]
+
+
 def broken_receiver(unused: str) -> None:
     """The node breaks when the first of a replica comes to it."""
     del unused
@@ -265,6 +278,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
         overflow,
         noted_comparisons,
         crash,
+        full_gpu,
         broken_receiver,
         clock_jump,
         partition,

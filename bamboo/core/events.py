@@ -187,7 +187,7 @@ class NodeFailed:
     scope: FaultScope
     reason: str
     step: int = -1
-    """The last step that it had begun; -1: none."""
+    """The step that it was in; -1: it owned nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

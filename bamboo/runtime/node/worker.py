@@ -127,7 +127,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
         goodbye = worker.live()
     except Exception as error:
         traceback.print_exc()
-        _say_fault(driver, config, error, overtaken, worker.begun_step() if worker else -1)
+        _say_fault(driver, config, error, overtaken, worker.step() if worker else -1)
         raise
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
 
@@ -223,8 +223,8 @@ class _Worker:
         self._text = text
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.begun_step: Callable[[], int] = lambda: -1
-        """The last step that this node has begun."""
+        self.step: Callable[[], int] = lambda: -1
+        """The step that this node is in."""
 
     def live(self) -> Goodbye:
         threading.excepthook = self._thread_broke
@@ -256,7 +256,8 @@ class _Worker:
             keep_final=self._keep_final(),
             checkpoints=checkpoints,
         )
-        self.begun_step = lambda: trainer.executor.begun_step
+        executor = trainer.executor
+        self.step = lambda: max((x.step for x in tuple(executor.owned.values())), default=-1)
         self._thread("save", lambda: checkpoints.work(self._stop))
         self._thread("follow", lambda: self._follow(follower, poster, trainer))
         self._thread("post", lambda: poster.work(self._stop))
@@ -372,7 +373,7 @@ class _Worker:
             with contextlib.suppress(OSError):  # the log's disk may be full
                 traceback.print_exception(broken.exc_value)
             if isinstance(broken.exc_value, Exception):
-                step = self.begun_step()
+                step = self.step()
                 _say_fault(self._driver, self._config, broken.exc_value, self._overtaken, step)
         finally:
             os._exit(1)

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from bamboo.config.tree import Kill
-from bamboo.core.events import NodeJoined, PeerLost, StopReady, StopRequested
+from bamboo.core.events import (
+    FaultScope,
+    NodeFailed,
+    NodeJoined,
+    PeerLost,
+    StopReady,
+    StopRequested,
+)
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
 from testbed.calm import assert_calm, difference
@@ -160,6 +167,19 @@ def test_a_layer_that_raises_ends_the_run_with_its_words() -> None:
         state = run.finish(timeout_s=30)
         assert state.outcome == "fault"
         assert "node i-02.1 failed: RuntimeError: planted" in state.sentence
+
+
+def test_a_gpu_without_room_is_a_loss_of_its_node_alone() -> None:
+    with cluster(job()) as run:
+        run.start(faults={2: "full_gpu:3"})
+        state = run.finish(timeout_s=30)
+        assert state.outcome == "done", run.report()
+        assert not difference(run)
+        (failed,) = (d.event for d in run.decisions() if isinstance(d.event, NodeFailed))
+        assert (failed.node, failed.scope, failed.step) == ("i-02.1", FaultScope.DEVICE, 3)
+        assert "Tried to allocate 2.00 GiB" in failed.reason
+        assert "take a smaller train.microbatch" in failed.reason
+        assert [node for node, status in run.statuses().items() if status] == ["i-02.1"]
 
 
 # ---------------------------------------------------------------- while the run forms

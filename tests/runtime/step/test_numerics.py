@@ -1,5 +1,4 @@
-"""A process that is prepared keeps the memory that a step frees for the next one; what a machine says
-of its GPU."""
+"""A process that is prepared keeps the memory that a step frees; a machine names its GPU."""
 
 import os
 import platform
