@@ -22,6 +22,9 @@ from bamboo.runtime.device.time_limit import TookTooLong
 from bamboo.runtime.wire.frames import SENDABLE
 from bamboo.user_code.traces import placed_line_of
 
+CPU_IS_FULL = "DefaultCPUAllocator"
+"""The part of torch that reports that the memory is used up."""
+SMALLER = "take a smaller train.microbatch or layer, or a machine with more memory"
 ITS_INPUT = "its input"
 """Takes the place of a parameter's name for the gradient of the layer's input."""
 DRAW_IN_PLACE = (
@@ -382,6 +385,8 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 def remedy_of(error: BaseException) -> str:
     """What to do about the error."""
     said = str(error)
+    if is_full(error):
+        return SMALLER
     if isinstance(error, TookTooLong):
         return "wait for nothing in it, or take a smaller model or train.microbatch"
     if "in-place operation" in said or "inplace operation" in said:
@@ -391,3 +396,8 @@ def remedy_of(error: BaseException) -> str:
     if "does not have a deterministic implementation" in said:
         return "take an operation with a fixed order of sums"
     return "correct it"
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the memory of the host or of the GPU is used up."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or CPU_IS_FULL in str(error)

@@ -32,6 +32,7 @@ from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiles.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
+from bamboo.runtime.check.one_layer import SMALLER, is_full
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes
 from bamboo.runtime.device.staging import data_at, place_of
@@ -43,9 +44,6 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 
 GIB = 2**30
-CPU_IS_FULL = "DefaultCPUAllocator"
-"""The part of torch that reports that the memory is used up."""
-SMALLER = "take a smaller train.microbatch or layer, or a machine with more memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +201,7 @@ class Profiler:
     def _refused(self, index: int, name: str, error: BaseException) -> InputError:
         where = f"{self._job.file}: layer {index}{f' ({name})' if name else ''}"
         said = " ".join(str(error).split())
-        full = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-        if full or CPU_IS_FULL in said:
+        if is_full(error):
             return InputError(
                 f"{where} does not fit into the memory of this machine's {self._kind}; {SMALLER}"
             )

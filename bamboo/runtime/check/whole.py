@@ -32,6 +32,7 @@ from bamboo.runtime.check.one_layer import (
     checksums,
     idle_s,
     later,
+    remedy_of,
     same,
 )
 from bamboo.runtime.check.stdout_answer import tell_progress
@@ -85,7 +86,11 @@ class Whole:
         self._check_apart()
         self._initial = [one.initial() for one in self.layers]
         for one in self.layers:
-            one.layer.to(place)
+            try:
+                one.layer.to(place)
+            except torch.OutOfMemoryError as error:
+                words = f"does not fit beside the layers before it: {line_of(error)}"
+                raise one.place.refuse(words, remedy_of(error)) from error
 
     def _check_apart(self) -> None:
         """Each stage has its own parameters, so layers can share a parameter only by a tie."""

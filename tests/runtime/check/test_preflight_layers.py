@@ -66,6 +66,18 @@ LAYER = {
         "layer 2 (ReLU) fails in its forward: RuntimeError: a leaf Variable that requires grad is "
         "being used in an in-place operation.; compute out of place, as with inplace=False",
     ),
+    "more than a GPU has": (
+        in_forward("raise torch.OutOfMemoryError('Tried to allocate 2.00 GiB')"),
+        "layer 2 (Odd) fails in its forward: OutOfMemoryError: Tried to allocate 2.00 GiB, at",
+    ),
+    "no room on the GPU for its parameters": (
+        in_init(
+            "self.to = lambda place: (_ for _ in ()).throw("
+            "torch.OutOfMemoryError('Tried to allocate 3.00 GiB'))"
+        ),
+        "layer 2 (Odd) does not fit beside the layers before it: OutOfMemoryError: Tried to "
+        "allocate 3.00 GiB; take a smaller train.microbatch or layer, or a machine with more memory",
+    ),
     "a copy that cannot be made": (
         "class Odd(Good):\n"
         "    def __init__(self):\n        super().__init__(); self.twice = self.linear.weight * 2\n"
