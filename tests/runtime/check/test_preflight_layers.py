@@ -76,7 +76,7 @@ LAYER = {
             "torch.OutOfMemoryError('Tried to allocate 3.00 GiB'))"
         ),
         "layer 2 (Odd) does not fit beside the layers before it: OutOfMemoryError: Tried to "
-        "allocate 3.00 GiB; take a smaller train.microbatch or layer, or a machine with more memory",
+        "allocate 3.00 GiB; take a smaller train.microbatch or layer, or a machine with more",
     ),
     "a copy that cannot be made": (
         "class Odd(Good):\n"
