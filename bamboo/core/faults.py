@@ -142,9 +142,10 @@ def _counted(state: State, event: NodeFailed, *, now_s: float) -> Faults:
 
 def _device_fault(state: State, event: NodeFailed) -> DeviceFault | None:
     """The fault of a device at the work of its stage; None: it is another fault, or the node had
-    more than the plan gives a node, as after a failover."""
-    assignment = state.assignment
-    if event.scope is not FaultScope.DEVICE or assignment is None or state.reconfiguration:
+    more than the plan gives a node, as after a failover, or while it builds another layout."""
+    assignment, changes = state.assignment, state.reconfiguration
+    builds = changes is not None and changes.base is not None
+    if event.scope is not FaultScope.DEVICE or assignment is None or builds:
         return None
     owned = assignment.owned_by(event.node)
     if len(owned) != 1 or len(assignment.shadowed_by(event.node)) > 1:

@@ -194,7 +194,8 @@ class World(Honest, RuleBasedStateMachine):
     def fail(self, index: int, scope: FaultScope, now: bool) -> None:
         """One that was about to join, or a node for itself alone."""
         if now:
-            self.say(failed(self.living()[index % len(self.living())], FaultScope.NODE))
+            alone = FaultScope.NODE if scope is FaultScope.RUN else scope
+            self.say(failed(self.living()[index % len(self.living())], alone))
         else:
             self.nodes += 1
             self.say(failed(f"n{self.nodes:02}.1", scope))
