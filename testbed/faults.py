@@ -6,7 +6,7 @@ ever imported by the program itself.
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +154,17 @@ def overflow(where: str) -> None:
     what, *numbers = where.split(",")
     step, microbatch, layer = map(int, numbers)
 
-    def run(layers: Sequence[tuple[int, nn.Module]], x: Tensor, *, seed: int, **at: Any) -> Tensor:
+    def run(
+        layers: Sequence[tuple[int, nn.Module]],
+        x: Tensor,
+        again: Container[int] = (),
+        /,
+        *,
+        seed: int,
+        **at: Any,
+    ) -> Tensor:
         for one in layers:
-            x = run_layers([one], x, seed=seed, **at)
+            x = run_layers([one], x, again, seed=seed, **at)
             if (one[0], at["step"], at["microbatch"]) == (layer, step, microbatch):
                 if what == "output":
                     x = x * float("inf")

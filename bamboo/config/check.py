@@ -25,6 +25,7 @@ PHASES = ("forward", "backward", "exchange", "ship", "step")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32", "bf16"),
+    "cluster.recompute": (AUTO, "off", "layer"),
     "cluster.spread": (AUTO, *SPREADS),
     "cluster.device": (AUTO, "cpu", "virtual", "cuda", "lagging"),
     "cluster.transport": ("ipc", "tcp"),

@@ -113,6 +113,10 @@ class ClusterConfig:
     redundancy: str = "auto"
     """A mode, one for each stage with commas between them, or `auto`: the one that fits with the
     most samples per dollar, losses counted. The planner sets it before anything is started."""
+    recompute: str = "auto"
+    """`off`, or `layer`: a layer keeps its input alone until its backward, which computes it again
+    (activation checkpointing): less memory, a longer backward, the same bits; or `auto`: `layer`
+    where the plan does not fit without. The planner sets it before anything is started."""
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     spread: str = "auto"
@@ -153,6 +157,11 @@ class ClusterConfig:
     """Time to wait for lost nodes before a reconfiguration to the remaining ones."""
     park_s: float = 3600.0
     """Time that a run without enough nodes waits for capacity before it ends."""
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether backwards compute their layers again; False while it is left to a plan."""
+        return self.recompute == "layer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ the seed, the step, the global microbatch index and the layer's global index.
 A parameter's global name is `<layer>.<name>`; global order is (layer, registration order).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from bamboo.errors import InputError
 from bamboo.models.draws import keyed_draws
@@ -121,6 +122,8 @@ def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
 def run_layers(
     layers: Sequence[tuple[int, nn.Module]],
     x: Tensor,
+    again: Container[int] = (),
+    /,
     *,
     seed: int,
     step: int,
@@ -136,13 +139,19 @@ def run_layers(
     Torch's default generator is seeded again for each layer from (seed, step, global microbatch
     index, global layer index), so dropout does not depend on which machine runs the layer. Raises
     TypeError when a layer returns anything but one tensor.
+
+    The layers in `again` keep their input alone, and are computed again in the backward: under the
+    same key, the same autocast and with a graph of their own in both, so all numbers are the same.
     """
-    generator = _default_generator(x.device)
     low = precision == "bf16"
     for index, layer in layers:
-        generator.manual_seed(keyed_seed(seed, "layer", step, microbatch, index))
-        with _lowered(x.device) if low else nullcontext():
-            y = layer(x)
+        key = keyed_seed(seed, "layer", step, microbatch, index)
+        if index in again:
+            y = checkpoint(
+                _run_one, layer, x, key, low, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            y = _run_one(layer, x, key, low)
         if not isinstance(y, Tensor):
             raise TypeError(f"layer {index} returns {type(y).__name__}, not one tensor")
         # The layout is the same wherever a cut may be, in both directions: a received copy is
@@ -152,6 +161,12 @@ def run_layers(
         if x.requires_grad:
             x.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     return x
+
+
+def _run_one(layer: nn.Module, x: Tensor, key: int, low: bool) -> Any:
+    _default_generator(x.device).manual_seed(key)
+    with _lowered(x.device) if low else nullcontext():
+        return layer(x)
 
 
 def _lowered(device: torch.device) -> torch.autocast:

@@ -297,7 +297,7 @@ def _done_again_s(run: Run, times: StepTimes, failover: Failover) -> float:
     count = shares[failover.slot.pipeline] * work.shape.microbatches
     part = run.world.progress.steps - step_in_hand(run)
     forward, backward = (
-        work.sums(each_s, layout.cut)[stage] for each_s in (work.forward_s, work.backward_s)
+        work.sums(each_s, layout.cut)[stage] for each_s in (work.forward_s, work.back_s)
     )
     # The shadow's work in advance, as the planner counts it.
     ahead = times.calm_ahead(run.state.assignment.grid, shares)[stage]

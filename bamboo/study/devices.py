@@ -26,6 +26,12 @@ def gpu_of(kind: InstanceType) -> Gpu:
     return load_gpus().of(kind.gpu, kind.gpu_memory_gib)
 
 
+def has_precision(kind: InstanceType, precision: str) -> bool:
+    """Whether a type has a GPU of the table that computes in this precision."""
+    table = load_gpus()
+    return table.has(kind.gpu) and gpu_of(kind).tflops(precision) > 0
+
+
 def on_cards(job: JobConfig) -> bool:
     """Whether the nodes of a job compute on the GPUs of rented instances, which this machine does
     not have."""

@@ -136,7 +136,7 @@ def counted_words(profile: Profile) -> str:
 
 def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload:
     """A job on the GPU of an instance type, with the links of the instance; its cuts are left open.
-    Raises InputError for a GPU without published figures, or too small for some layer alone."""
+    Raises InputError for a GPU without published figures."""
     profile = load_gpus().modelled(counted, gpu_of(kind), job.train.precision)
     whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
     flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8

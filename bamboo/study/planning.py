@@ -17,6 +17,7 @@ from bamboo.core.state import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.plans.candidates import RECOMPUTE
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.plan import Plan, make_plan
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
@@ -45,7 +46,7 @@ from bamboo.study.workload import (
 )
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from bamboo.topology.strategy import Strategy
+from bamboo.topology.strategy import AUTO, Strategy
 from bamboo.user_code.manifest import Manifest
 from cloud.expiry import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Offer, Pool, cheapest_first
@@ -60,6 +61,8 @@ class Planned:
     """As it is run: nothing in it is left to the planner."""
     redundancy_why: str
     """One sentence; empty where the job chooses the redundancy."""
+    recompute_why: str
+    """The same of computing layers again."""
     plan: Plan
     strategy: Strategy
     pool: Pool
@@ -94,6 +97,11 @@ class Planned:
     """The part of the user's code that is kept with the run; None: the model is built in."""
     numerics: Mapping[str, Any]
     """What this machine computes with: what nodes do that run on it, and no others."""
+
+    @property
+    def may_recompute(self) -> tuple[bool, ...]:
+        """What a `Room` of other plans of the job allows for."""
+        return RECOMPUTE[AUTO] if self.recompute_why else (self.job.cluster.recomputes,)
 
     @property
     def whole_usd_per_hour(self) -> float:
@@ -194,14 +202,13 @@ def plan_job(
     (None: what the job begins with where it is placed), `given` the strategy that places it. `rate`
     is the rate of losses that redundancy and spread are chosen for (None: by `rate_of`),
     `catalogue` the prices, by default the newest. Raises InputError for a type that the catalogue
-    does not know or has no price for, and as `settle`.
-    """
+    does not know or has no price for, and as `settle`."""
     catalogue = catalogue or load_catalogue(job.cloud.region)
     job = with_device(job, catalogue)
     pool, price = cheapest_pool(job, catalogue)
     kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
     hazard = Hazard(stakes=stakes, rate=rate or rate_of(kind.name, job.cloud.region))
-    settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
+    settled = settle(job, seen, kind=kind, hazard=hazard, given=given, catalogue=catalogue)
     job = settled.job
     cut = settled.strategy.placement.cut
     job, too_large = _within_memory(job, settled.facts, cut, kind=kind)
@@ -230,6 +237,7 @@ def plan_job(
     return Planned(
         job=job,
         redundancy_why=settled.why,
+        recompute_why=settled.recompute_why,
         plan=plan,
         strategy=settled.strategy,
         pool=pool,

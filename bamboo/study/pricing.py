@@ -24,6 +24,7 @@ from bamboo.planner.renting.credible import BestKnown, best_known
 from bamboo.planner.renting.option import Offer
 from bamboo.planner.risks.hazards import LossRate
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.study.devices import gpu_of
 from bamboo.study.hazards import rates_in
 from bamboo.study.modelled import counted_words, on_type
 from bamboo.study.planning import plan_job, zone_prices
@@ -105,6 +106,7 @@ def offers_of(
         best = best_known(profile, catalogue, load_gpus(), job.train.precision)
         for kind in kinds:
             try:
+                load_gpus().check_room(profile, gpu_of(kind))
                 found[kind.name] = on_type(kind, profile, job=job)
             except InputError as error:
                 too_large[kind.name] = str(error)

@@ -130,6 +130,8 @@ def profile_job(
                 told=told,
             )
         _keep(file, profile, notes)
+    if gpu is not None:
+        table.check_room(profile, gpu)
     shape = batch_shape(job)
     return Found(
         profile=profile if gpu is None else table.modelled(profile, gpu, job.train.precision),

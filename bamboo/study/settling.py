@@ -14,15 +14,32 @@ from bamboo.config.load import checked
 from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts
-from bamboo.planner.plans.candidates import Candidates, Choice, Room
+from bamboo.planner.plans.candidates import (
+    LAYER,
+    NEAREST,
+    RECOMPUTE,
+    Candidates,
+    Choice,
+    JobFitsNowhere,
+    Room,
+)
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import choose_mode
 from bamboo.planner.plans.plan import whole_cut
-from bamboo.planner.prices.catalogue import InstanceType
+from bamboo.planner.prices.catalogue import Catalogue, InstanceType
+from bamboo.planner.profiles.workload import Workload, recomputed
+from bamboo.study.devices import has_precision
 from bamboo.study.strategies import Given, placed, refuse_another_training
-from bamboo.study.workload import by_layer, costs_of, layer_facts, semantics_of, workload_of
+from bamboo.study.workload import (
+    by_layer,
+    costs_of,
+    layer_facts,
+    most_bytes,
+    semantics_of,
+    workload_of,
+)
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import AUTO, Placement, Strategy
+from bamboo.topology.strategy import AUTO, Placement, Strategy, how_redundant
 
 GIB = 2**30
 
@@ -38,6 +55,8 @@ class Settled:
     """Cost of each layer, by which stages are balanced."""
     why: str
     """One sentence on the redundancy; empty where the job chooses it."""
+    recompute_why: str
+    """One sentence on computing layers again; empty where the job chooses it."""
 
 
 def settle(
@@ -47,9 +66,11 @@ def settle(
     kind: InstanceType,
     hazard: Hazard,
     given: Given | None = None,
+    catalogue: Catalogue,
 ) -> Settled:
     """Settle a resolved job. `seen` is the preflight's answer. Raises JobFitsNowhere with the
-    layer, the bytes and the nearest plans, and InputError for an impossible strategy or cut."""
+    layer, the bytes and three plans that fit, of a larger instance type where this one has too few,
+    and InputError for an impossible strategy or cut."""
     facts = layer_facts(job, seen)
     costs = costs_of(facts, seen)
     meant = semantics_of(job, seen)
@@ -59,38 +80,88 @@ def settle(
     named = whole_cut(facts, grid_of(job), job.cluster.cut, costs)
     workload = workload_of(job, seen, cuts=(named,), kind=kind)
     room = _reach(job, kind, layers=len(facts))
-    why, must = "", named if job.cluster.cut else ()
-    if job.cluster.redundancy == AUTO:
-        chosen = choose_mode(
-            workload,
-            _judged(job, Candidates(workload, room)),
-            room,
-            hazard,
-            spread=job.cluster.spread,
-            standbys=job.cluster.standbys,
-            cut=must,
-        )
-        choice, why = chosen.taken.choice, chosen.why
-        job = checked(replace(job, cluster=replace(job.cluster, redundancy=choice.mode)))
-    else:
-        choice = Candidates(workload, room).asked(grid_of(job), job.cluster.redundancy)
+    must = named if job.cluster.cut else ()
+    try:
+        choice, why = _chosen(job, workload, room, hazard, must)
+    except JobFitsNowhere as error:
+        mode = min(room.modes, key=how_redundant)
+        mode = mode if job.cluster.redundancy == AUTO else job.cluster.redundancy
+        missing = NEAREST - len(error.nearest)
+        found = _elsewhere(job, catalogue, workload, room, mode=mode, count=missing)
+        raise JobFitsNowhere(error.cause, error.nearest, found) from error
+    job = checked(replace(job, cluster=replace(job.cluster, redundancy=choice.mode)))
     if must and choice.cut != must:
         raise _cut_does_not_fit(job, choice, given, kind)
+    needs = most_bytes(facts, choice.cut, job.cluster.pipelines, job=job)
+    open_ = job.cluster.recompute == AUTO
+    settled = LAYER if choice.recompute else "off"
+    job = replace(job, cluster=replace(job.cluster, recompute=settled))
     return Settled(
         job=job,
         strategy=Strategy(
             semantics=meant,
             placement=Placement(cut=choice.cut, grid=grid_of(job), redundancy=choice.mode),
         ),
-        facts=facts,
+        facts=recomputed(workload, on=choice.recompute).layers,
         costs=tuple(costs),
         why=why,
+        recompute_why=_recompute_sentence(choice, needs, kind) if open_ else "",
     )
 
 
 def grid_of(job: JobConfig) -> Grid:
     """The grid that a job begins with."""
     return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
+
+
+def _chosen(
+    job: JobConfig, workload: Workload, room: Room, hazard: Hazard, cut: tuple[int, ...]
+) -> tuple[Choice, str]:
+    """The plan of the job's grid, and why it has its redundancy; "" where the job says it."""
+    cluster, candidates = job.cluster, Candidates(workload, room)
+    if cluster.redundancy != AUTO:
+        return candidates.asked(grid_of(job), cluster.redundancy), ""
+    grid, standbys = _judged(job, candidates), cluster.standbys
+    chosen = choose_mode(
+        workload, grid, room, hazard, spread=cluster.spread, standbys=standbys, cut=cut
+    )
+    return chosen.taken.choice, chosen.why
+
+
+def _elsewhere(
+    job: JobConfig,
+    catalogue: Catalogue,
+    workload: Workload,
+    room: Room,
+    *,
+    mode: str,
+    count: int,
+) -> list[tuple[str, Choice]]:
+    """At most `count` plans that fit larger instance types, each with its type: the nearest of each
+    type first, the smallest type first; of types with as much memory the cheapest counts."""
+    able = sorted(
+        (one for one in catalogue.types.values() if has_precision(one, job.train.precision)),
+        key=lambda one: (one.gpu_memory_bytes, one.on_demand_usd_per_hour),
+    )
+    found: list[tuple[int, str, Choice]] = []
+    for kind in able:
+        if kind.gpu_memory_bytes > room.memory_bytes and len({x[1] for x in found}) < count:
+            room = replace(room, memory_bytes=kind.gpu_memory_bytes)
+            nearest = Candidates(workload, room).nearest(grid_of(job), mode)
+            found += [(rank, kind.name, one) for rank, one in enumerate(nearest)]
+    found.sort(key=lambda one: one[0])
+    return [(name, one) for _, name, one in found[:count]]
+
+
+def _recompute_sentence(choice: Choice, needs_bytes: int, kind: InstanceType) -> str:
+    """`needs_bytes`: of the fullest node without."""
+    if not choice.recompute:
+        return f"recompute auto is off: the plan fits a {kind.gpu} without."
+    return (
+        f"recompute auto is {LAYER}: a node needs {choice.most_bytes / GIB:.2f} GiB, and "
+        f"{needs_bytes / GIB:.2f} without; a {kind.gpu} has {kind.gpu_memory_text}. Backwards take "
+        "longer so."
+    )
 
 
 def _judged(job: JobConfig, candidates: Candidates) -> Grid:
@@ -116,6 +187,8 @@ def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
             for stages in range(1, layers + 1)
         ),
         microbatches=tuple(size for size in range(own, 0, -1) if own % size == 0),
+        recompute=RECOMPUTE[job.cluster.recompute],
+        cut=job.cluster.cut,
     )
 
 

@@ -18,7 +18,7 @@ from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition
 from bamboo.planner.prices.catalogue import InstanceType
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import Workload, recomputed
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
@@ -140,11 +140,13 @@ def workload_of(
     cuts: Sequence[tuple[int, ...]],
     kind: InstanceType,
 ) -> Workload:
-    """The layers of a job with their times. The planned cut is the last of `cuts`."""
+    """The layers of a job with their times, computed again where the job says so. The planned cut
+    is the last of `cuts`."""
     by_stages = {len(cut) - 1: cut for cut in cuts}
+    again = job.cluster.recomputes
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
-        return replace(modelled.workload, cuts=by_stages)
+        return recomputed(replace(modelled.workload, cuts=by_stages), on=again)
     cluster, layers = job.cluster, seen["layers"]
     bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
     network_bytes_per_s = kind.network_gbps * 1e9 / 8
@@ -158,7 +160,7 @@ def workload_of(
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
         optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
-    return Workload(
+    found = Workload(
         name=Path(job.file).name,
         source=source,
         layers=layer_facts(job, seen),
@@ -173,6 +175,7 @@ def workload_of(
         store_bytes_per_s=network_bytes_per_s,
         cuts=by_stages,
     )
+    return recomputed(found, on=again)
 
 
 def _measured_here(job: JobConfig) -> str:

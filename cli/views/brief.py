@@ -10,6 +10,7 @@ from math import comb
 from typing import Any
 
 from bamboo.checkpoint.initial import Weights
+from bamboo.planner.plans.candidates import LAYER
 from bamboo.planner.prices.quota import quota_needed, quota_sentence
 from bamboo.planner.risks.survival import Outcome, broken, copies_of_stages, single_loss
 from bamboo.quantities import count, duration, rate, size, usd
@@ -44,6 +45,7 @@ def plan_lines(
         ("model", f"{plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}"),
         ("data", f"{count(data['files'], 'file')}, {size(data['bytes'])}{given}"),
         ("grid", _grid(planned)),
+        *_recompute(planned),
         ("instances", _instances(planned)),
         ("price", _price(planned, modelled=local)),
         *_times(planned),
@@ -79,6 +81,14 @@ def _grid(planned: Planned) -> str:
     most = size(max(stage.total for stage in planned.plan.memory))
     mode = modes[0] if len(modes) == 1 else "by stage"
     return f"{shape}, redundancy {mode}; at most {most} a node"
+
+
+def _recompute(planned: Planned) -> list[tuple[str, str]]:
+    """Where layers are computed again, and why."""
+    if not planned.job.cluster.recomputes:
+        return []
+    why = planned.recompute_why.partition(f" is {LAYER}: ")[2] or "as the job says"
+    return [("recompute", f"{LAYER}: {why}")]
 
 
 def _instances(planned: Planned) -> str:

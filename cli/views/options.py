@@ -74,7 +74,7 @@ def _plans(found: JobCost, width: int) -> list[str]:
                 option.line.resilience,
                 option.line.spread,
                 f"{grid.pipelines} x {grid.stages}",
-                size(plan.choice.most_bytes),
+                size(plan.choice.most_bytes) + "*" * plan.choice.recompute,
                 usd(plan.usd_per_hour),
                 number(plan.expected_samples_per_s),
                 rate(option.value),
@@ -83,6 +83,8 @@ def _plans(found: JobCost, width: int) -> list[str]:
         )
     right = frozenset({0, 5, 6, 7, 8, 9, 10})
     lines = fitting(rows, width=width, spare=(4, 6, 10, 8, 7), right=right)
+    if any(option.plan.choice.recompute for option in found.rows):
+        lines += paragraph("* with cluster.recompute: backwards compute their layers again")
     if found.outcomes:
         lines += paragraph(
             "rows that were played come first, by what came out; then by the planner's figures"

@@ -104,6 +104,7 @@ def option_row(found: JobCost, option: Option) -> dict[str, Any]:
         "stages": plan.choice.grid.stages,
         "cut": list(plan.choice.cut),
         "microbatch": plan.choice.microbatch,
+        "recompute": plan.choice.recompute,
         "nodes": plan.nodes,
         "anchors": option.anchors,
         "bytes_of_fullest_node": plan.choice.most_bytes,

@@ -147,7 +147,8 @@ def _sizes(shown: Shown) -> list[str]:
 
 def _name(one: Candidate) -> str:
     grid = one.choice.grid
-    return f"{grid.pipelines} x {grid.stages} {one.choice.mode}"
+    again = ", recompute" if one.choice.recompute else ""
+    return f"{grid.pipelines} x {grid.stages} {one.choice.mode}{again}"
 
 
 def _row(one: Candidate) -> tuple[str, ...]:
@@ -214,6 +215,7 @@ def _candidate_body(one: Candidate) -> dict[str, Any]:
         "grid": {"pipelines": grid.pipelines, "stages": grid.stages},
         "redundancy": one.choice.mode,
         "microbatch": one.choice.microbatch,
+        "recompute": one.choice.recompute,
         "cut": list(one.choice.cut),
         "spread": one.spread,
         "nodes": one.nodes,

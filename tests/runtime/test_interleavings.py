@@ -63,6 +63,7 @@ def drawn_job(draw: random.Random) -> JobConfig:
         redundancy=draw.choice(MODES),
         check_replicas=draw.random() < 0.3,
         device=draw.choice(("cpu", "lagging")),
+        recompute=draw.choice(("off", "layer")),
     )
 
 

@@ -240,6 +240,7 @@ def test_gpt2_xl_needs_no_model_in_memory(
     example = str(EXAMPLES / "gpt2-xl-300usd.toml")
     # Fewer and larger microbatches than it has: the schedule is played through.
     small = ("--set", "train.batch=16", "--set", "train.steps=100", "--max-nodes", "6")
+    small += ("--set", "cluster.recompute=off")  # with it all options fit
     types = ("--type", "g5.xlarge", "--type", "g4dn.xlarge")
     body = body_of(capsys, example, *small, *types, "--seeds", "1", "--rows", "2")
     assert body["budget_usd"] == 300

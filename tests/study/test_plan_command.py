@@ -18,6 +18,7 @@ from bamboo.study.paper import Asked, plan_on_paper
 from bamboo.study.told import Told
 from bamboo.topology.strategy import Strategy
 from cli.main import run
+from cli.views.brief import plan_lines
 from tests.planner.profiles.made_up import layer, profile
 from tests.study.facts import seen
 from tests.study.on_paper import body_of, in_folder, refused, sets
@@ -280,6 +281,62 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_layer_the_bytes_and_the_nea
             assert "bytes (" in error
             nearest = error.partition("nearest plans that fit: ")[2]
             assert nearest.count(" GiB)") == 3
+
+
+def test_a_layer_too_large_for_the_type_is_refused_with_plans_on_larger_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def larger(job: JobConfig, **_: object) -> dict[str, Any]:
+        body = seen(job)
+        return body | {"layers": [one | {"parameters": 2 * 10**9} for one in body["layers"]]}
+
+    monkeypatch.setattr(wiring, "run_preflight", larger)
+    few = sets("cluster.redundancy=off", "train.virtual_nodes=1", "cluster.stages=8")
+    error = refused(capsys, ["launch", "--dry-run", "job.toml", *few])
+    assert "layer 0 (End) does not fit: however the 8 layers are cut into 8 stages" in error
+    assert "at least 32,000,0" in error, "16 bytes a parameter"
+    plans = error.partition("nearest plans that fit: ")[2]
+    assert plans.count(" GiB)") == plans.count(" on ") == 3
+    assert plans.count("1 x 8 off, microbatches of 2 on ") == 3
+
+
+def wide(job: JobConfig, **_: object) -> dict[str, Any]:
+    """As `seen`, but each layer holds 4 GiB of a microbatch, a quarter of it its input."""
+    body, gib = seen(job), 2**30
+    held = {"output_bytes": gib, "activation_bytes": 4 * gib}
+    return body | {"layers": [one | held for one in body["layers"]]}
+
+
+def test_layers_are_computed_again_where_a_plan_does_not_fit_without_and_it_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = sets("cluster.redundancy=off", "cluster.stages=4", "train.virtual_nodes=1")
+    fits = body_of(capsys, "plan", "job.toml", "--json", *own)
+    assert fits["recompute"] == "off"
+    assert fits["recompute_reason"].startswith("recompute auto is off: ")
+    monkeypatch.setattr(wiring, "run_preflight", wide)
+    again = body_of(capsys, "plan", "job.toml", "--json", *own)
+    assert again["recompute"] == "layer"
+    most = max(stage["total"] for stage in again["memory"])
+    words = f"recompute auto is layer: a node needs {most / 2**30:.2f} GiB, and "
+    assert again["recompute_reason"].startswith(words)
+    assert again["expected"]["recompute"]
+    assert again["step_s"] > fits["step_s"]
+    assert again["semantic_hash"] == fits["semantic_hash"]
+    assert run(["plan", "job.toml", *own]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1 pipeline of 4 stages, redundancy off, recompute layer" in text
+    assert words in text
+    overrides = tuple(own[1::2])
+    brief = plan_lines("r", plan_on_paper(Path("job.toml"), Asked(overrides=overrides)).planned)
+    assert any(line.split()[:2] == ["recompute", "layer:"] for line in brief)
+    said = body_of(capsys, "plan", "job.toml", "--json", *own, *sets("cluster.recompute=layer"))
+    assert (said["recompute"], said["recompute_reason"]) == ("layer", None)
+    error = refused(capsys, ["plan", "job.toml", *own, *sets("cluster.recompute=off")])
+    assert error.count("recompute layer (") >= 1
+    assert "cluster.recompute" in refused(
+        capsys, ["plan", "job.toml", *sets("cluster.recompute=stage")]
+    )
 
 
 def test_a_cut_that_does_not_fit_is_refused_with_one_that_does(

@@ -93,7 +93,7 @@ def bounded_cut(
 def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: int) -> bool:
     """Whether it is clear that nothing fits: some layer does not fit even alone, or the sum of all
     layers exceeds all nodes, with each layer on the stage where it and its replica take least."""
-    if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
+    if any(weights[-1].alone(sizes_of([x])) + x.again_bytes > limit for x in facts):
         return True
     pairs = [(weight, weights[stage - 1]) for stage, weight in enumerate(weights)]
     sizes = sizes_of(facts)
@@ -110,6 +110,7 @@ def _check_countable(facts: Sequence[LayerFacts], weights: Sequence[Weights]) ->
     """Raise InputError where sums of bytes would not fit into 64 bits."""
     sizes, most = sizes_of(facts), max(layer.output_bytes for layer in facts)
     whole = max(one.alone(sizes) + one.beside(sizes) + 2 * one.crossing * most for one in weights)
+    whole += sizes.again
     if whole > MOST_IN_ALL:
         raise InputError(
             f"all layers in one stage take {whole:,} bytes, and at most {MOST_IN_ALL:,} can be "
@@ -157,15 +158,19 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     full = _fullest(facts, cut, bounds)
     stages = [range(*ends) for ends in pairwise(cut)]
     weights = _weights(bounds.grid, bounds.shape, bounds.mode)[full.stage]
-    taken = {x: weights.alone(sizes_of([facts[x]])) for x in stages[full.stage]}
+    taken = {
+        x: weights.alone(sizes_of([facts[x]])) + facts[x].again_bytes for x in stages[full.stage]
+    }
     following = stages[(full.stage + 1) % len(stages)]
     taken = {x: weights.beside(sizes_of([facts[x]])) for x in following} | taken
     layer = max(taken, key=lambda index: taken[index])
     needs, limit = full.total, bounds.limit_bytes
+    again = any(layer.input_bytes is not None for layer in facts)
+    how = " and layers computed again" if again else ""
     return FitsNowhere(
         f"layer {layer} ({facts[layer].name}) does not fit: however the {len(facts)} layers are "
         f"cut into {bounds.grid.stages} stages, some node needs at least {needs:,} bytes "
-        f"({needs / GIB:.2f} GiB) with redundancy {bounds.mode!r}, and it has {limit:,} "
+        f"({needs / GIB:.2f} GiB) with redundancy {bounds.mode!r}{how}, and it has {limit:,} "
         f"({limit / GIB:.2f} GiB); take more stages, smaller microbatches, less redundancy or more "
         "memory",
         layer=layer,

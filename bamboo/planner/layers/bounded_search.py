@@ -11,10 +11,11 @@ bytes depend on three cuts: its first layer i, its end j, and the end k of the n
 observations make this exact:
 
 - **Neighbours.** The bytes are linear in the sizes of the layers (`StageCounts.bytes_of`), so they
-  split into F(i) + G(j) + H(k), with H growing in k. The state is a whole stage (i, j); it may be
-  followed by any stage (j, k) up to the largest k with H(k) <= limit - F(i) - G(j). The best of
-  those is one look-up in the running minimum of the row of j, so a state costs O(1), and a pass
-  over all stages O(stages * layers^2).
+  split into F(i) + G(j) + H(k), with H growing in k, and A(i, j): what computing the stage's
+  largest layer again takes. The state is a whole stage (i, j); it may be followed by any stage
+  (j, k) up to the largest k with H(k) <= limit - F(i) - G(j) - A(i, j). The best of those is one
+  look-up in the running minimum of the row of j, so a state costs O(1), and a pass over all stages
+  O(stages * layers^2).
 - **The ring.** The last node holds a replica of the first stage, which ends at c. For a given c the
   last stage may begin at any i whose F(i) is at most what c leaves. These sets of beginnings are
   nested: the larger c, the smaller the set. A pass with the set of one c is exact for it (and for
@@ -76,8 +77,13 @@ class Search:
         self._ends = np.where(whole, ends, 0)
         self._next_row = np.where(whole & (ends < self._rows + 1), ends - 1, 0)
         self._own = [self._costs(before, s, whole) for s in range(self._stages)]
-        self._room = [self._rooms(parts[s], s, whole, limit) for s in range(self._stages - 1)]
-        self._last = parts[-1].first[self._stages - 1 : self._layers]
+        again = np.array([layer.again_bytes for layer in facts], dtype=np.int64)
+        self._room = [
+            self._rooms(parts[s], s, whole, limit - self._most_again(again, s))
+            for s in range(self._stages - 1)
+        ]
+        most_again = np.maximum.accumulate(again[::-1])[::-1]
+        self._last = (parts[-1].first[:-1] + most_again)[self._stages - 1 :]
         own = int(parts[-1].stop[self._layers])
         # What the replica of the first stage leaves for the beginning of the last.
         left = limit - own - parts[-1].following[: self._most + 1]
@@ -88,10 +94,19 @@ class Search:
         stop = before[stage + self._ends]
         return np.where(whole, stop - here[:, None], INF)
 
+    def _most_again(self, again: Ints, stage: int) -> Ints:
+        """The largest of `again` in a stage, by its first layer and the number of its layers."""
+        layers = np.minimum(
+            stage + np.arange(self._rows)[:, None] + self._widths - 1, len(again) - 1
+        )
+        values = np.where(self._widths > 0, again[layers], 0)
+        out: Ints = np.maximum.accumulate(values, axis=1)
+        return out
+
     def _rooms(
-        self, parts: _Parts, stage: int, whole: NDArray[np.bool_], limit: int
+        self, parts: _Parts, stage: int, whole: NDArray[np.bool_], limit: Ints
     ) -> NDArray[np.intp]:
-        """The most layers that the next stage may have."""
+        """The most layers that the next stage may have. `limit`: by row and width."""
         first = parts.first[stage : stage + self._rows]
         ends = stage + self._ends
         left = limit - first[:, None] - parts.stop[ends]
@@ -169,11 +184,12 @@ class Search:
 
 
 def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Parts]:
-    parameters, activations = (
+    parameters, activations, again = (
         np.array([*accumulate(sizes, initial=0)], dtype=np.int64)
         for sizes in (
             (FLOAT_BYTES * layer.parameters for layer in facts),
-            (layer.activation_bytes for layer in facts),
+            (layer.held_bytes for layer in facts),
+            (layer.again_bytes for layer in facts),
         )
     )
     # What crosses a cut before layer i; nothing crosses at the ends of the model.
@@ -182,7 +198,9 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
     for stage, weight in enumerate(weights):
         own = weight.parameters * parameters + weight.activations * activations
         following = (
-            weight.following_parameters * parameters + weight.following_activations * activations
+            weight.following_parameters * parameters
+            + weight.following_activations * activations
+            + weight.following_again * again
         )
         crosses = weight.crossing * crossing
         # The stage after the last one begins at layer 0.

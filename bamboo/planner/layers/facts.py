@@ -25,6 +25,19 @@ class LayerFacts:
     """The tensor for the next layer."""
     activation_bytes: int
     """Tensors that autograd holds between forward and backward, the layer's input included."""
+    input_bytes: int | None = None
+    """Its input, where it keeps that alone and is computed again in its backward; None: it is
+    not."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What stays from forward to backward."""
+        return self.activation_bytes if self.input_bytes is None else self.input_bytes
+
+    @property
+    def again_bytes(self) -> int:
+        """What is held beside that during its backward alone."""
+        return max(0, self.activation_bytes - self.held_bytes)
 
     @property
     def cost(self) -> float:

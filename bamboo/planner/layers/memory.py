@@ -38,7 +38,8 @@ class StageBytes:
     """Sums of earlier virtual nodes that wait for their siblings in the tree, and the partials
     and results of the exchange between pipelines."""
     activations: int
-    """Tensors that autograd holds for the microbatches in flight."""
+    """Tensors that autograd holds for the microbatches in flight, and for the layer that is
+    computed again."""
     stash: int
     """Outputs and input gradients of two steps."""
     replica: int
@@ -60,7 +61,11 @@ class Sizes:
 
     parameters: int
     activations: int
-    """Tensors that autograd holds for one microbatch."""
+    """Tensors that autograd holds for one microbatch from forward to backward."""
+    again: int = 0
+    """What all layers that are computed again hold beside that in their backwards."""
+    most_again: int = 0
+    """The largest part of `again`: one layer is in its backward at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +82,12 @@ class StageCounts:
     replica: bool
     ahead: int
     """Redundant forwards of the next stage."""
+    backs_ahead: bool = False
+    """Whether it runs redundant backwards, too."""
 
     def bytes_of(self, own: Sizes, following: Sizes, *, crossing_bytes: int) -> StageBytes:
         """Defines what a node holds. It is linear in all arguments, which the exact partition
-        under a memory limit relies on.
+        under a memory limit relies on; so a redundant backward counts all layers of its stage.
 
         `following` is the next stage, cyclically; `crossing_bytes` is what one microbatch sends
         to other stages: its output, and the gradient of its input.
@@ -91,11 +98,11 @@ class StageCounts:
             gradients=own.parameters,
             moments=MOMENTS * own.parameters,
             partials=self.waiting * own.parameters,
-            activations=self.in_flight * own.activations,
+            activations=self.in_flight * own.activations + own.most_again,
             stash=self.stashed * crossing_bytes,
             replica=(1 + MOMENTS + 1) * following.parameters if self.replica else 0,
             shipping=own.parameters if self.replica else 0,
-            ahead=self.ahead * following.activations,
+            ahead=self.ahead * following.activations + self.backs_ahead * following.again,
         )
 
 
@@ -128,7 +135,9 @@ def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
     """The sizes of these layers together."""
     return Sizes(
         parameters=FLOAT_BYTES * sum(layer.parameters for layer in layers),
-        activations=sum(layer.activation_bytes for layer in layers),
+        activations=sum(layer.held_bytes for layer in layers),
+        again=sum(layer.again_bytes for layer in layers),
+        most_again=max((layer.again_bytes for layer in layers), default=0),
     )
 
 
@@ -158,7 +167,8 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
             in_flight=most_in_flight(stage, grid.stages, microbatches),
             stashed=STASHED_STEPS * microbatches if replica else 0,
             replica=replica,
-            ahead=held_ahead[modes[(stage + 1) % grid.stages]],
+            ahead=held_ahead[following := modes[(stage + 1) % grid.stages]],
+            backs_ahead=following == "full",
         )
         for stage in range(grid.stages)
     )
@@ -192,6 +202,7 @@ class Weights:
     crossing: int
     following_parameters: int
     following_activations: int
+    following_again: int
 
     @classmethod
     def of(cls, counts: StageCounts) -> "Weights":
@@ -205,10 +216,12 @@ class Weights:
             crossing=total((0, 0), (0, 0), 1),
             following_parameters=total((0, 0), (1, 0), 0),
             following_activations=total((0, 0), (0, 1), 0),
+            following_again=int(counts.backs_ahead),
         )
 
     def alone(self, sizes: Sizes) -> int:
-        """Bytes of a stage of this size, without its neighbour."""
+        """Bytes of a stage of this size, without its neighbour, and without what computing layers
+        again takes."""
         return self.parameters * sizes.parameters + self.activations * sizes.activations
 
     def beside(self, sizes: Sizes) -> int:
@@ -216,4 +229,5 @@ class Weights:
         return (
             self.following_parameters * sizes.parameters
             + self.following_activations * sizes.activations
+            + self.following_again * sizes.again
         )

@@ -8,16 +8,20 @@ it is the best cut that does.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 from bamboo.errors import InputError
 from bamboo.planner.layers.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounded_partition
 from bamboo.planner.layers.memory import StageBytes, memory_report
-from bamboo.planner.profiles.workload import Workload, with_microbatch
+from bamboo.planner.profiles.workload import Workload, recomputed, with_microbatch
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES, can_have, how_redundant, on_stages
+from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, can_have, how_redundant, on_stages
 
+LAYER = "layer"
+RECOMPUTE: dict[str, tuple[bool, ...]] = {"off": (False,), LAYER: (True,), AUTO: (False, True)}
+"""By `cluster.recompute`: whether a plan's layers are computed again; the first that fits is taken.
+Computing again takes time and changes no bit."""
 NEAREST = 3
 MOST_FORWARDS = 20_000
 """Forwards of one pipeline in a step, each of which a dry run simulates: a microbatch size that
@@ -36,12 +40,15 @@ class Choice:
     memory: tuple[StageBytes, ...]
     same_bits: bool
     """Whether it gives the same bits as the job as written."""
+    recompute: bool = False
+    """Whether its layers are computed again in their backwards."""
 
     @property
     def name(self) -> str:
-        """`2 x 4 stash, microbatches of 8`."""
+        """`2 x 4 stash, microbatches of 8, recompute layer`."""
+        again = f", recompute {LAYER}" if self.recompute else ""
         return f"{self.grid.pipelines} x {self.grid.stages} {self.mode}, " + (
-            f"microbatches of {self.microbatch}"
+            f"microbatches of {self.microbatch}{again}"
         )
 
     @property
@@ -63,6 +70,10 @@ class Room:
     modes: tuple[str, ...] = REDUNDANCY_MODES
     microbatches: tuple[int, ...] = ()
     """Samples; empty: every size that keeps the batch and the virtual nodes."""
+    recompute: tuple[bool, ...] = ()
+    """One of RECOMPUTE; empty: as the workload has it."""
+    cut: tuple[int, ...] = ()
+    """The first layer of each stage, where the job says it; empty: any cut."""
     operation_s: float = 0.0
     """Least time of a forward or backward of a layer, however few samples it has. It makes small
     microbatches slow; with 0 they only have smaller bubbles."""
@@ -71,15 +82,23 @@ class Room:
 class JobFitsNowhere(FitsNowhere):
     """The job as written does not fit; `nearest` are plans that do, nearest first."""
 
-    def __init__(self, cause: FitsNowhere, nearest: Sequence[Choice]) -> None:
-        names = "; ".join(f"{one.name} ({one.most_bytes / GIB:.2f} GiB)" for one in nearest)
-        hint = f"nearest plans that fit: {names}" if nearest else "no plan in reach fits either"
+    def __init__(
+        self,
+        cause: FitsNowhere,
+        nearest: Sequence[Choice],
+        elsewhere: Sequence[tuple[str, Choice]] = (),
+    ) -> None:
+        """`elsewhere`: plans that fit another instance type, with its name."""
+        named = [("", one) for one in nearest] + [(f" on {kind}", one) for kind, one in elsewhere]
+        names = "; ".join(f"{x.name}{on} ({x.most_bytes / GIB:.2f} GiB)" for on, x in named)
+        hint = f"nearest plans that fit: {names}" if names else "no plan in reach fits either"
         super().__init__(
             f"{cause}; {hint}",
             layer=cause.layer,
             needs_bytes=cause.needs_bytes,
             limit_bytes=cause.limit_bytes,
         )
+        self.cause = cause
         self.nearest = tuple(nearest)
 
 
@@ -107,17 +126,21 @@ class Candidates:
 
     def __init__(self, workload: Workload, room: Room) -> None:
         self.room = room
-        self._job = workload
-        self._works = {workload.microbatch: workload}
+        self._again = room.recompute or (workload.recompute,)
+        self._job = recomputed(workload, on=False)
+        self._works = {(workload.microbatch, False): self._job}
         self._cuts: dict[int, tuple[int, ...]] = {}
 
-    def work(self, microbatch: int) -> Workload:
+    def work(self, microbatch: int, recompute: bool = False) -> Workload:
         """The workload in microbatches of that size."""
-        if microbatch not in self._works:
-            self._works[microbatch] = with_microbatch(
-                self._job, microbatch, operation_s=self.room.operation_s
-            )
-        return self._works[microbatch]
+        key = (microbatch, recompute)
+        if key not in self._works:
+            if recompute:
+                made = recomputed(self.work(microbatch), on=True)
+            else:
+                made = with_microbatch(self._job, microbatch, operation_s=self.room.operation_s)
+            self._works[key] = made
+        return self._works[key]
 
     def grids(self) -> tuple[Grid, ...]:
         """The grids of the room that the job can have."""
@@ -142,8 +165,19 @@ class Candidates:
 
     def choice(self, grid: Grid, mode: str, microbatch: int) -> Choice | None:
         """The plan with the best cut that fits; None if no cut does. Modes by stage for another
-        number of stages become one mode, see `on_stages`."""
-        work, mode = self.work(microbatch), on_stages(mode, grid.stages)
+        number of stages become one mode, see `on_stages`. Where the room leaves it open, layers are
+        computed again only if no cut fits without, or not the job's own."""
+        mode = on_stages(mode, grid.stages)
+        named = len(self.room.cut) == grid.stages
+        found: list[Choice] = []
+        for again in self._again:
+            one = self._choice(grid, mode, self.work(microbatch, again))
+            found += [one] if one is not None else []
+            if one is not None and (not named or one.cut[:-1] == self.room.cut):
+                return one
+        return found[0] if found else None
+
+    def _choice(self, grid: Grid, mode: str, work: Workload) -> Choice | None:
         if grid.stages not in self._cuts:
             self._cuts[grid.stages] = self._job.cut(grid.stages)
         cut: tuple[int, ...] | None = self._cuts[grid.stages]
@@ -156,30 +190,35 @@ class Candidates:
         return Choice(
             grid=grid,
             mode=mode,
-            microbatch=microbatch,
+            microbatch=work.microbatch,
             cut=cut or (),
             memory=memory,
-            same_bits=microbatch == self._job.microbatch,
+            same_bits=work.microbatch == self._job.microbatch,
+            recompute=work.recompute,
         )
 
     def asked(self, grid: Grid, mode: str) -> Choice:
         """The job as written, with the best cut that fits.
 
         Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit:
-        those in which the fewest of redundancy, microbatch, stages and pipelines differ; then those
-        with the nearest number of nodes, redundancy, microbatch and stages.
+        those in which the fewest of redundancy, microbatch, recompute, stages and pipelines differ;
+        then those with the nearest number of nodes, redundancy, microbatch and stages.
         """
         found = self.choice(grid, mode, self._job.microbatch)
         if found is not None:
             return found
         try:
-            bounded_partition(
-                self._job.layers, self._job.both_s, self._bounds(self._job, grid, mode)
-            )
+            work = self.work(self._job.microbatch, self._again[-1])
+            bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
         except FitsNowhere as cause:
-            nearest = sorted(self.all(), key=lambda one: self._distance(one, grid, mode))
-            raise JobFitsNowhere(cause, nearest[:NEAREST]) from cause
+            raise JobFitsNowhere(cause, self.nearest(grid, mode)) from cause
         raise ValueError(f"{grid} {mode} fits, and did not")
+
+    def nearest(self, grid: Grid, mode: str) -> list[Choice]:
+        """At most NEAREST plans that fit, nearest first, whether their layers are computed again or
+        not."""
+        able = Candidates(self._job, replace(self.room, recompute=RECOMPUTE[AUTO]))
+        return sorted(able.all(), key=lambda one: self._distance(one, grid, mode))[:NEAREST]
 
     def nothing(self) -> FitsNowhere:
         """Why no plan of the room fits: the reason for the one with the most stages, the least
@@ -204,7 +243,8 @@ class Candidates:
                 f"needs two pipelines, and a replica two stages: {remedy}"
             )
         grid = max(grids, key=lambda one: (one.stages, one.pipelines))
-        work = self.work(min(self.room.microbatches or microbatches_of(self._job)))
+        least = min(self.room.microbatches or microbatches_of(self._job))
+        work = self.work(least, self._again[-1])
         try:
             bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
         except FitsNowhere as cause:
@@ -225,6 +265,7 @@ class Candidates:
         changed = (
             one.mode != mode,
             not one.same_bits,
+            one.recompute not in self._again,
             one.grid.stages != grid.stages,
             one.grid.pipelines != grid.pipelines,
         )

@@ -205,7 +205,7 @@ class LossBook:
             # `peer`: the step is done again, after half of it on average.
             return PAUSE_S + calm_s / 2, max(calm_s, fewer_s)
         cut = work.cut(grid.stages)
-        forward, backward = work.sums(work.forward_s, cut), work.sums(work.backward_s, cut)
+        forward, backward = work.sums(work.forward_s, cut), work.sums(work.back_s, cut)
         both = [f + b for f, b in zip(forward, backward, strict=True)]
         # The slowest merged node owns the stage with the most work together with its shadow's.
         victim = max(range(grid.stages), key=lambda stage: both[stage] + both[stage - 1])

@@ -82,8 +82,8 @@ class Candidate:
 
 
 T = TypeVar("T")
-Played = dict[tuple[int, str, tuple[int, ...]], DryRuns]
-"""Dry runs of one workload, by samples of a microbatch, mode and cut."""
+Played = dict[tuple[int, bool, str, tuple[int, ...]], DryRuns]
+"""Dry runs of one workload, by samples of a microbatch, recompute, mode and cut."""
 
 
 def least_redundant(
@@ -202,7 +202,7 @@ class Judge:
         self._prices = hazard.stakes.zone_usd_per_hour
         self._workload = workload
         self._played: Played = {} if played is None else played
-        self._times: dict[tuple[int, str, tuple[int, ...]], StepTimes] = {}
+        self._times: dict[tuple[int, bool, str, tuple[int, ...]], StepTimes] = {}
         if like:
             self._played = like._played
             if like._workload.node_bytes_per_s == workload.node_bytes_per_s:
@@ -245,7 +245,7 @@ class Judge:
         step_s = times.calm_s(grid, shares)
         sent = max(times.sent_bytes(grid, shares))
         rate = work.node_bytes_per_s or work.bytes_per_s
-        needed_s = sum(work.both_s) * work.shape.total
+        needed_s = (sum(work.forward_s) + sum(work.backward_s)) * work.shape.total
         return Candidate(
             choice=choice,
             source=work.source,
@@ -282,13 +282,13 @@ class Judge:
 
     def _work(self, choice: Choice) -> Workload:
         return replace(
-            self.candidates.work(choice.microbatch),
+            self.candidates.work(choice.microbatch, choice.recompute),
             cuts={choice.grid.stages: choice.cut},
             node_bytes_per_s=self._workload.node_bytes_per_s,
         )
 
     def _times_of(self, choice: Choice, mode: str) -> StepTimes:
-        key = (choice.microbatch, mode, choice.cut)
+        key = (choice.microbatch, choice.recompute, mode, choice.cut)
         if key not in self._times:
             known = self._played.setdefault(key, DryRuns())
             self._times[key] = StepTimes(self._work(choice), mode, known=known)

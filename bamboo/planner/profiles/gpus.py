@@ -144,9 +144,21 @@ class GpuTable:
         return max(products_s + work.other_bytes / bytes_per_s, issue_s)
 
     def modelled(self, profile: Profile, gpu: Gpu, precision: str = FP32) -> Profile:
-        """The same layers on one GPU. Raises InputError when a layer does not fit into it, or it
-        lacks the precision."""
+        """The same layers on one GPU. Raises InputError where it lacks the precision."""
         self.check_precision(gpu, precision)
+        counted = "a CPU" if profile.device == "cpu" else profile.device
+        work = "the model's shape" if profile.modelled else f"work counted on {counted}"
+        return replace(
+            profile,
+            source=f"modelled for {gpu.name} by published figures, from {work}",
+            modelled=True,
+            device=gpu.name,
+            layers=tuple(self._modelled(layer, gpu, precision) for layer in profile.layers),
+        )
+
+    def check_room(self, profile: Profile, gpu: Gpu) -> None:
+        """Raise InputError where a layer does not fit into a GPU even alone, with its bytes and the
+        GPUs that have room for it."""
         beyond = profile.largest_beyond(gpu.memory_gib * GIB)
         if beyond is not None:
             layer = profile.layers[beyond]
@@ -158,15 +170,6 @@ class GpuTable:
                 "train.microbatch or layer"
                 + (f", or one of {', '.join(roomy)}" if roomy else "; no GPU of the table has it")
             )
-        counted = "a CPU" if profile.device == "cpu" else profile.device
-        work = "the model's shape" if profile.modelled else f"work counted on {counted}"
-        return replace(
-            profile,
-            source=f"modelled for {gpu.name} by published figures, from {work}",
-            modelled=True,
-            device=gpu.name,
-            layers=tuple(self._modelled(layer, gpu, precision) for layer in profile.layers),
-        )
 
     def _modelled(self, layer: LayerProfile, gpu: Gpu, precision: str) -> LayerProfile:
         return replace(

@@ -7,6 +7,7 @@ the times of its layers; nothing is measured here.
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import add
 
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.planner.layers.partition import partition
@@ -54,6 +55,8 @@ class Workload:
     cuts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Stages -> first layer of each stage and the layer count, if given; any other number of stages
     is balanced by time."""
+    recompute: bool = False
+    """Whether a backward computes its layers again, see `recomputed`."""
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
@@ -62,9 +65,16 @@ class Workload:
             raise ValueError("a workload has one time of the optimizer for each layer, or none")
 
     @property
+    def back_s(self) -> tuple[float, ...]:
+        """The backward per layer, with another forward where the layer is computed again."""
+        if not self.recompute:
+            return self.backward_s
+        return (*map(add, self.forward_s[:-1], self.backward_s), self.backward_s[-1])
+
+    @property
     def both_s(self) -> tuple[float, ...]:
         """Forward plus backward, per layer."""
-        return tuple(f + b for f, b in zip(self.forward_s, self.backward_s, strict=True))
+        return tuple(map(add, self.forward_s, self.back_s))
 
     @property
     def microbatch(self) -> int:
@@ -93,12 +103,28 @@ class Workload:
         return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
 
 
+def recomputed(workload: Workload, *, on: bool) -> Workload:
+    """The same with activation checkpointing, or without (Chen et al., 2016): each layer keeps its
+    input alone from forward to backward, and its backward computes it again first. The last layer
+    never does, because its backward follows its forward at once."""
+    if on == workload.recompute:
+        return workload
+    layers = workload.layers
+    # The first layer's input is tokens, which are part of what it holds.
+    first = min(layers[0].activation_bytes, layers[0].output_bytes)
+    inputs = (first, *(layer.output_bytes for layer in layers))[: len(layers) - 1]
+    given: tuple[int | None, ...] = (*inputs, None) if on else (None,) * len(layers)
+    held = (replace(x, input_bytes=size) for x, size in zip(layers, given, strict=True))
+    return replace(workload, layers=tuple(held), recompute=on)
+
+
 def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:
     """The same batch and virtual nodes, in microbatches of `samples` samples.
 
     Bytes of a microbatch are taken to grow with its samples. So are times, except for
     `operation_s`, the part that each forward and each backward of a layer takes whatever its size
-    (if it takes that long at all). The optimizer's times do not change. The source says so. Raises
+    (if it takes that long at all). The optimizer's times do not change, and no layer is computed
+    again. The source says so. Raises
     ValueError when a virtual node is not a whole number of such microbatches.
     """
     slice_of = workload.batch // workload.shape.virtual_nodes

@@ -51,6 +51,8 @@ class Question:
     """Time until a lost node is replaced."""
     standbys: int = 0
     modes: tuple[str, ...] = REDUNDANCY_MODES
+    recompute: tuple[bool, ...] = (False,)
+    """Whether layers may be computed again, as in `Room`."""
     put_usd: float = 0.0
     most_hours: float = inf
     """Expected hours; slower plans are left out."""

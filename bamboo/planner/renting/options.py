@@ -259,7 +259,7 @@ class _Table:
     def _bound(self, line: Line, judge: Judge, choice: Choice, *, fatal: bool = False) -> float:
         """An upper bound of the plan's value: its least step and, with `fatal`, fatal losses."""
         grid, floor_s = choice.grid, judge.floor_s(choice)
-        rate = samples_per_s(judge.candidates.work(choice.microbatch).batch, floor_s)
+        rate = samples_per_s(self._offers[line.instance_type].workload.batch, floor_s)
         if fatal and line.market == SPOT:
             often = judge.book.fatal_per_hour(grid, choice.mode)
             rate /= 1 + often * judge.book.hazard.stakes.least_lost_s(floor_s) / HOUR_S
@@ -283,6 +283,7 @@ class _Table:
             nodes=self._question.nodes,
             modes=modes,
             microbatches=(offer.workload.microbatch,),
+            recompute=self._question.recompute,
         )
 
     def _nearest(self) -> Misfits:
@@ -353,7 +354,7 @@ class _Table:
             anchors=fixed,
             preemptions_per_node_hour=rate,
             steps=question.steps,
-            batch=judge.candidates.work(plan.choice.microbatch).batch,
+            batch=self._offers[line.instance_type].workload.batch,
         )
 
 

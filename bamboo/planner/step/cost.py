@@ -55,7 +55,7 @@ def costs_for(workload: Workload, grid: Grid) -> Costs:
     return Costs.of(
         grid.stages,
         forward_s=workload.sums(workload.forward_s, cut),
-        backward_s=workload.sums(workload.backward_s, cut),
+        backward_s=workload.sums(workload.back_s, cut),
         step_s=workload.sums(workload.optimizer_s, cut),
         latency_s=workload.latency_s,
         bytes_per_s=workload.bytes_per_s,

@@ -52,7 +52,7 @@ class StepFloor:
     def _passed_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """Time until the last microbatch is back and the first stage has stepped."""
         work, cut = self._workload, self._cut(grid.stages)
-        forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.backward_s))
+        forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.back_s))
         count = max(shares) * work.shape.microbatches
         links_s = [self._carry_s(size) for size in self._boundary_bytes(grid.stages)[:-1]]
         around_s, least_s = 0.0, 0.0

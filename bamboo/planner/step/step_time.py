@@ -294,7 +294,7 @@ class StepTimes(StepFloor):
         return Costs.of(
             shape.stages,
             forward_s=_times(workload.sums(workload.forward_s, cut), slower),
-            backward_s=_times(workload.sums(workload.backward_s, cut), slower),
+            backward_s=_times(workload.sums(workload.back_s, cut), slower),
             step_s=_times(workload.sums(workload.optimizer_s, cut), slower),
             latency_s=workload.latency_s,
             bytes_per_s=workload.bytes_per_s,

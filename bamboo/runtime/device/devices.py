@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import add
 from typing import Protocol, TypeVar
 
 import torch
@@ -126,6 +127,8 @@ def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) ->
         raise CoreMisuse("cluster.device is 'auto': settle it before anything computes")
     forward = _per_layer(per_stage(cluster.virtual_forward_ms, cluster.stages), cut)
     backward = _per_layer(per_stage(cluster.virtual_backward_ms, cluster.stages), cut)
+    if cluster.recomputes:  # all but the model's last one are computed again
+        backward = [*map(add, forward[:-1], backward), backward[-1]]
     layers_s = {"F": forward, "FR": forward, "B": backward, "BR": backward}
     device = VirtualDevice(
         layers_s={kind: [x / speed for x in figures] for kind, figures in layers_s.items()}

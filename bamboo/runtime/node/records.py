@@ -136,7 +136,7 @@ class Records:
 def peak_tensor_bytes(executor: Executor, mailbox: Mailbox) -> int:
     """An upper bound of the bytes of tensors that were held at once: parameters, moments and
     gradients of all slots, each slot's graphs in flight at its own peak, and the stash at its
-    peak."""
+    peak; without the rest of a layer that is computed again."""
     runs = (*executor.owned.values(), *executor.shadowed.values())
     state = sum(4 * run.stage.parameter_bytes() for run in runs)
     graphs = sum(run.peak_graphs * run.graph_bytes for run in runs)

@@ -6,6 +6,7 @@ reported as events and records through `Outbox`, which never blocks.
 """
 
 import time
+from operator import add
 
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
@@ -31,6 +32,7 @@ from bamboo.core.events import StopReady
 from bamboo.core.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
+from bamboo.runtime.device.devices import per_stage
 from bamboo.runtime.node.at_work import NodeAtWork
 from bamboo.runtime.state.decision import Decided, Goodbye
 from bamboo.runtime.step.executor import Completed, Interrupted
@@ -255,6 +257,9 @@ def gap_budget_of(job: JobConfig, assignment: Assignment, node: NodeId) -> dict[
     virtual = job.cluster.device == "virtual"
     forward = job.cluster.virtual_forward_ms if virtual else (1.0,)
     backward = job.cluster.virtual_backward_ms if virtual else (2.0,)
+    if job.cluster.recomputes:
+        forward, backward = (per_stage(figures, grid.stages) for figures in (forward, backward))
+        backward = tuple(map(add, forward, backward))
     costs = Costs.of(
         grid.stages,
         forward_s=tuple(f / 1e3 for f in forward),

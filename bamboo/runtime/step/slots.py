@@ -112,6 +112,7 @@ class SlotBuilder:
             tokens=self.tokens,
             values=values,
             place=self.device.place,
+            recompute=self.job.cluster.recomputes,
         )
         grid = self.strategy.placement.grid
         plan = ExchangePlan(

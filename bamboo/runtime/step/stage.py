@@ -44,8 +44,8 @@ class Stage:
 
     `tokens`: tokens in a whole step, by which every loss is divided. `values`: its parameters by
     global name where they are not the layers' own initial values; they are taken, not copied,
-    where they lie at `place`, the device that computes. Raises ValueError when one has another
-    shape.
+    where they lie at `place`, the device that computes. `recompute`: a backward computes its layers
+    again, but for the model's last one. Raises ValueError when a value has another shape.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Stage:
         tokens: int,
         values: Mapping[str, Tensor] | None = None,
         place: torch.device = CPU,
+        recompute: bool = False,
     ) -> None:
         placement, semantics = strategy.placement, strategy.semantics
         self.stage = stage
@@ -68,6 +69,7 @@ class Stage:
         self.seed = semantics.seed
         self.precision = semantics.precision
         self._tokens = tokens
+        self._again = range(len(spec.factories) - 1) if recompute else range(0)
         build = build_layer if values is None else build_shell
         self.layers = [(i, build(spec, i, semantics.seed)) for i in placement.layers_of(stage)]
         if values is not None:
@@ -93,6 +95,7 @@ class Stage:
         y = run_layers(
             self.layers,
             x if leaf is None else leaf,
+            self._again,
             seed=self.seed,
             step=step,
             microbatch=microbatch,

@@ -150,6 +150,19 @@ def test_a_sample_in_bf16(case: Case) -> None:
     survives(job(case.kill, redundancy=case.mode, precision="bf16"), case)
 
 
+@pytest.mark.parametrize("case", sample(FULL_MODE, 1), ids=name)
+def test_one_whose_layers_are_computed_again(case: Case) -> None:
+    """The calm run computes none of them again."""
+    settings = job(case.kill, redundancy=case.mode, precision="bf16", recompute="layer")
+    survives(settings, case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", sample(MATRIX, 15), ids=name)
+def test_more_whose_layers_are_computed_again(case: Case) -> None:
+    survives(job(case.kill, redundancy=case.mode, device="lagging", recompute="layer"), case)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("case", sample(MATRIX, 15), ids=name)
 def test_more_in_bf16(case: Case) -> None:

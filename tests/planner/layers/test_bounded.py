@@ -3,6 +3,7 @@ unchanged where the limit does not bind; and a refusal that names the layer and 
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -76,6 +77,10 @@ def drawn(number: int) -> tuple[list[LayerFacts], list[int], Bounds, list[tuple[
         )
         for _ in range(layers)
     ]
+    again = random.Random(f"again {number}")
+    if again.random() < 0.5:  # some layers keep their input alone
+        held = [again.choice([None, 0, x.activation_bytes // 2, 8]) for x in facts]
+        facts = [replace(x, input_bytes=size) for x, size in zip(facts, held, strict=True)]
     costs = [random_of.randint(0, random_of.choice([1, 5, 30])) for _ in range(layers)]
     bounds = Bounds(
         grid=Grid(pipelines=pipelines, stages=stages),

@@ -1,11 +1,14 @@
 """The memory report: counted by hand for a small case, and bounded for all."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.planner.layers.facts import LayerFacts
-from bamboo.planner.layers.memory import memory_report, partials_at_end, partials_held
+from bamboo.planner.layers.memory import StageBytes, memory_report, partials_at_end, partials_held
+from bamboo.planner.profiles.workload import Workload, recomputed
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import subtrees
 from bamboo.topology.strategy import REDUNDANCY_MODES
@@ -88,3 +91,78 @@ def test_each_mode_holds_at_least_what_the_cheaper_one_holds(
         for m in REDUNDANCY_MODES[: at + 1]
     ]
     assert all(low <= high for low, high in zip(totals[0], totals[-1], strict=True))
+
+
+def test_layers_that_are_computed_again_counted_by_hand() -> None:
+    again = recomputed(timed(LAYERS), on=True).layers
+    (first, last), mode = report(again, (0, 3, 4), "eager"), "full"
+    # The inputs: 100 of the first layer (at most its output), 100, 200; the last keeps all.
+    assert first.activations == 3 * (100 + 100 + 200) + (3000 - 200)
+    assert last.activations == 4000
+    assert (first.ahead, last.ahead) == (3 * 4000, 3 * 400)
+    assert report(again, (0, 3, 4), mode)[1].ahead == 3 * 400 + 900 + 1900 + 2800
+    assert recomputed(recomputed(timed(LAYERS), on=True), on=False) == timed(LAYERS)
+
+
+SIZES = st.integers(0, 1000)
+
+
+@given(
+    st.lists(st.tuples(SIZES, SIZES, SIZES), min_size=3, max_size=8),
+    st.sampled_from(REDUNDANCY_MODES),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_layers_that_are_computed_again_never_hold_more_and_take_longer(
+    drawn: list[tuple[int, int, int]],
+    mode: str,
+    pipelines: int,
+    microbatches: int,
+    data: st.DataObject,
+) -> None:
+    """Where a layer holds at least its input, as `LayerFacts` says."""
+    outputs = [output for _, output, _ in drawn]
+    facts = [
+        LayerFacts(
+            name="layer",
+            parameters=parameters,
+            forward_flops=1.0,
+            output_bytes=output,
+            activation_bytes=before + more,
+        )
+        for (parameters, output, more), before in zip(drawn, [0, *outputs], strict=False)
+    ]
+    stages = data.draw(st.integers(2, len(facts)))
+    inner = st.lists(
+        st.integers(1, len(facts) - 1), min_size=stages - 1, max_size=stages - 1, unique=True
+    )
+    cut = (0, *sorted(data.draw(inner)), len(facts))
+    work = timed(facts)
+    again = recomputed(work, on=True)
+    grid = Grid(pipelines=pipelines, stages=stages)
+    shape = BatchShape(virtual_nodes=3, microbatches=microbatches)
+    off, layer = (
+        memory_report(x.layers, cut=cut, grid=grid, shape=shape, mode=mode) for x in (work, again)
+    )
+    for plain, held in zip(off, layer, strict=True):
+        assert held.total <= plain.total
+        assert held.activations <= plain.activations
+    assert again.both_s == (*(x + 1.0 for x in work.both_s[:-1]), work.both_s[-1])
+
+
+def timed(facts: Sequence[LayerFacts]) -> Workload:
+    """A second a forward, two a backward."""
+    return Workload(
+        name="w",
+        source="given",
+        layers=tuple(facts),
+        forward_s=(1.0,) * len(facts),
+        backward_s=(2.0,) * len(facts),
+        shape=SHAPE,
+        batch=SHAPE.total,
+    )
+
+
+def report(facts: Sequence[LayerFacts], cut: tuple[int, ...], mode: str) -> Sequence[StageBytes]:
+    return memory_report(facts, cut=cut, grid=GRID, shape=SHAPE, mode=mode)

@@ -10,13 +10,14 @@ from bamboo.planner.layers.bounded import FitsNowhere
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.plans.candidates import (
     MOST_FORWARDS,
+    RECOMPUTE,
     Candidates,
     JobFitsNowhere,
     Room,
     grids_of,
     microbatches_of,
 )
-from bamboo.planner.profiles.workload import with_microbatch
+from bamboo.planner.profiles.workload import recomputed, with_microbatch
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from tests.planner.workloads import workload
@@ -88,6 +89,7 @@ def test_all_that_is_found_fits_as_the_memory_report_counts_it() -> None:
     assert found
     for one in found:
         there = candidates.work(one.microbatch)
+        assert not one.recompute
         report = memory_report(
             there.layers, cut=one.cut, grid=one.grid, shape=there.shape, mode=one.mode
         )
@@ -129,7 +131,44 @@ def test_a_job_that_does_not_fit_is_refused_with_the_nearest_plans() -> None:
     # The nearest differs in one thing alone.
     nearest = error.nearest[0]
     unlike = (nearest.mode != "stash", not nearest.same_bits, nearest.grid.stages != 2)
-    assert sum(unlike) + (nearest.grid.pipelines != 1) == 1
+    assert sum(unlike) + (nearest.grid.pipelines != 1) + nearest.recompute == 1
+
+
+def test_layers_are_computed_again_where_the_plan_does_not_fit_without() -> None:
+    """Eight layers hold 512 bytes of a microbatch each, 128 where they are computed again."""
+    work, grid = workload(), Grid(pipelines=1, stages=2)
+    off, layer, auto = RECOMPUTE.values()
+    room = Room(memory_bytes=PLENTY, nodes=range(2, 3), modes=("off",), recompute=auto)
+    plain = Candidates(work, room).asked(grid, "off")
+    again = Candidates(work, replace(room, recompute=layer)).asked(grid, "off")
+    assert (plain.recompute, again.recompute) == (False, True)
+    assert again.cut == plain.cut == (0, 4, 8)
+    first, last = again.memory
+    # Three microbatches of the first stage are in flight, and one layer is computed again.
+    assert first.activations == 3 * 4 * 128 + (512 - 128)
+    assert plain.memory[0].activations == 3 * 4 * 512
+    # The model's last layer is not.
+    assert last.activations == 3 * 128 + 512 + (512 - 128)
+    tight = replace(room, memory_bytes=plain.most_bytes - 1)
+    assert Candidates(work, tight).asked(grid, "off") == again
+    with pytest.raises(JobFitsNowhere) as was:
+        Candidates(work, replace(tight, recompute=off)).asked(grid, "off")
+    assert was.value.nearest[0] == again, "recompute is counted among what would fit"
+    assert again.name == "1 x 2 off, microbatches of 2, recompute layer"
+    below = replace(room, memory_bytes=again.most_bytes - 1)
+    with pytest.raises(JobFitsNowhere, match="and layers computed again, and it has"):
+        Candidates(work, below).asked(grid, "off")
+
+
+def test_the_cut_that_the_job_says_stays_where_computing_layers_again_is_enough() -> None:
+    work, grid = replace(workload(), cuts={2: (0, 6, 8)}), Grid(pipelines=1, stages=2)
+    again = Candidates(recomputed(work, on=True), Room(memory_bytes=PLENTY, nodes=range(2, 3)))
+    needs = again.asked(grid, "off").most_bytes
+    room = Room(memory_bytes=needs, nodes=range(2, 3), recompute=RECOMPUTE["auto"])
+    moved = Candidates(work, room).asked(grid, "off")
+    assert (moved.recompute, moved.cut != (0, 6, 8)) == (False, True)
+    kept = Candidates(work, replace(room, cut=(0, 6))).asked(grid, "off")
+    assert (kept.recompute, kept.cut) == (True, (0, 6, 8))
 
 
 def test_where_nothing_fits_no_plan_is_named() -> None:

@@ -122,13 +122,13 @@ def test_a_layer_that_does_not_fit_is_named_with_its_bytes_and_who_has_room() ->
     large = replace(layer(2, name="Head"), parameter_bytes=3 * GIB // 4, parameters=10**9)
     one = profile(layer(0), layer(1), large)
     with pytest.raises(InputError, match=r"layer 2 \(Head\) needs 3\.0 GiB alone.* X2 has 2 GiB"):
-        TABLE.modelled(one, TABLE.gpus["X2"])
+        TABLE.check_room(one, TABLE.gpus["X2"])
     with pytest.raises(InputError, match=r"or one of X2-4GB$"):
-        TABLE.modelled(one, TABLE.gpus["X1"])
-    assert TABLE.modelled(one, TABLE.gpus["X2-4GB"]).modelled
+        TABLE.check_room(one, TABLE.gpus["X1"])
+    TABLE.check_room(one, TABLE.gpus["X2-4GB"])
     larger = replace(large, parameter_bytes=3 * GIB)
     with pytest.raises(InputError, match="no GPU of the table has it"):
-        TABLE.modelled(profile(larger), TABLE.gpus["X1"])
+        TABLE.check_room(profile(larger), TABLE.gpus["X1"])
 
 
 def test_names_are_found_and_others_refused() -> None:

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from bamboo.config.tree import ClusterConfig
 from bamboo.runtime.device import virtual as room
+from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.device.virtual import VirtualDevice
 
 FIGURE_S = 0.5
@@ -110,3 +112,21 @@ def test_arithmetic_beyond_the_figure_is_an_overrun(virtual: VirtualDevice, cloc
     assert clock.now_s == BEGIN_S + 1.5 * FIGURE_S
     assert virtual.overruns == 1
     assert virtual.busy_s == {"F": 1.5 * FIGURE_S}
+
+
+def test_a_backward_that_computes_its_layers_again_lasts_longer() -> None:
+    """20 ms a forward and 40 a backward, of stages of two layers; the last one is left out."""
+
+    def figures_s(recompute: str) -> dict[tuple[str, int], float]:
+        cluster = ClusterConfig(device="virtual", stages=2, recompute=recompute)
+        device = device_of(cluster, (0, 2, 4))
+        assert isinstance(device, VirtualDevice)
+        return device.figures_s
+
+    off, layer = figures_s("off"), figures_s("layer")
+    assert {key: layer[key] for key in off if key[0].startswith("F")} == pytest.approx(
+        {key: 0.02 for key in off if key[0].startswith("F")}
+    )
+    for kind in ("B", "BR"):
+        assert [off[kind, stage] for stage in range(2)] == pytest.approx([0.04, 0.04])
+        assert [layer[kind, stage] for stage in range(2)] == pytest.approx([0.06, 0.05])

@@ -1,5 +1,7 @@
 """One slot's run: owner and shadow are the same code, so they have the same bits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -140,3 +142,36 @@ def test_a_tied_gradient_alone_does_not_keep_the_others_it_came_with(keep: bool)
     (tied,) = done.tied.values()
     assert torch.equal(tied, run.exchange.gradient[run.stage.names.index("0.tokens.weight")])
     assert (tied.untyped_storage().nbytes() == tied.nbytes) is not keep
+
+
+@pytest.mark.parametrize("slot", [FIRST, LAST], ids=["first", "last"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_layers_that_are_computed_again_give_the_same_bits_and_hold_less(
+    slot: Slot, precision: str
+) -> None:
+    """With dropout, and other work between a forward and its backward, as in any pipeline."""
+    settings = job(stages=2)
+    model, train = (
+        replace(settings.model, dropout=0.3),
+        replace(settings.train, precision=precision),
+    )
+    gradients, held, outputs = [], [], []
+    for recompute in ("off", "layer"):
+        cluster = replace(settings.cluster, recompute=recompute)
+        run = build(slot, replace(settings, model=model, train=train, cluster=cluster))
+        given = [None] * 8 if run.stage.is_last else inputs(run, 8)
+        xs = [run.stage.input_of(0, m) for m in range(8)] if run.stage.is_first else inputs(run, 8)
+        back = []
+        for local in range(9):
+            if local < 8:
+                run.forward(local, xs[local])
+            if local > 0:
+                back.append(run.backward(local - 1, given[local - 1]))
+        outputs.append([run.pending[local].output for local in range(8)])
+        (summed,) = run.exchange._sum.partials.values()
+        gradients.append([*summed, *(x for x in back if x is not None)])
+        held.append(run.graph_bytes)
+    for plain, again in ((gradients[0], gradients[1]), (outputs[0], outputs[1])):
+        assert plain
+        assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert held[1] < held[0]
