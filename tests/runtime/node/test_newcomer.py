@@ -21,7 +21,7 @@ from bamboo.core.numerics import facts_of
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.data import sources
 from bamboo.data.dataset import load_data
-from bamboo.errors import StoreUnavailable
+from bamboo.errors import NoDevice, StoreUnavailable
 from bamboo.ids import NodeId, run_id
 from bamboo.ports import FENCED_STATUS
 from bamboo.runtime.node import arrival, worker
@@ -176,6 +176,11 @@ def short_of_memory(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker, "touch", spoil(MemoryError()))
 
 
+def no_gpu(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    why = "the NVIDIA driver 535.104.05 is older than 580", "install driver 580 or later"
+    patch.setattr(arrival, "local_numerics", spoil(NoDevice(*why)))
+
+
 def no_socket(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     (bench.folder / "sockets").rmdir()
 
@@ -200,6 +205,7 @@ CASES = [
     (raises_at_import, "not on this machine", RUN),
     (leaves_at_import, "SystemExit", RUN),
     (short_of_memory, "MemoryError", FaultScope.DEVICE),
+    (no_gpu, "driver 535.104.05 is older than 580; install driver 580 or later", NODE),
     (no_socket, "sockets", RUN),
     (no_document, "JSON", RUN),
     (unreadable_job, "resolved job: has another schema", RUN),
