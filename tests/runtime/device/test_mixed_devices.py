@@ -134,7 +134,7 @@ def test_a_run_that_is_restored_and_verified(
 ) -> None:
     monkeypatch.setattr(new_layout, "Reading", ReadAtOnce)
     draw = random.Random(SEED)
-    settings = job(stages=2, redundancy="stash", steps=STEPS, check_replicas=True)
+    settings = job(stages=2, steps=STEPS, check_replicas=True, recompute="layer")
     disk = Disk(tmp_path, settings)
     policy = policy_of(settings, 1, checkpoint_every=2)
     world = World(settings, draw, standbys=2, policy=policy, storage=disk.of_node)
