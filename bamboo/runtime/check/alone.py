@@ -204,6 +204,8 @@ def _look_at(text: str, folder: str, connection: Connection) -> None:
     _differ(folder)
     arm(early_s=EARLY_S)
     prepare(job.cluster)
+    # A user's file often asks whether there is a GPU. Asked by NVML, forks can still use it.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     wrong, spec = "", None
     try:
         spec = build_model(job)

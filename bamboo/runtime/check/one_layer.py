@@ -393,6 +393,8 @@ def remedy_of(error: BaseException) -> str:
         return "compute out of place, as with inplace=False"
     if "deepcopy" in said:
         return "list a function that makes the layer in the place of the layer"
+    if "Cannot re-initialize CUDA in forked" in said:
+        return "use no GPU while the file is read; layers are put on it later"
     if "does not have a deterministic implementation" in said:
         return "take an operation with a fixed order of sums"
     return "correct it"

@@ -1,11 +1,17 @@
 """What a stage that is built alone makes of a model, beside the whole: each kind of difference is
 refused before anything is paid, with the layer and the remedy, in one line."""
 
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
+import torch
 
+from bamboo.config.load import job_to_json
+from bamboo.errors import InputError
+from bamboo.runtime.check import alone as checking
 from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.one_layer import remedy_of
 from tests.runtime.check.odd_models import LIST, assert_refused, in_forward, in_init, job_of, odd
 
 ALONE = "when it is built alone in another process, as a node that joins does it; draw"
@@ -299,3 +305,22 @@ def test_what_a_stage_alone_would_make_otherwise_is_refused(
     tmp_path: Path, alone: Alone, source: str, message: str
 ) -> None:
     assert_refused(job_of(tmp_path, source), alone, message)
+
+
+def test_a_file_that_asks_for_a_gpu_leaves_forks_able_to_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_nvml: list[bool] = []
+
+    def asks(_: object) -> None:
+        by_nvml.append(torch.cuda._nvml_based_avail())
+        raise InputError("it was read")
+
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "0")
+    monkeypatch.setattr(checking, "build_model", asks)
+    monkeypatch.setattr(checking, "_read_look", lambda _: None)
+    monkeypatch.setattr(checking, "_differ", lambda _: None)
+    checking._look_at(job_to_json(job_of(tmp_path, LIST)), str(tmp_path), Pipe()[0])
+    assert by_nvml == [True]
+    used = RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA with")
+    assert remedy_of(used) == "use no GPU while the file is read; layers are put on it later"
