@@ -103,7 +103,7 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_a_run_that_grows_and_loses_nodes(guard: Guard, kinds: set[str]) -> None:
     draw = random.Random(SEED)
-    settings = job(stages=2, virtual_nodes=4, tied=True, redundancy="eager", steps=STEPS)
+    settings = job(stages=2, virtual_nodes=4, tied=True, redundancy="full", steps=STEPS)
     world = World(settings, draw, standbys=3, policy=policy_of(settings, 2))
     for node in world.standbys:
         world.join(node)
@@ -114,7 +114,7 @@ def test_a_run_that_grows_and_loses_nodes(guard: Guard, kinds: set[str]) -> None
     assert sorted(world.losses()) == list(range(STEPS))
     assert kinds >= {"act", "grad", "partial", "shard", "tie", "ship", "state", "copy", "follow"}
     done = {kind for node in world.nodes.values() for kind in node.trainer.device.kinds}
-    assert done == {"F", "B", "FR", "X", "S", "R"}
+    assert done == {"F", "B", "FR", "BR", "X", "S", "R"}
     assert guard.read.keys() == {
         "runtime/step/optimizer.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
