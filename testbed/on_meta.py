@@ -30,6 +30,7 @@ MAY_READ = frozenset(
         "runtime/step/optimizer.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
         "runtime/node/records.py run_hash",
+        "runtime/wire/chunks.py _joined",
         "runtime/check/reference.py CalmRun._run",
         "checkpoint/final.py tensor_sha256",
         "checkpoint/final.py write_stage",
@@ -81,12 +82,11 @@ class OnMeta:
             return tuple(torch.empty_like(tensor, device=META) for tensor in tensors)
 
     def fetch(self, tensors: Sequence[Tensor], *, at_rest: bool = False) -> Staged:
-        """Zeros of these shapes on the host. What lies on the host already was not to be asked."""
+        """Zeros of these shapes on the host. What lies on the host already stays itself."""
         del at_rest
-        if any(not tensor.is_meta for tensor in tensors):
-            raise Refused("a tensor of the host is copied to the host")
         with self._guard.room():
-            return OnHost(tuple(torch.zeros_like(tensor, device="cpu") for tensor in tensors))
+            found = (torch.zeros_like(x, device="cpu") if x.is_meta else x for x in tensors)
+            return OnHost(tuple(found))
 
     def settle(self) -> None:
         """Nothing is under way."""

@@ -27,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "train.precision": ("fp32", "bf16"),
     "cluster.recompute": (AUTO, "off", "layer"),
     "cluster.spread": (AUTO, *SPREADS),
+    "cluster.replica_moments": (AUTO, "device", "host"),
     "cluster.device": (AUTO, "cpu", "virtual", "cuda", "lagging"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),

@@ -117,6 +117,10 @@ class ClusterConfig:
     """`off`, or `layer`: a layer keeps its input alone until its backward, which computes it again
     (activation checkpointing): less memory, a longer backward, the same bits; or `auto`: `layer`
     where the plan does not fit without. The planner sets it before anything is started."""
+    replica_moments: str = AUTO
+    """Where a replica's moments lie: on its node's `device`; on its `host`, from where each step
+    brings them to the device and back; or `auto`: on the host where the plan does not fit
+    otherwise. The bits are the same. The planner sets it before anything is started."""
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     spread: str = "auto"

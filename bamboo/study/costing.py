@@ -16,7 +16,7 @@ from bamboo.config.load import load_job
 from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.plans.candidates import RECOMPUTE
+from bamboo.planner.plans.candidates import savings_of
 from bamboo.planner.prices.auxiliary import Part, auxiliary_parts, auxiliary_usd_per_hour, extras_of
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.gpus import Gpu
@@ -285,7 +285,7 @@ def _question(job: JobConfig, asked: CostAsked, terms: MarketTerms) -> Question:
         nodes=range(fewest, max(fewest, most - job.cluster.standbys) + 1),
         steps=job.train.steps,
         checkpoint_every=given_every(job),
-        recompute=RECOMPUTE[job.cluster.recompute],
+        savings=savings_of(job.cluster.recompute, job.cluster.replica_moments),
         put_usd=put_usd(job, load_catalogue(job.cloud.region)),
         # The time that the played market takes; REPLACE_S where nothing says otherwise.
         replace_s=max(RESTART_S, terms.back_s + terms.boot_s),

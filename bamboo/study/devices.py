@@ -26,6 +26,11 @@ def gpu_of(kind: InstanceType) -> Gpu:
     return load_gpus().of(kind.gpu, kind.gpu_memory_gib)
 
 
+def host_bytes_per_s(kind: InstanceType) -> float:
+    """The rate of copies between the memory of a type's GPU and that of its host."""
+    return load_gpus().host_bytes_per_s(gpu_of(kind))
+
+
 def has_precision(kind: InstanceType, precision: str) -> bool:
     """Whether a type has a GPU of the table that computes in this precision."""
     table = load_gpus()

@@ -20,7 +20,7 @@ from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.gpus import OWN
 from bamboo.planner.profiles.profiled import Profile, profiled_workload
 from bamboo.planner.profiles.workload import Workload
-from bamboo.study.devices import gpu_of, on_cards, with_device
+from bamboo.study.devices import gpu_of, host_bytes_per_s, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
 from bamboo.study.told import Told
@@ -147,6 +147,7 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
         node_bytes_per_s=node_bytes_per_s(kind),
         state_bytes_per_s=flow,
         store_bytes_per_s=node_bytes_per_s(kind),
+        host_bytes_per_s=host_bytes_per_s(kind),
     )
 
 

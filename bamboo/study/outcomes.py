@@ -15,7 +15,7 @@ from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.ids import ZoneId
 from bamboo.planner.plans.candidates import Candidates, Room
-from bamboo.planner.profiles.workload import recomputed
+from bamboo.planner.profiles.workload import saved
 from bamboo.planner.renting.chosen import Outcome
 from bamboo.planner.renting.option import HOUR_S, MIXED, ON_DEMAND, Offer, Option
 from bamboo.planner.risks.hazards import LossRate, said
@@ -115,7 +115,7 @@ def row_of(
     )
     cuts = _cuts(offer, option)
     workload = replace(
-        recomputed(offer.workload, on=choice.recompute), cuts={len(cut) - 1: cut for cut in cuts}
+        saved(offer.workload, choice.saving), cuts={len(cut) - 1: cut for cut in cuts}
     )
     share = min(1.0, most_losses(grid.stages) / max(option.preemptions, 1e-9))
     hours = LONGER * option.hours * share + AT_LEAST_H
@@ -219,7 +219,7 @@ def _cuts(offer: Offer, option: Option) -> tuple[tuple[int, ...], ...]:
         memory_bytes=offer.memory_bytes,
         nodes=range(2, choice.grid.size + 1),
         microbatches=(choice.microbatch,),
-        recompute=(choice.recompute,),
+        savings=(choice.saving,),
     )
     candidates = Candidates(offer.workload, room)
     mode = "off" if choice.mode == "peer" else choice.mode

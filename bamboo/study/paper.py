@@ -17,7 +17,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.layers.bounded import FitsNowhere
 from bamboo.planner.layers.memory import memory_report
-from bamboo.planner.plans.candidates import RECOMPUTE, Room
+from bamboo.planner.plans.candidates import Room, savings_of
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import choose_mode, lasting_modes
 from bamboo.planner.plans.nodes import NodeShare, node_shares
@@ -168,7 +168,7 @@ def _best(
     able = lasting_modes(hazard.stakes, workload, nodes=nodes[-1])
     lasting = tuple(mode for mode in modes if mode in able) or modes
     room = _room(workload, kind, nodes=nodes, modes=lasting)
-    room = replace(room, recompute=RECOMPUTE[job.cluster.recompute])
+    room = replace(room, savings=savings_of(job.cluster.recompute, job.cluster.replica_moments))
     played: Played = {}
     try:
         best, why = _first(workload, room, hazard, job, played), ""
@@ -261,7 +261,7 @@ def _compared(
     )
     modes = lasting_modes(hazard.stakes, workload, nodes=nodes[-1]) or REDUNDANCY_MODES
     room = _room(workload, kind, nodes=nodes, modes=modes)
-    room = replace(room, recompute=planned.may_recompute)
+    room = replace(room, savings=planned.may_save)
     try:
         found = ranked(
             workload,
@@ -288,7 +288,7 @@ def _resized(
     room = Room(
         memory_bytes=plan.instance_type.gpu_memory_bytes,
         nodes=range(size, size + 1),
-        recompute=planned.may_recompute,
+        savings=planned.may_save,
         operation_s=least_operation_s(workload, given=given),
     )
     return resized(workload, taken, room, hazard, told=told)

@@ -17,12 +17,11 @@ from bamboo.core.state import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.layers.facts import LayerFacts
-from bamboo.planner.plans.candidates import RECOMPUTE
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.plan import Plan, make_plan
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.prices.price_warnings import price_warnings
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import Saving, Workload
 from bamboo.planner.risks.hazards import LossRate
 from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.step_time import StepTimes
@@ -46,7 +45,7 @@ from bamboo.study.workload import (
 )
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from bamboo.topology.strategy import AUTO, Strategy
+from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
 from cloud.expiry import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Offer, Pool, cheapest_first
@@ -61,8 +60,10 @@ class Planned:
     """As it is run: nothing in it is left to the planner."""
     redundancy_why: str
     """One sentence; empty where the job chooses the redundancy."""
-    recompute_why: str
-    """The same of computing layers again."""
+    saving_why: str
+    """The same of what saves memory."""
+    may_save: tuple[Saving, ...]
+    """What a `Room` of other plans of the job allows for."""
     plan: Plan
     strategy: Strategy
     pool: Pool
@@ -97,11 +98,6 @@ class Planned:
     """The part of the user's code that is kept with the run; None: the model is built in."""
     numerics: Mapping[str, Any]
     """What this machine computes with: what nodes do that run on it, and no others."""
-
-    @property
-    def may_recompute(self) -> tuple[bool, ...]:
-        """What a `Room` of other plans of the job allows for."""
-        return RECOMPUTE[AUTO] if self.recompute_why else (self.job.cluster.recomputes,)
 
     @property
     def whole_usd_per_hour(self) -> float:
@@ -199,10 +195,9 @@ def plan_job(
     catalogue: Catalogue | None = None,
 ) -> Planned:
     """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with
-    (None: what the job begins with where it is placed), `given` the strategy that places it. `rate`
-    is the rate of losses that redundancy and spread are chosen for (None: by `rate_of`),
-    `catalogue` the prices, by default the newest. Raises InputError for a type that the catalogue
-    does not know or has no price for, and as `settle`."""
+    (None: what the job begins with), `given` the strategy that places it. `rate` is the rate of
+    losses that redundancy and spread are chosen for (None: by `rate_of`), `catalogue` the prices, by
+    default the newest. Raises InputError for a type without a price, and as `settle`."""
     catalogue = catalogue or load_catalogue(job.cloud.region)
     job = with_device(job, catalogue)
     pool, price = cheapest_pool(job, catalogue)
@@ -237,7 +232,8 @@ def plan_job(
     return Planned(
         job=job,
         redundancy_why=settled.why,
-        recompute_why=settled.recompute_why,
+        saving_why=settled.saving_why,
+        may_save=settled.may_save,
         plan=plan,
         strategy=settled.strategy,
         pool=pool,

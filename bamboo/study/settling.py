@@ -15,19 +15,20 @@ from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.plans.candidates import (
+    HOST,
     LAYER,
     NEAREST,
-    RECOMPUTE,
     Candidates,
     Choice,
     JobFitsNowhere,
     Room,
+    savings_of,
 )
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import choose_mode
 from bamboo.planner.plans.plan import whole_cut
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
-from bamboo.planner.profiles.workload import Workload, recomputed
+from bamboo.planner.profiles.workload import Saving, Workload, saved
 from bamboo.study.devices import has_precision
 from bamboo.study.strategies import Given, placed, refuse_another_training
 from bamboo.study.workload import (
@@ -55,8 +56,10 @@ class Settled:
     """Cost of each layer, by which stages are balanced."""
     why: str
     """One sentence on the redundancy; empty where the job chooses it."""
-    recompute_why: str
-    """One sentence on computing layers again; empty where the job chooses it."""
+    saving_why: str
+    """One sentence on what saves memory; empty where the job chooses it."""
+    may_save: tuple[Saving, ...]
+    """See `savings_of`, by the job as it was written."""
 
 
 def settle(
@@ -93,19 +96,23 @@ def settle(
     if must and choice.cut != must:
         raise _cut_does_not_fit(job, choice, given, kind)
     needs = most_bytes(facts, choice.cut, job.cluster.pipelines, job=job)
-    open_ = job.cluster.recompute == AUTO
-    settled = LAYER if choice.recompute else "off"
-    job = replace(job, cluster=replace(job.cluster, recompute=settled))
+    why_saving = _saving_sentence(choice, needs, kind, cluster=job.cluster)
+    cluster = replace(job.cluster, recompute=LAYER if choice.saving.recompute else "off")
+    if cluster.replica_moments == AUTO:
+        moments = HOST if choice.saving.host_moments else "device"
+        cluster = replace(cluster, replica_moments=moments)
+    job = replace(job, cluster=cluster)
     return Settled(
         job=job,
         strategy=Strategy(
             semantics=meant,
             placement=Placement(cut=choice.cut, grid=grid_of(job), redundancy=choice.mode),
         ),
-        facts=recomputed(workload, on=choice.recompute).layers,
+        facts=saved(workload, choice.saving).layers,
         costs=tuple(costs),
         why=why,
-        recompute_why=_recompute_sentence(choice, needs, kind) if open_ else "",
+        saving_why=why_saving,
+        may_save=room.savings,
     )
 
 
@@ -153,15 +160,23 @@ def _elsewhere(
     return [(name, one) for _, name, one in found[:count]]
 
 
-def _recompute_sentence(choice: Choice, needs_bytes: int, kind: InstanceType) -> str:
+def _saving_sentence(
+    choice: Choice, needs_bytes: int, kind: InstanceType, *, cluster: ClusterConfig
+) -> str:
     """`needs_bytes`: of the fullest node without."""
-    if not choice.recompute:
+    again = choice.saving.recompute and cluster.recompute == AUTO
+    moved = choice.saving.host_moments and cluster.replica_moments == AUTO
+    if again or moved:
+        taken = [f"recompute auto is {LAYER}"] * again + [f"replica_moments auto is {HOST}"] * moved
+        longer = ["backwards"] * again + ["replicas' steps"] * moved
+        return (
+            f"{' and '.join(taken)}: a node needs {choice.most_bytes / GIB:.2f} GiB, and "
+            f"{needs_bytes / GIB:.2f} without; a {kind.gpu} has {kind.gpu_memory_text}. "
+            f"{' and '.join(longer).capitalize()} take longer so."
+        )
+    if cluster.recompute == AUTO:
         return f"recompute auto is off: the plan fits a {kind.gpu} without."
-    return (
-        f"recompute auto is {LAYER}: a node needs {choice.most_bytes / GIB:.2f} GiB, and "
-        f"{needs_bytes / GIB:.2f} without; a {kind.gpu} has {kind.gpu_memory_text}. Backwards take "
-        "longer so."
-    )
+    return ""
 
 
 def _judged(job: JobConfig, candidates: Candidates) -> Grid:
@@ -187,7 +202,7 @@ def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
             for stages in range(1, layers + 1)
         ),
         microbatches=tuple(size for size in range(own, 0, -1) if own % size == 0),
-        recompute=RECOMPUTE[job.cluster.recompute],
+        savings=savings_of(job.cluster.recompute, job.cluster.replica_moments),
         cut=job.cluster.cut,
     )
 

@@ -17,9 +17,11 @@ from bamboo.core.state import GridTime
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition
+from bamboo.planner.plans.candidates import HOST
 from bamboo.planner.prices.catalogue import InstanceType
-from bamboo.planner.profiles.workload import Workload, recomputed
+from bamboo.planner.profiles.workload import Saving, Workload, saved
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.study.devices import host_bytes_per_s
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Semantics
@@ -140,14 +142,14 @@ def workload_of(
     cuts: Sequence[tuple[int, ...]],
     kind: InstanceType,
 ) -> Workload:
-    """The layers of a job with their times, computed again where the job says so. The planned cut
-    is the last of `cuts`."""
+    """The layers of a job with their times, and with what the job says that saves memory. The
+    planned cut is the last of `cuts`."""
     by_stages = {len(cut) - 1: cut for cut in cuts}
-    again = job.cluster.recomputes
+    cluster, layers = job.cluster, seen["layers"]
+    saving = Saving(recompute=cluster.recomputes, host_moments=cluster.replica_moments == HOST)
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
-        return recomputed(replace(modelled.workload, cuts=by_stages), on=again)
-    cluster, layers = job.cluster, seen["layers"]
+        return saved(replace(modelled.workload, cuts=by_stages), saving)
     bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
     network_bytes_per_s = kind.network_gbps * 1e9 / 8
     if cluster.device == "virtual":
@@ -173,9 +175,10 @@ def workload_of(
         bytes_per_s=bytes_per_s if cluster.device == "virtual" else 0.0,
         state_bytes_per_s=bytes_per_s or network_bytes_per_s,
         store_bytes_per_s=network_bytes_per_s,
+        host_bytes_per_s=host_bytes_per_s(kind) if cluster.device == "cuda" else 0.0,
         cuts=by_stages,
     )
-    return recomputed(found, on=again)
+    return saved(found, saving)
 
 
 def _measured_here(job: JobConfig) -> str:

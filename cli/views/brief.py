@@ -10,7 +10,7 @@ from math import comb
 from typing import Any
 
 from bamboo.checkpoint.initial import Weights
-from bamboo.planner.plans.candidates import LAYER
+from bamboo.planner.plans.candidates import saving_words
 from bamboo.planner.prices.quota import quota_needed, quota_sentence
 from bamboo.planner.risks.survival import Outcome, broken, copies_of_stages, single_loss
 from bamboo.quantities import count, duration, rate, size, usd
@@ -45,7 +45,7 @@ def plan_lines(
         ("model", f"{plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}"),
         ("data", f"{count(data['files'], 'file')}, {size(data['bytes'])}{given}"),
         ("grid", _grid(planned)),
-        *_recompute(planned),
+        *_saving(planned),
         ("instances", _instances(planned)),
         ("price", _price(planned, modelled=local)),
         *_times(planned),
@@ -83,12 +83,13 @@ def _grid(planned: Planned) -> str:
     return f"{shape}, redundancy {mode}; at most {most} a node"
 
 
-def _recompute(planned: Planned) -> list[tuple[str, str]]:
-    """Where layers are computed again, and why."""
-    if not planned.job.cluster.recomputes:
-        return []
-    why = planned.recompute_why.partition(f" is {LAYER}: ")[2] or "as the job says"
-    return [("recompute", f"{LAYER}: {why}")]
+def _saving(planned: Planned) -> list[tuple[str, str]]:
+    """What saves memory, and why."""
+    taken = saving_words(planned.workload.saving)
+    by_plan, _, why = planned.saving_why.partition(": ")
+    if not any(words.replace(" ", " auto is ") in by_plan for words in taken):
+        why = "as the job says"
+    return [("memory", f"{' and '.join(taken)}: {why}")] if taken else []
 
 
 def _instances(planned: Planned) -> str:

@@ -8,6 +8,8 @@ from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
+from bamboo.planner.plans.candidates import saving_words
+from bamboo.planner.profiles.workload import NO_SAVING
 from bamboo.planner.renting.chosen import Outcome
 from bamboo.planner.renting.option import HOUR_S, ON_DEMAND, Option
 from bamboo.quantities import count, duration, number, rate, size, usd
@@ -74,7 +76,7 @@ def _plans(found: JobCost, width: int) -> list[str]:
                 option.line.resilience,
                 option.line.spread,
                 f"{grid.pipelines} x {grid.stages}",
-                size(plan.choice.most_bytes) + "*" * plan.choice.recompute,
+                size(plan.choice.most_bytes) + "*" * (plan.choice.saving != NO_SAVING),
                 usd(plan.usd_per_hour),
                 number(plan.expected_samples_per_s),
                 rate(option.value),
@@ -83,8 +85,9 @@ def _plans(found: JobCost, width: int) -> list[str]:
         )
     right = frozenset({0, 5, 6, 7, 8, 9, 10})
     lines = fitting(rows, width=width, spare=(4, 6, 10, 8, 7), right=right)
-    if any(option.plan.choice.recompute for option in found.rows):
-        lines += paragraph("* with cluster.recompute: backwards compute their layers again")
+    savings = (option.plan.choice.saving for option in found.rows)
+    if keys := dict.fromkeys(words for saving in savings for words in saving_words(saving)):
+        lines += paragraph(f"* with {' or '.join(keys)}, to save memory")
     if found.outcomes:
         lines += paragraph(
             "rows that were played come first, by what came out; then by the planner's figures"

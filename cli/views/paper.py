@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bamboo.planner.plans.candidates import saving_words
 from bamboo.planner.plans.nodes import NodeShare, tightest
 from bamboo.planner.plans.ranking import Candidate
 from bamboo.planner.plans.resized import worth_a_word
@@ -147,8 +148,8 @@ def _sizes(shown: Shown) -> list[str]:
 
 def _name(one: Candidate) -> str:
     grid = one.choice.grid
-    again = ", recompute" if one.choice.recompute else ""
-    return f"{grid.pipelines} x {grid.stages} {one.choice.mode}{again}"
+    short = [words.partition(" ")[0] for words in saving_words(one.choice.saving)]
+    return ", ".join((f"{grid.pipelines} x {grid.stages} {one.choice.mode}", *short))
 
 
 def _row(one: Candidate) -> tuple[str, ...]:
@@ -215,7 +216,8 @@ def _candidate_body(one: Candidate) -> dict[str, Any]:
         "grid": {"pipelines": grid.pipelines, "stages": grid.stages},
         "redundancy": one.choice.mode,
         "microbatch": one.choice.microbatch,
-        "recompute": one.choice.recompute,
+        "recompute": one.choice.saving.recompute,
+        "host_moments": one.choice.saving.host_moments,
         "cut": list(one.choice.cut),
         "spread": one.spread,
         "nodes": one.nodes,

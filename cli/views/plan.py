@@ -10,7 +10,7 @@ from typing import Any
 from bamboo.config.notice import notice_s
 from bamboo.config.tree import JobConfig
 from bamboo.planner.layers.memory import StageBytes
-from bamboo.planner.plans.candidates import LAYER
+from bamboo.planner.plans.candidates import saving_words
 from bamboo.planner.plans.plan import Plan
 from bamboo.planner.risks.checkpoint_cost import AUTO_LEAST_S
 from bamboo.planner.risks.zones import RESTART_S, USD_PER_GB, Spread, cheapest
@@ -37,12 +37,12 @@ def plan_text(run: str, planned: Planned) -> str:
     lines = [
         f"{run}: {count(semantics.steps, 'step')} of {count(semantics.batch, 'sample')}, "
         f"{count(plan.grid.pipelines, 'pipeline')} of {count(plan.grid.stages, 'stage')}, "
-        f"redundancy {plan.mode}{recompute_words(planned)}",
+        f"redundancy {plan.mode}{taken_to_save(planned)}",
         f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
         *data_lines(planned.data),
         *paragraph(planned.redundancy_why),
-        *paragraph(planned.recompute_why),
+        *paragraph(planned.saving_why),
         *(paragraph(f"losses: {plan.rate.words}") if on_spot(planned) else ()),
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
@@ -56,9 +56,9 @@ def plan_text(run: str, planned: Planned) -> str:
     return "\n".join(lines)
 
 
-def recompute_words(planned: Planned) -> str:
-    """`, recompute layer`; nothing where no layer is computed again."""
-    return f", recompute {LAYER}" if planned.job.cluster.recomputes else ""
+def taken_to_save(planned: Planned) -> str:
+    """`, recompute layer`; nothing where nothing saves memory."""
+    return "".join(f", {words}" for words in saving_words(planned.workload.saving))
 
 
 def on_spot(planned: Planned) -> bool:
@@ -288,7 +288,8 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "redundancy_of_stages": list(stage_modes(plan.mode, plan.grid.stages)),
         "redundancy_reason": planned.redundancy_why or None,
         "recompute": planned.job.cluster.recompute,
-        "recompute_reason": planned.recompute_why or None,
+        "replica_moments": planned.job.cluster.replica_moments,
+        "saving_reason": planned.saving_why or None,
         "cut": list(plan.cut),
         "parameters": plan.parameters,
         "memory": [bytes_body(stage) for stage in plan.memory],

@@ -64,6 +64,7 @@ def drawn_job(draw: random.Random) -> JobConfig:
         check_replicas=draw.random() < 0.3,
         device=draw.choice(("cpu", "lagging")),
         recompute=draw.choice(("off", "layer")),
+        replica_moments=draw.choice(("device", "host")),
     )
 
 

@@ -10,9 +10,10 @@ from bamboo.config.load import checked
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
+from bamboo.planner.plans.candidates import JobFitsNowhere
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.study.devices import on_cards, with_device
-from bamboo.study.planning import plan_job
+from bamboo.study.planning import Planned, plan_job
 from tests.jobs import tiny_job
 from tests.study.facts import seen
 
@@ -55,6 +56,35 @@ def test_the_resolved_job_says_which(tmp_path: Path) -> None:
     planned = plan_job(job, seen(job), run=RunId("r"), now_s=0.0)
     assert planned.job.cluster.device == "cuda"
     assert checked(planned.job) == planned.job
+
+
+def test_moments_of_replicas_go_to_the_host_of_a_gpu_that_is_too_small(tmp_path: Path) -> None:
+    def planned(parameters: int, *overrides: str) -> Planned:
+        job = tiny_job(tmp_path, ["cloud.provider=ec2", "cluster.redundancy=stash", *overrides])
+        found = seen(job)
+        layers = [one | {"parameters": parameters} for one in found["layers"]]
+        return plan_job(job, found | {"layers": layers}, run=RunId("r"), now_s=0.0)
+
+    def most(one: Planned) -> int:
+        return max(stage.total for stage in one.plan.memory)
+
+    small = planned(1_000_000)
+    assert small.job.cluster.replica_moments == "device"
+    between = round(1_000_000 * small.plan.instance_type.gpu_memory_bytes / most(small) * 1.1)
+    large = planned(between)
+    cluster = large.job.cluster
+    assert (cluster.replica_moments, cluster.recompute) == ("host", "off")
+    assert most(large) <= large.plan.instance_type.gpu_memory_bytes
+    assert large.saving_why.startswith("replica_moments auto is host: a node needs ")
+    assert large.saving_why.endswith("Replicas' steps take longer so.")
+    assert large.workload.steps_s > planned(1_000_000).workload.steps_s
+    asked = planned(1_000_000, "cluster.replica_moments=host")
+    assert (asked.job.cluster.replica_moments, asked.saving_why) == (
+        "host",
+        "recompute auto is off: the plan fits a T4 without.",
+    )
+    with pytest.raises(JobFitsNowhere, match="replica_moments host"):
+        planned(between, "cluster.replica_moments=device", "cluster.recompute=off")
 
 
 @pytest.mark.parametrize("device", ["cpu", "virtual"])

@@ -313,13 +313,13 @@ def test_layers_are_computed_again_where_a_plan_does_not_fit_without_and_it_says
     own = sets("cluster.redundancy=off", "cluster.stages=4", "train.virtual_nodes=1")
     fits = body_of(capsys, "plan", "job.toml", "--json", *own)
     assert fits["recompute"] == "off"
-    assert fits["recompute_reason"].startswith("recompute auto is off: ")
+    assert fits["saving_reason"].startswith("recompute auto is off: ")
     monkeypatch.setattr(wiring, "run_preflight", wide)
     again = body_of(capsys, "plan", "job.toml", "--json", *own)
     assert again["recompute"] == "layer"
     most = max(stage["total"] for stage in again["memory"])
     words = f"recompute auto is layer: a node needs {most / 2**30:.2f} GiB, and "
-    assert again["recompute_reason"].startswith(words)
+    assert again["saving_reason"].startswith(words)
     assert again["expected"]["recompute"]
     assert again["step_s"] > fits["step_s"]
     assert again["semantic_hash"] == fits["semantic_hash"]
@@ -329,9 +329,9 @@ def test_layers_are_computed_again_where_a_plan_does_not_fit_without_and_it_says
     assert words in text
     overrides = tuple(own[1::2])
     brief = plan_lines("r", plan_on_paper(Path("job.toml"), Asked(overrides=overrides)).planned)
-    assert any(line.split()[:2] == ["recompute", "layer:"] for line in brief)
+    assert any(line.split()[:3] == ["memory", "recompute", "layer:"] for line in brief)
     said = body_of(capsys, "plan", "job.toml", "--json", *own, *sets("cluster.recompute=layer"))
-    assert (said["recompute"], said["recompute_reason"]) == ("layer", None)
+    assert (said["recompute"], said["saving_reason"]) == ("layer", None)
     error = refused(capsys, ["plan", "job.toml", *own, *sets("cluster.recompute=off")])
     assert error.count("recompute layer (") >= 1
     assert "cluster.recompute" in refused(

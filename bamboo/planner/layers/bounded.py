@@ -98,8 +98,10 @@ def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: in
     pairs = [(weight, weights[stage - 1]) for stage, weight in enumerate(weights)]
     sizes = sizes_of(facts)
     least = (
-        min(own.parameters + before.following_parameters for own, before in pairs)
-        * sizes.parameters
+        min(
+            own.parameters * sizes.parameters + before.following_replica * sizes.replica
+            for own, before in pairs
+        )
         + min(own.activations + before.following_activations for own, before in pairs)
         * sizes.activations
     )

@@ -184,10 +184,11 @@ class Search:
 
 
 def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Parts]:
-    parameters, activations, again = (
+    parameters, replica, activations, again = (
         np.array([*accumulate(sizes, initial=0)], dtype=np.int64)
         for sizes in (
             (FLOAT_BYTES * layer.parameters for layer in facts),
+            (layer.replica_bytes for layer in facts),
             (layer.held_bytes for layer in facts),
             (layer.again_bytes for layer in facts),
         )
@@ -198,7 +199,7 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
     for stage, weight in enumerate(weights):
         own = weight.parameters * parameters + weight.activations * activations
         following = (
-            weight.following_parameters * parameters
+            weight.following_replica * replica
             + weight.following_activations * activations
             + weight.following_again * again
         )

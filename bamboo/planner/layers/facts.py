@@ -10,6 +10,8 @@ FLOAT_BYTES = 4
 BOUNDARY_BYTES = {"fp32": FLOAT_BYTES, "bf16": 2}
 """Bytes of a number of a boundary tensor, by `train.precision`."""
 TOKEN_BYTES = 8
+MOMENTS = 2
+"""Moments of AdamW: first and second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,14 @@ class LayerFacts:
     input_bytes: int | None = None
     """Its input, where it keeps that alone and is computed again in its backward; None: it is
     not."""
+    host_moments: bool = False
+    """Whether the moments of its replica lie in the host's memory."""
+
+    @property
+    def replica_bytes(self) -> int:
+        """What a replica holds: the parameters, their moments, and the gradient that comes in."""
+        moments = 0 if self.host_moments else MOMENTS
+        return FLOAT_BYTES * self.parameters * (1 + moments + 1)
 
     @property
     def held_bytes(self) -> int:

@@ -7,10 +7,10 @@ the same names.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
+from bamboo.planner.layers.facts import FLOAT_BYTES, MOMENTS, LayerFacts
 from bamboo.schedule.one_f_one_b import most_in_flight
 from bamboo.schedule.redundancy import ahead_of_need, has_replica
 from bamboo.topology.grid import Grid
@@ -21,8 +21,6 @@ from bamboo.topology.virtual_nodes import BatchShape, blocks
 STASHED_STEPS = 2
 """Steps for which a stash is kept, at most: until the next step's reduced gradient is
 acknowledged."""
-MOMENTS = 2
-"""Moments of AdamW: first and second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,8 @@ class StageBytes:
     stash: int
     """Outputs and input gradients of two steps."""
     replica: int
-    """Parameters and moments of the next stage, and its incoming gradient."""
+    """Parameters and moments of the next stage, and its incoming gradient; no moments where they
+    lie on the host."""
     shipping: int
     """The reduced gradient on its way to the shadow."""
     ahead: int
@@ -66,6 +65,8 @@ class Sizes:
     """What all layers that are computed again hold beside that in their backwards."""
     most_again: int = 0
     """The largest part of `again`: one layer is in its backward at a time."""
+    replica: int = 0
+    """What a replica of them holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class StageCounts:
             partials=self.waiting * own.parameters,
             activations=self.in_flight * own.activations + own.most_again,
             stash=self.stashed * crossing_bytes,
-            replica=(1 + MOMENTS + 1) * following.parameters if self.replica else 0,
+            replica=following.replica if self.replica else 0,
             shipping=own.parameters if self.replica else 0,
             ahead=self.ahead * following.activations + self.backs_ahead * following.again,
         )
@@ -138,6 +139,7 @@ def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
         activations=sum(layer.held_bytes for layer in layers),
         again=sum(layer.again_bytes for layer in layers),
         most_again=max((layer.again_bytes for layer in layers), default=0),
+        replica=sum(layer.replica_bytes for layer in layers),
     )
 
 
@@ -200,22 +202,23 @@ class Weights:
     parameters: int
     activations: int
     crossing: int
-    following_parameters: int
+    following_replica: int
     following_activations: int
     following_again: int
 
     @classmethod
     def of(cls, counts: StageCounts) -> "Weights":
-        def total(own: tuple[int, int], following: tuple[int, int], crossing: int) -> int:
-            held = [Sizes(parameters=p, activations=a) for p, a in (own, following)]
-            return counts.bytes_of(held[0], held[1], crossing_bytes=crossing).total
+        none = Sizes(parameters=0, activations=0)
+
+        def total(own: Sizes = none, following: Sizes = none, crossing: int = 0) -> int:
+            return counts.bytes_of(own, following, crossing_bytes=crossing).total
 
         return cls(
-            parameters=total((1, 0), (0, 0), 0),
-            activations=total((0, 1), (0, 0), 0),
-            crossing=total((0, 0), (0, 0), 1),
-            following_parameters=total((0, 0), (1, 0), 0),
-            following_activations=total((0, 0), (0, 1), 0),
+            parameters=total(replace(none, parameters=1)),
+            activations=total(replace(none, activations=1)),
+            crossing=total(crossing=1),
+            following_replica=total(following=replace(none, replica=1)),
+            following_activations=total(following=replace(none, activations=1)),
             following_again=int(counts.backs_ahead),
         )
 
@@ -227,7 +230,7 @@ class Weights:
     def beside(self, sizes: Sizes) -> int:
         """Bytes that a next stage of this size adds."""
         return (
-            self.following_parameters * sizes.parameters
+            self.following_replica * sizes.replica
             + self.following_activations * sizes.activations
             + self.following_again * sizes.again
         )

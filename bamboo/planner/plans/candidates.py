@@ -14,14 +14,17 @@ from math import log
 from bamboo.errors import InputError
 from bamboo.planner.layers.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounded_partition
 from bamboo.planner.layers.memory import StageBytes, memory_report
-from bamboo.planner.profiles.workload import Workload, recomputed, with_microbatch
+from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload, saved, with_microbatch
+from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, can_have, how_redundant, on_stages
 
 LAYER = "layer"
-RECOMPUTE: dict[str, tuple[bool, ...]] = {"off": (False,), LAYER: (True,), AUTO: (False, True)}
-"""By `cluster.recompute`: whether a plan's layers are computed again; the first that fits is taken.
-Computing again takes time and changes no bit."""
+HOST = "host"
+RECOMPUTE = {"off": (False,), LAYER: (True,), AUTO: (False, True)}
+"""By `cluster.recompute`: whether a plan's layers may be computed again."""
+HOST_MOMENTS = {"device": (False,), HOST: (True,), AUTO: (False, True)}
+"""By `cluster.replica_moments`: whether the moments of replicas may lie on the host."""
 NEAREST = 3
 MOST_FORWARDS = 20_000
 """Forwards of one pipeline in a step, each of which a dry run simulates: a microbatch size that
@@ -40,15 +43,13 @@ class Choice:
     memory: tuple[StageBytes, ...]
     same_bits: bool
     """Whether it gives the same bits as the job as written."""
-    recompute: bool = False
-    """Whether its layers are computed again in their backwards."""
+    saving: Saving = NO_SAVING
 
     @property
     def name(self) -> str:
         """`2 x 4 stash, microbatches of 8, recompute layer`."""
-        again = f", recompute {LAYER}" if self.recompute else ""
-        return f"{self.grid.pipelines} x {self.grid.stages} {self.mode}, " + (
-            f"microbatches of {self.microbatch}{again}"
+        return f"{self.grid.pipelines} x {self.grid.stages} {self.mode}, " + ", ".join(
+            (f"microbatches of {self.microbatch}", *saving_words(self.saving))
         )
 
     @property
@@ -70,8 +71,8 @@ class Room:
     modes: tuple[str, ...] = REDUNDANCY_MODES
     microbatches: tuple[int, ...] = ()
     """Samples; empty: every size that keeps the batch and the virtual nodes."""
-    recompute: tuple[bool, ...] = ()
-    """One of RECOMPUTE; empty: as the workload has it."""
+    savings: tuple[Saving, ...] = ()
+    """See `savings_of`; empty: as the workload has it."""
     cut: tuple[int, ...] = ()
     """The first layer of each stage, where the job says it; empty: any cut."""
     operation_s: float = 0.0
@@ -102,6 +103,22 @@ class JobFitsNowhere(FitsNowhere):
         self.nearest = tuple(nearest)
 
 
+def savings_of(recompute: str, replica_moments: str) -> tuple[Saving, ...]:
+    """What plans may do to save memory, by these keys of `cluster`: the first that fits is taken.
+    Copies of moments come before computing again, because they take less time."""
+    return tuple(
+        Saving(recompute=again, host_moments=on_host)
+        for again in RECOMPUTE[recompute]
+        for on_host in HOST_MOMENTS[replica_moments]
+    )
+
+
+def saving_words(saving: Saving) -> list[str]:
+    """`recompute layer`, `replica_moments host`: the keys that are set."""
+    again = [f"recompute {LAYER}"] if saving.recompute else []
+    return again + ([f"replica_moments {HOST}"] if saving.host_moments else [])
+
+
 def microbatches_of(workload: Workload) -> tuple[int, ...]:
     """All sizes that keep the batch and the virtual nodes, largest first: the divisors of the
     samples of a virtual node."""
@@ -126,17 +143,17 @@ class Candidates:
 
     def __init__(self, workload: Workload, room: Room) -> None:
         self.room = room
-        self._again = room.recompute or (workload.recompute,)
-        self._job = recomputed(workload, on=False)
-        self._works = {(workload.microbatch, False): self._job}
+        self._savings = room.savings or (workload.saving,)
+        self._job = saved(workload, NO_SAVING)
+        self._works = {(workload.microbatch, NO_SAVING): self._job}
         self._cuts: dict[int, tuple[int, ...]] = {}
 
-    def work(self, microbatch: int, recompute: bool = False) -> Workload:
+    def work(self, microbatch: int, saving: Saving = NO_SAVING) -> Workload:
         """The workload in microbatches of that size."""
-        key = (microbatch, recompute)
+        key = (microbatch, saving)
         if key not in self._works:
-            if recompute:
-                made = recomputed(self.work(microbatch), on=True)
+            if saving != NO_SAVING:
+                made = saved(self.work(microbatch), saving)
             else:
                 made = with_microbatch(self._job, microbatch, operation_s=self.room.operation_s)
             self._works[key] = made
@@ -165,17 +182,24 @@ class Candidates:
 
     def choice(self, grid: Grid, mode: str, microbatch: int) -> Choice | None:
         """The plan with the best cut that fits; None if no cut does. Modes by stage for another
-        number of stages become one mode, see `on_stages`. Where the room leaves it open, layers are
-        computed again only if no cut fits without, or not the job's own."""
+        number of stages become one mode, see `on_stages`. Where the room leaves it open, memory is
+        saved only if no cut fits without, or not the job's own."""
         mode = on_stages(mode, grid.stages)
         named = len(self.room.cut) == grid.stages
         found: list[Choice] = []
-        for again in self._again:
-            one = self._choice(grid, mode, self.work(microbatch, again))
+        for saving in self._able(mode):
+            one = self._choice(grid, mode, self.work(microbatch, saving))
             found += [one] if one is not None else []
             if one is not None and (not named or one.cut[:-1] == self.room.cut):
                 return one
         return found[0] if found else None
+
+    def _able(self, mode: str) -> Sequence[Saving]:
+        """The savings of the room that save anything: moments of replicas where there are some, and
+        another memory for them."""
+        if has_replica(mode) and self._job.host_bytes_per_s:
+            return self._savings
+        return tuple(dict.fromkeys(replace(one, host_moments=False) for one in self._savings))
 
     def _choice(self, grid: Grid, mode: str, work: Workload) -> Choice | None:
         if grid.stages not in self._cuts:
@@ -194,30 +218,29 @@ class Candidates:
             cut=cut or (),
             memory=memory,
             same_bits=work.microbatch == self._job.microbatch,
-            recompute=work.recompute,
+            saving=work.saving,
         )
 
     def asked(self, grid: Grid, mode: str) -> Choice:
         """The job as written, with the best cut that fits.
 
         Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit:
-        those in which the fewest of redundancy, microbatch, recompute, stages and pipelines differ;
+        those in which the fewest of redundancy, microbatch, saving, stages and pipelines differ;
         then those with the nearest number of nodes, redundancy, microbatch and stages.
         """
         found = self.choice(grid, mode, self._job.microbatch)
         if found is not None:
             return found
         try:
-            work = self.work(self._job.microbatch, self._again[-1])
+            work = self.work(self._job.microbatch, self._able(mode)[-1])
             bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
         except FitsNowhere as cause:
             raise JobFitsNowhere(cause, self.nearest(grid, mode)) from cause
         raise ValueError(f"{grid} {mode} fits, and did not")
 
     def nearest(self, grid: Grid, mode: str) -> list[Choice]:
-        """At most NEAREST plans that fit, nearest first, whether their layers are computed again or
-        not."""
-        able = Candidates(self._job, replace(self.room, recompute=RECOMPUTE[AUTO]))
+        """At most NEAREST plans that fit, nearest first, whatever they do to save memory."""
+        able = Candidates(self._job, replace(self.room, savings=savings_of(AUTO, AUTO)))
         return sorted(able.all(), key=lambda one: self._distance(one, grid, mode))[:NEAREST]
 
     def nothing(self) -> FitsNowhere:
@@ -244,7 +267,7 @@ class Candidates:
             )
         grid = max(grids, key=lambda one: (one.stages, one.pipelines))
         least = min(self.room.microbatches or microbatches_of(self._job))
-        work = self.work(least, self._again[-1])
+        work = self.work(least, self._able(mode)[-1])
         try:
             bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
         except FitsNowhere as cause:
@@ -265,7 +288,7 @@ class Candidates:
         changed = (
             one.mode != mode,
             not one.same_bits,
-            one.recompute not in self._again,
+            one.saving not in self._able(one.mode),
             one.grid.stages != grid.stages,
             one.grid.pipelines != grid.pipelines,
         )

@@ -17,7 +17,7 @@ from typing import TypeVar
 from bamboo.errors import InputError
 from bamboo.planner.plans.candidates import Candidates, Choice, Room
 from bamboo.planner.plans.losses import NO_LOSSES, Hazard, LossBook, Losses
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import Saving, Workload
 from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import DryRuns, StepTimes
 from bamboo.topology.grid import Grid
@@ -82,8 +82,8 @@ class Candidate:
 
 
 T = TypeVar("T")
-Played = dict[tuple[int, bool, str, tuple[int, ...]], DryRuns]
-"""Dry runs of one workload, by samples of a microbatch, recompute, mode and cut."""
+Played = dict[tuple[int, Saving, str, tuple[int, ...]], DryRuns]
+"""Dry runs of one workload, by samples of a microbatch, saving, mode and cut."""
 
 
 def least_redundant(
@@ -202,7 +202,7 @@ class Judge:
         self._prices = hazard.stakes.zone_usd_per_hour
         self._workload = workload
         self._played: Played = {} if played is None else played
-        self._times: dict[tuple[int, bool, str, tuple[int, ...]], StepTimes] = {}
+        self._times: dict[tuple[int, Saving, str, tuple[int, ...]], StepTimes] = {}
         if like:
             self._played = like._played
             if like._workload.node_bytes_per_s == workload.node_bytes_per_s:
@@ -282,13 +282,13 @@ class Judge:
 
     def _work(self, choice: Choice) -> Workload:
         return replace(
-            self.candidates.work(choice.microbatch, choice.recompute),
+            self.candidates.work(choice.microbatch, choice.saving),
             cuts={choice.grid.stages: choice.cut},
             node_bytes_per_s=self._workload.node_bytes_per_s,
         )
 
     def _times_of(self, choice: Choice, mode: str) -> StepTimes:
-        key = (choice.microbatch, choice.recompute, mode, choice.cut)
+        key = (choice.microbatch, choice.saving, mode, choice.cut)
         if key not in self._times:
             known = self._played.setdefault(key, DryRuns())
             self._times[key] = StepTimes(self._work(choice), mode, known=known)

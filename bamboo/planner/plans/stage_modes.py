@@ -52,7 +52,7 @@ def mixtures(judge: Judge, choice: Choice, room: Room) -> Iterator[Choice]:
     stash = candidates.choice(grid, STASH, choice.microbatch)
     if stash is None or STASH not in room.modes:
         return
-    work = candidates.work(choice.microbatch, stash.recompute)
+    work = candidates.work(choice.microbatch, stash.saving)
     for mode in AHEAD:
         if mode not in room.modes:
             continue

@@ -13,7 +13,7 @@ from bamboo.errors import InputError
 from bamboo.planner.origin import Origin
 from bamboo.planner.profiles.profiled import LayerProfile, Profile, Work
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 GIB = 2**30
 FP32, BF16 = "fp32", "bf16"
 LEAST_BF16 = (8, 0)
@@ -38,6 +38,8 @@ class Gpu:
     bf16_tflops: float
     bandwidth_gb_per_s: float
     """Peak bandwidth of its memory."""
+    host_gb_per_s: float
+    """Peak rate of copies between its memory and the host's, in one direction."""
     origin: Origin
     """Where and when the figures were seen."""
     measured: str = ""
@@ -88,6 +90,8 @@ class GpuTable:
     tensor_share: float
     """Share of the peak that products on tensor cores reach."""
     bandwidth_share: float
+    copy_share: float
+    """Share of the peak that copies between a GPU and its host reach."""
     kernel_s: float
     """Time from the issue of one kernel to that of the next, in fp32."""
     bf16_kernel_s: float
@@ -143,6 +147,10 @@ class GpuTable:
         issue_s = work.kernels * self.issue_s(precision)
         return max(products_s + work.other_bytes / bytes_per_s, issue_s)
 
+    def host_bytes_per_s(self, gpu: Gpu) -> float:
+        """The rate of copies from the host to a GPU, or back."""
+        return gpu.host_gb_per_s * 1e9 * self.copy_share
+
     def modelled(self, profile: Profile, gpu: Gpu, precision: str = FP32) -> Profile:
         """The same layers on one GPU. Raises InputError where it lacks the precision."""
         self.check_precision(gpu, precision)
@@ -189,20 +197,28 @@ def parse_gpus(text: str) -> GpuTable:
     """Read the TOML text of the table. Raises ValueError if it is not one."""
     raw = tomllib.loads(text)
     if raw.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"the table of GPUs has schema {raw.get('schema_version')!r}, not 3")
+        raise ValueError(
+            f"the table of GPUs has schema {raw.get('schema_version')!r}, not {SCHEMA_VERSION}"
+        )
     try:
         table = GpuTable(
             seen=str(raw["seen"]),
             product_share=float(raw["product_share"]),
             tensor_share=float(raw["tensor_share"]),
             bandwidth_share=float(raw["bandwidth_share"]),
+            copy_share=float(raw["copy_share"]),
             kernel_s=float(raw["kernel_us"]) / 1e6,
             bf16_kernel_s=float(raw["bf16_kernel_us"]) / 1e6,
             gpus={name: _gpu(name, body) for name, body in raw["gpus"].items()},
         )
     except KeyError as error:
         raise ValueError(f"the table of GPUs lacks the key {error}") from error
-    shares = (table.product_share, table.tensor_share, table.bandwidth_share)
+    shares = (
+        table.product_share,
+        table.tensor_share,
+        table.bandwidth_share,
+        table.copy_share,
+    )
     if not all(0 < x <= 1 for x in shares) or min(table.kernel_s, table.bf16_kernel_s) <= 0:
         raise ValueError(f"shares {shares} lie above 0 and at most at 1, times of kernels above 0")
     return table
@@ -218,10 +234,11 @@ def _gpu(name: str, body: Mapping[str, Any]) -> Gpu:
         fp16_tflops=float(body["fp16_tflops"]),
         bf16_tflops=float(body["bf16_tflops"]),
         bandwidth_gb_per_s=float(body["bandwidth_gb_per_s"]),
+        host_gb_per_s=float(body["host_gb_per_s"]),
         origin=Origin(seen=str(body["seen"]), source=str(body["source"])),
         measured=str(body["measured"]),
     )
-    if min(gpu.memory_gib, gpu.fp32_tflops, gpu.bandwidth_gb_per_s) <= 0:
+    if min(gpu.memory_gib, gpu.fp32_tflops, gpu.bandwidth_gb_per_s, gpu.host_gb_per_s) <= 0:
         raise ValueError(f"{name}: memory, arithmetic and bandwidth must be above 0")
     if min(gpu.fp16_tflops, gpu.bf16_tflops) < 0:
         raise ValueError(f"{name}: fp16_tflops and bf16_tflops must be 0 or more")

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from bamboo.planner.layers.facts import LayerFacts
-from bamboo.planner.layers.memory import MOMENTS
+from bamboo.planner.layers.facts import MOMENTS, LayerFacts
 from bamboo.planner.profiles.workload import Workload
 from bamboo.topology.strategy import canonical_json
 from bamboo.topology.virtual_nodes import BatchShape

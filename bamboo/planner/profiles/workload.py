@@ -9,13 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
 
-from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
+from bamboo.planner.layers.facts import FLOAT_BYTES, MOMENTS, LayerFacts
 from bamboo.planner.layers.partition import partition
 from bamboo.schedule.links import ZoneLinks
 from bamboo.topology.virtual_nodes import BatchShape
 
 STATE_FLOATS = 3
 """Floats of a parameter: the parameter and two moments, 12 bytes in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What a plan does to need less memory of a device. It takes time, and changes no bit."""
+
+    recompute: bool = False
+    """Activation checkpointing (Chen et al., 2016): each layer keeps its input alone from forward
+    to backward, and its backward computes it again first. The last layer never does, because its
+    backward follows its forward at once."""
+    host_moments: bool = False
+    """The moments of a replica lie in the host's memory; a step brings them to the device and
+    back."""
+
+
+NO_SAVING = Saving()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +71,11 @@ class Workload:
     cuts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Stages -> first layer of each stage and the layer count, if given; any other number of stages
     is balanced by time."""
-    recompute: bool = False
-    """Whether a backward computes its layers again, see `recomputed`."""
+    saving: Saving = NO_SAVING
+    """What was done to need less memory, see `saved`."""
+    host_bytes_per_s: float = 0.0
+    """Rate of copies between a device's memory and the host's; 0: the device computes in the host's
+    memory."""
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
@@ -67,7 +86,7 @@ class Workload:
     @property
     def back_s(self) -> tuple[float, ...]:
         """The backward per layer, with another forward where the layer is computed again."""
-        if not self.recompute:
+        if not self.saving.recompute:
             return self.backward_s
         return (*map(add, self.forward_s[:-1], self.backward_s), self.backward_s[-1])
 
@@ -75,6 +94,16 @@ class Workload:
     def both_s(self) -> tuple[float, ...]:
         """Forward plus backward, per layer."""
         return tuple(map(add, self.forward_s, self.back_s))
+
+    @property
+    def steps_s(self) -> tuple[float, ...]:
+        """The optimizer's step per layer, of an owner and of a replica. A node has one of each, so
+        each has half of the copies of the replica's moments, in both directions."""
+        if not (self.saving.host_moments and self.host_bytes_per_s):
+            return self.optimizer_s
+        copied = (MOMENTS * FLOAT_BYTES * layer.parameters for layer in self.layers)
+        copies_s = (size / self.host_bytes_per_s for size in copied)
+        return tuple(map(add, self.optimizer_s or (0.0,) * len(self.layers), copies_s))
 
     @property
     def microbatch(self) -> int:
@@ -103,19 +132,22 @@ class Workload:
         return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
 
 
-def recomputed(workload: Workload, *, on: bool) -> Workload:
-    """The same with activation checkpointing, or without (Chen et al., 2016): each layer keeps its
-    input alone from forward to backward, and its backward computes it again first. The last layer
-    never does, because its backward follows its forward at once."""
-    if on == workload.recompute:
+def saved(workload: Workload, saving: Saving) -> Workload:
+    """The same with this saving, in place of the one that it has. Where the device computes in the
+    host's memory, moments take as much of it wherever they lie."""
+    if workload.saving == saving:
         return workload
     layers = workload.layers
     # The first layer's input is tokens, which are part of what it holds.
     first = min(layers[0].activation_bytes, layers[0].output_bytes)
     inputs = (first, *(layer.output_bytes for layer in layers))[: len(layers) - 1]
-    given: tuple[int | None, ...] = (*inputs, None) if on else (None,) * len(layers)
-    held = (replace(x, input_bytes=size) for x, size in zip(layers, given, strict=True))
-    return replace(workload, layers=tuple(held), recompute=on)
+    given: tuple[int | None, ...] = (*inputs, None) if saving.recompute else (None,) * len(layers)
+    on_host = saving.host_moments and workload.host_bytes_per_s > 0
+    held = (
+        replace(layer, input_bytes=size, host_moments=on_host)
+        for layer, size in zip(layers, given, strict=True)
+    )
+    return replace(workload, layers=tuple(held), saving=saving)
 
 
 def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:

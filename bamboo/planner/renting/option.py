@@ -10,7 +10,7 @@ from math import inf
 
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import Candidate
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload
 from bamboo.planner.risks.hazards import PUBLISHED, LossRate
 from bamboo.planner.risks.zones import REPLACE_S, Stakes
 from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
@@ -51,8 +51,8 @@ class Question:
     """Time until a lost node is replaced."""
     standbys: int = 0
     modes: tuple[str, ...] = REDUNDANCY_MODES
-    recompute: tuple[bool, ...] = (False,)
-    """Whether layers may be computed again, as in `Room`."""
+    savings: tuple[Saving, ...] = (NO_SAVING,)
+    """As in `Room`."""
     put_usd: float = 0.0
     most_hours: float = inf
     """Expected hours; slower plans are left out."""

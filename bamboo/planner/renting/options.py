@@ -283,7 +283,7 @@ class _Table:
             nodes=self._question.nodes,
             modes=modes,
             microbatches=(offer.workload.microbatch,),
-            recompute=self._question.recompute,
+            savings=self._question.savings,
         )
 
     def _nearest(self) -> Misfits:

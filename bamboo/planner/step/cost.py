@@ -56,7 +56,7 @@ def costs_for(workload: Workload, grid: Grid) -> Costs:
         grid.stages,
         forward_s=workload.sums(workload.forward_s, cut),
         backward_s=workload.sums(workload.back_s, cut),
-        step_s=workload.sums(workload.optimizer_s, cut),
+        step_s=workload.sums(workload.steps_s, cut),
         latency_s=workload.latency_s,
         bytes_per_s=workload.bytes_per_s,
         boundary_bytes=[float(layers[-1].output_bytes) for layers in of_stage],

@@ -63,7 +63,7 @@ class StepFloor:
             if stage < grid.stages - 1:
                 beyond_s = forward[stage + 1] + backward[stage + 1]
                 least_s = max(least_s, around_s + (count - 1) * there_s + beyond_s)
-        last_s = self._peers_s(grid, shares)[0] + work.sums(work.optimizer_s, cut)[0]
+        last_s = self._peers_s(grid, shares)[0] + work.sums(work.steps_s, cut)[0]
         return least_s + last_s
 
     def shipped_s(self, grid: Grid) -> float:

@@ -112,7 +112,7 @@ class StepTimes(StepFloor):
         self._steps = UNLIKE_STEPS if UNLIKE_MODES & set(modes_of(mode)) else DRY_STEPS
         rates = workload.bytes_per_s or workload.node_bytes_per_s
         takes_time = rates or workload.latency_s or workload.far
-        self._idle = mode in IDLE_SHADOWS and not takes_time and not any(workload.optimizer_s)
+        self._idle = mode in IDLE_SHADOWS and not takes_time and not any(workload.steps_s)
         self._known = known or DryRuns()
         self._grids_steps: dict[tuple[Grid, tuple[int, ...]], int] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
@@ -295,7 +295,7 @@ class StepTimes(StepFloor):
             shape.stages,
             forward_s=_times(workload.sums(workload.forward_s, cut), slower),
             backward_s=_times(workload.sums(workload.back_s, cut), slower),
-            step_s=_times(workload.sums(workload.optimizer_s, cut), slower),
+            step_s=_times(workload.sums(workload.steps_s, cut), slower),
             latency_s=workload.latency_s,
             bytes_per_s=workload.bytes_per_s,
             boundary_bytes=self._boundary_bytes(shape.stages),

@@ -142,11 +142,15 @@ class Cuda(_Counters):
 
     def fetch(self, tensors: Sequence[Tensor], *, at_rest: bool = False) -> Staged:
         """Copy to pinned memory, behind all that was issued so far, even if `at_rest`: chunks of
-        state may have been joined from several tensors on the compute stream."""
+        state may have been joined from several tensors on the compute stream. What lies on the host
+        stays itself, because nothing there is changed in place."""
         del at_rest
         self._down.wait_stream(self._compute)
         with torch.cuda.stream(self._down):
-            copies = tuple(_pinned(tensor).copy_(tensor, non_blocking=True) for tensor in tensors)
+            copies = tuple(
+                _pinned(x).copy_(x, non_blocking=True) if x.device.type == self.place.type else x
+                for x in tensors
+            )
             event = _event()
             event.record(self._down)
         if tensors:

@@ -17,6 +17,8 @@ from bamboo.data.dataset import Dataset
 from bamboo.errors import NoDevice
 from bamboo.runtime.device.nvidia_driver import no_gpu
 
+HOST = torch.device("cpu")
+
 
 class Staged(Protocol):
     """A copy of tensors in the host's memory."""

@@ -22,6 +22,7 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.models import build_layer, build_model, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
+from bamboo.planner.layers.facts import MOMENTS
 from bamboo.planner.layers.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.device.devices import device_of
@@ -185,7 +186,7 @@ def needed_bytes(builder: SlotBuilder) -> int:
     pipelines = min(2, builder.batch.virtual_nodes)
     grid = Grid(pipelines=pipelines, stages=placement.grid.stages)
     largest = max(builder.parameter_bytes(placement.layers_of(p)) for p in range(grid.stages))
-    sizes = Sizes(parameters=largest, activations=0)
+    sizes = Sizes(parameters=largest, activations=0, replica=(2 + MOMENTS) * largest)
     counted = stage_counts(grid, builder.batch, placement.redundancy)
     held = max(counts.bytes_of(sizes, sizes, crossing_bytes=0).total for counts in counted)
     return held + COPIES * largest

@@ -204,17 +204,22 @@ class NodePrefetch:
         for found in self._in.values():
             while found.can_follow:
                 message = found.gradients.pop(found.step)
+                moments = Moments(
+                    exp_avg=list(of_kind(found.room, KINDS[1]).values()),
+                    exp_avg_sq=list(of_kind(found.room, KINDS[2]).values()),
+                    on_host=self._builder.job.cluster.replica_moments == "host",
+                )
                 self._executor.operations.follow(
                     list(of_kind(found.room, KINDS[0]).values()),
-                    Moments(
-                        exp_avg=list(of_kind(found.room, KINDS[1]).values()),
-                        exp_avg_sq=list(of_kind(found.room, KINDS[2]).values()),
-                    ),
+                    moments,
                     message.tensors,
                     stage=found.feed.slot.stage,
                     step=found.step,
                     total_square=found.total_squares.pop(found.step),
                 )
+                params = of_kind(found.room, KINDS[0])
+                stepped = (*params.values(), *moments.exp_avg, *moments.exp_avg_sq)
+                found.room = dict(zip(found.room, stepped, strict=True))
                 found.step += 1
                 found.followed_bytes += message.size_bytes()
                 if self._executor.owned:

@@ -6,12 +6,13 @@ False when it meets a gradient that is not finite, and has then changed nothing.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from bamboo.ports import MessageKey
 from bamboo.runtime.device.devices import Device
+from bamboo.runtime.device.on_host import compute_in_parts
 from bamboo.runtime.step.optimizer import AdamW, Moments, clip_factor
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox
@@ -204,9 +205,29 @@ class Operations:
         return True
 
     def _update(self, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
-        self._optimizer.step(
-            run.stage.params, gradient, run.moments, step=run.step, clip_factor=factor
-        )
+        on_host = run.replica_on_host and not run.owner
+        if run.moments.on_host != on_host:  # its role has changed, or it was just built
+            run.moments = run.moments.moved(self.device, on_host=on_host)
+        self._take(run.stage.params, gradient, run.moments, step=run.step, clip_factor=factor)
+
+    def _take(
+        self,
+        params: Sequence[Tensor],
+        gradient: Sequence[Tensor],
+        moments: Moments,
+        **at: Any,
+    ) -> None:
+        """Take a step as `AdamW.step` does, wherever the moments are kept."""
+        if not moments.on_host:
+            self._optimizer.step(params, gradient, moments, **at)
+            return
+
+        def step(part: list[int], there: list[list[Tensor]]) -> None:
+            own = [params[i] for i in part], [gradient[i] for i in part]
+            first, second = there
+            self._optimizer.step(*own, Moments(exp_avg=first, exp_avg_sq=second), **at)
+
+        compute_in_parts(self.device, (moments.exp_avg, moments.exp_avg_sq), step)
 
     def follow(
         self,
@@ -218,12 +239,13 @@ class Operations:
         step: int,
         total_square: float,
     ) -> None:
-        """Take a step of layers that this node follows; they belong to a slot of this stage."""
+        """Take a step of layers that this node follows; they belong to a slot of this stage.
+        Moments on the host are other tensors in the lists of `moments` afterwards."""
         factor = clip_factor([total_square], self._clip_norm)
         self.device.run(
             "R",
             stage,
-            lambda: self._optimizer.step(params, gradient, moments, step=step, clip_factor=factor),
+            lambda: self._take(params, gradient, moments, step=step, clip_factor=factor),
         )
 
     # ------------------------------------------------------------------ the shadow's operations

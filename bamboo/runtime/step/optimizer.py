@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from bamboo.config.tree import Segment, TrainConfig
+from bamboo.runtime.device.devices import Device
+from bamboo.runtime.device.on_host import moved
 
 CLIP_FACTOR = 0.9
 """Stands for the factor of a clipped step where a step is only measured."""
@@ -32,6 +34,14 @@ class Moments:
 
     exp_avg: list[Tensor]
     exp_avg_sq: list[Tensor]
+    on_host: bool = False
+    """Whether they are kept in the host's memory, and are on the device during a step alone."""
+
+    def moved(self, device: Device, *, on_host: bool) -> "Moments":
+        """The same, kept on the host or on the device."""
+        first, second = self.exp_avg, self.exp_avg_sq
+        first, second = (moved(device, x, to_host=on_host) for x in (first, second))
+        return Moments(exp_avg=first, exp_avg_sq=second, on_host=on_host)
 
 
 class AdamW:
@@ -42,12 +52,14 @@ class AdamW:
         self._train = train
         self._segments = segments
 
-    def new_state(self, params: Sequence[Tensor]) -> Moments:
-        """Zero moments for these parameters."""
-        return Moments(
-            exp_avg=[torch.zeros_like(p, requires_grad=False) for p in params],
-            exp_avg_sq=[torch.zeros_like(p, requires_grad=False) for p in params],
-        )
+    def new_state(self, params: Sequence[Tensor], *, on_host: bool = False) -> Moments:
+        """Zero moments for these parameters, where the parameters are or on the host."""
+
+        def zeros() -> list[Tensor]:
+            places = ("cpu" if on_host else p.device for p in params)
+            return [torch.zeros(p.shape, device=x) for p, x in zip(params, places, strict=True)]
+
+        return Moments(exp_avg=zeros(), exp_avg_sq=zeros(), on_host=on_host)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step: linear warm-up, then a cosine that ends at

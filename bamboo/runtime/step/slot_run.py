@@ -67,6 +67,7 @@ class SlotRun:
         stage: Stage,
         moments: Moments,
         owner: bool,
+        replica_on_host: bool = False,
         step: int = 0,
     ) -> None:
         self.slot: Slot = plan.slot
@@ -74,6 +75,8 @@ class SlotRun:
         self.stage = stage
         self.moments = moments
         self.owner = owner
+        self.replica_on_host = replica_on_host
+        """Whether the moments lie on the host while this is a replica."""
         self.batch = batch
         self.microbatches: Sequence[int] = batch.microbatches_of(plan.blocks[self.slot.pipeline])
         """Global index by local index."""

@@ -12,7 +12,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.models import ModelSpec, build_shell, named_parameters
 from bamboo.runtime.device.devices import Device, device_of
-from bamboo.runtime.device.staging import DataOnDevice
+from bamboo.runtime.device.staging import HOST, DataOnDevice
 from bamboo.runtime.step.exchange import ExchangePlan, Tie
 from bamboo.runtime.step.optimizer import AdamW, Moments
 from bamboo.runtime.step.slot_run import KINDS, SlotRun
@@ -77,12 +77,13 @@ class SlotBuilder:
 
     def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
         """Memory for these layers' parameters and moments, by name, in the order in which they are
-        sent. It is not initialised."""
+        sent. It is not initialised. Moments lie on the host where a replica keeps them there."""
         built = self._named(layers)
-        place = self.device.place
+        parameters = self.device.place
+        moments = HOST if self.job.cluster.replica_moments == "host" else parameters
         return {
             f"{kind}/{name}": torch.empty(p.shape, device=place)
-            for kind in KINDS
+            for kind, place in zip(KINDS, (parameters, moments, moments), strict=True)
             for name, p in built
         }
 
@@ -125,16 +126,24 @@ class SlotBuilder:
             counts_in_norm=tuple(stage.counts_in_norm),
             ties=self._ties(),
         )
+        on_host = self.job.cluster.replica_moments == "host"
         if held is None:
-            moments = self.optimizer.new_state(stage.params)
+            moments = self.optimizer.new_state(stage.params, on_host=on_host and not owner)
         else:
             first, second = (of_kind(held, kind) for kind in KINDS[1:])
             moments = Moments(
                 exp_avg=[first[name] for name in stage.names],
                 exp_avg_sq=[second[name] for name in stage.names],
+                on_host=on_host,
             )
         return SlotRun(
-            plan=plan, batch=self.batch, stage=stage, moments=moments, owner=owner, step=step
+            plan=plan,
+            batch=self.batch,
+            stage=stage,
+            moments=moments,
+            owner=owner,
+            replica_on_host=on_host,
+            step=step,
         )
 
     def _ties(self) -> tuple[Tie, ...]:

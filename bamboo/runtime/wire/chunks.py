@@ -7,7 +7,7 @@ where they lie, and the receiver puts its bytes directly where they belong.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor
@@ -31,13 +31,16 @@ def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
 
 def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
     """Elements [start, stop) of tensors that are numbered one after the other. It is a copy only
-    when the elements belong to several tensors."""
+    when the elements belong to several tensors, and on the host when these lie there and on a
+    device."""
     return _joined(pieces_of(tensors, start, stop))
 
 
-def copy_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
-    """The same elements, copied once into memory of their own."""
-    return torch.cat(pieces_of(tensors, start, stop) or [torch.empty(0)])
+def copies_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
+    """The same elements, copied once into memory of their own: one flat tensor for consecutive
+    tensors on the host, and one for those on a device."""
+    by_place = groupby(pieces_of(tensors, start, stop), key=lambda piece: piece.device)
+    return [torch.cat(list(pieces)) for _, pieces in by_place] or [torch.empty(0)]
 
 
 def pieces_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
@@ -66,12 +69,14 @@ def put_together(pieces: Iterable[Tensor], shapes: Iterable[torch.Size]) -> list
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
+    if len({part.device for part in parts}) > 1:  # at most one chunk of a replica's state has both
+        parts = [part.cpu() for part in parts]
     return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
 
 
 class Copying:
     """State at a step boundary, sent in chunks while its owner trains on. It holds the tensors
-    themselves until they are about to change, then a flat copy of what is still to be sent."""
+    themselves until they are about to change, then flat copies of what is still to be sent."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -85,6 +90,7 @@ class Copying:
         self.step = 0
         """The step that the state is before."""
         self.begun = False
+        self._frozen = False
         self._early: list[int] = []
 
     def begin(self, tensors: Sequence[Tensor], step: int) -> list[int]:
@@ -98,9 +104,10 @@ class Copying:
 
     def freeze(self) -> None:
         """Copy what is still to be sent: the tensors are about to change."""
-        if len(self._state) > 1:
+        if self._state and not self._frozen:
+            self._frozen = True
             self._before = min(self._asked * self._size, self.elements)
-            self._state = [copy_of(self._state, self._before, self.elements)]
+            self._state = copies_of(self._state, self._before, self.elements)
 
     @property
     def all_sent(self) -> bool:

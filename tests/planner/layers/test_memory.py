@@ -1,6 +1,7 @@
 """The memory report: counted by hand for a small case, and bounded for all."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import StageBytes, memory_report, partials_at_end, partials_held
-from bamboo.planner.profiles.workload import Workload, recomputed
+from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload, saved
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import subtrees
 from bamboo.topology.strategy import REDUNDANCY_MODES
@@ -94,14 +95,31 @@ def test_each_mode_holds_at_least_what_the_cheaper_one_holds(
 
 
 def test_layers_that_are_computed_again_counted_by_hand() -> None:
-    again = recomputed(timed(LAYERS), on=True).layers
+    again = saved(timed(LAYERS), Saving(recompute=True)).layers
     (first, last), mode = report(again, (0, 3, 4), "eager"), "full"
     # The inputs: 100 of the first layer (at most its output), 100, 200; the last keeps all.
     assert first.activations == 3 * (100 + 100 + 200) + (3000 - 200)
     assert last.activations == 4000
     assert (first.ahead, last.ahead) == (3 * 4000, 3 * 400)
     assert report(again, (0, 3, 4), mode)[1].ahead == 3 * 400 + 900 + 1900 + 2800
-    assert recomputed(recomputed(timed(LAYERS), on=True), on=False) == timed(LAYERS)
+    assert saved(saved(timed(LAYERS), Saving(recompute=True)), NO_SAVING) == timed(LAYERS)
+
+
+def test_moments_of_a_replica_on_the_host_take_none_of_the_device_and_time_to_copy() -> None:
+    work, saving = replace(timed(LAYERS), host_bytes_per_s=1000.0), Saving(host_moments=True)
+    first, last = report(saved(work, saving).layers, (0, 3, 4), "eager")
+    plain = report(LAYERS, (0, 3, 4), "eager")
+    # A parameter and its gradient are left of four tensors.
+    assert (first.replica, last.replica) == (2 * 160, 2 * 240)
+    assert [s.total - s.replica for s in (first, last)] == [s.total - s.replica for s in plain]
+    # 8 bytes a parameter, to the device and back: a half with the owner's step, a half here.
+    assert saved(work, saving).steps_s == tuple(8 * one.parameters / 1000 for one in LAYERS)
+    slow = saved(replace(work, optimizer_s=(1.0,) * 4), saving)
+    assert slow.steps_s == tuple(1 + 8 * one.parameters / 1000 for one in LAYERS)
+    assert saved(saved(work, saving), NO_SAVING) == work
+    # Where the device computes in the host's memory, nothing is saved and nothing copied.
+    here = saved(timed(LAYERS), saving)
+    assert (here.layers, here.steps_s) == (tuple(LAYERS), ())
 
 
 SIZES = st.integers(0, 1000)
@@ -139,7 +157,7 @@ def test_layers_that_are_computed_again_never_hold_more_and_take_longer(
     )
     cut = (0, *sorted(data.draw(inner)), len(facts))
     work = timed(facts)
-    again = recomputed(work, on=True)
+    again = saved(work, Saving(recompute=True))
     grid = Grid(pipelines=pipelines, stages=stages)
     shape = BatchShape(virtual_nodes=3, microbatches=microbatches)
     off, layer = (

@@ -16,8 +16,9 @@ from bamboo.planner.plans.candidates import (
     Room,
     grids_of,
     microbatches_of,
+    savings_of,
 )
-from bamboo.planner.profiles.workload import recomputed, with_microbatch
+from bamboo.planner.profiles.workload import Saving, saved, with_microbatch
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from tests.planner.workloads import workload
@@ -89,7 +90,7 @@ def test_all_that_is_found_fits_as_the_memory_report_counts_it() -> None:
     assert found
     for one in found:
         there = candidates.work(one.microbatch)
-        assert not one.recompute
+        assert not one.saving.recompute
         report = memory_report(
             there.layers, cut=one.cut, grid=one.grid, shape=there.shape, mode=one.mode
         )
@@ -131,17 +132,17 @@ def test_a_job_that_does_not_fit_is_refused_with_the_nearest_plans() -> None:
     # The nearest differs in one thing alone.
     nearest = error.nearest[0]
     unlike = (nearest.mode != "stash", not nearest.same_bits, nearest.grid.stages != 2)
-    assert sum(unlike) + (nearest.grid.pipelines != 1) + nearest.recompute == 1
+    assert sum(unlike) + (nearest.grid.pipelines != 1) + nearest.saving.recompute == 1
 
 
 def test_layers_are_computed_again_where_the_plan_does_not_fit_without() -> None:
     """Eight layers hold 512 bytes of a microbatch each, 128 where they are computed again."""
     work, grid = workload(), Grid(pipelines=1, stages=2)
-    off, layer, auto = RECOMPUTE.values()
-    room = Room(memory_bytes=PLENTY, nodes=range(2, 3), modes=("off",), recompute=auto)
+    off, layer, auto = (savings_of(one, "device") for one in RECOMPUTE)
+    room = Room(memory_bytes=PLENTY, nodes=range(2, 3), modes=("off",), savings=auto)
     plain = Candidates(work, room).asked(grid, "off")
-    again = Candidates(work, replace(room, recompute=layer)).asked(grid, "off")
-    assert (plain.recompute, again.recompute) == (False, True)
+    again = Candidates(work, replace(room, savings=layer)).asked(grid, "off")
+    assert (plain.saving.recompute, again.saving.recompute) == (False, True)
     assert again.cut == plain.cut == (0, 4, 8)
     first, last = again.memory
     # Three microbatches of the first stage are in flight, and one layer is computed again.
@@ -152,7 +153,7 @@ def test_layers_are_computed_again_where_the_plan_does_not_fit_without() -> None
     tight = replace(room, memory_bytes=plain.most_bytes - 1)
     assert Candidates(work, tight).asked(grid, "off") == again
     with pytest.raises(JobFitsNowhere) as was:
-        Candidates(work, replace(tight, recompute=off)).asked(grid, "off")
+        Candidates(work, replace(tight, savings=off)).asked(grid, "off")
     assert was.value.nearest[0] == again, "recompute is counted among what would fit"
     assert again.name == "1 x 2 off, microbatches of 2, recompute layer"
     below = replace(room, memory_bytes=again.most_bytes - 1)
@@ -160,15 +161,46 @@ def test_layers_are_computed_again_where_the_plan_does_not_fit_without() -> None
         Candidates(work, below).asked(grid, "off")
 
 
+def test_moments_of_replicas_go_to_the_host_before_layers_are_computed_again() -> None:
+    work, grid = replace(workload(), host_bytes_per_s=1.0), Grid(pipelines=1, stages=2)
+    auto = Room(memory_bytes=PLENTY, nodes=range(2, 3), savings=savings_of("auto", "auto"))
+
+    def taken(room: Room, mode: str = "stash") -> Saving:
+        return Candidates(work, room).asked(grid, mode).saving
+
+    def needs(saving: Saving) -> int:
+        room = replace(auto, savings=(saving,))
+        return Candidates(work, room).asked(grid, "stash").most_bytes
+
+    both = Saving(recompute=True, host_moments=True)
+    ways = (Saving(), Saving(host_moments=True), Saving(recompute=True), both)
+    room = auto
+    for way in ways:  # in the order in which they cost more
+        if needs(way) <= room.memory_bytes:
+            assert taken(room) == way
+            room = replace(room, memory_bytes=needs(way) - 1)
+    assert needs(both) < needs(ways[1]) < needs(ways[0])
+    assert Candidates(work, replace(auto, savings=(both,))).asked(grid, "stash").name == (
+        "1 x 2 stash, microbatches of 2, recompute layer, replica_moments host"
+    )
+    # Without replicas, or on a device without a memory of its own, there is nothing to move.
+    host = replace(auto, savings=savings_of("off", "host"))
+    assert taken(host, "off") == Saving()
+    here = Candidates(replace(work, host_bytes_per_s=0.0), host)
+    assert here.asked(grid, "stash").saving == Saving()
+
+
 def test_the_cut_that_the_job_says_stays_where_computing_layers_again_is_enough() -> None:
     work, grid = replace(workload(), cuts={2: (0, 6, 8)}), Grid(pipelines=1, stages=2)
-    again = Candidates(recomputed(work, on=True), Room(memory_bytes=PLENTY, nodes=range(2, 3)))
+    again = Candidates(
+        saved(work, Saving(recompute=True)), Room(memory_bytes=PLENTY, nodes=range(2, 3))
+    )
     needs = again.asked(grid, "off").most_bytes
-    room = Room(memory_bytes=needs, nodes=range(2, 3), recompute=RECOMPUTE["auto"])
+    room = Room(memory_bytes=needs, nodes=range(2, 3), savings=savings_of("auto", "auto"))
     moved = Candidates(work, room).asked(grid, "off")
-    assert (moved.recompute, moved.cut != (0, 6, 8)) == (False, True)
+    assert (moved.saving.recompute, moved.cut != (0, 6, 8)) == (False, True)
     kept = Candidates(work, replace(room, cut=(0, 6))).asked(grid, "off")
-    assert (kept.recompute, kept.cut) == (True, (0, 6, 8))
+    assert (kept.saving.recompute, kept.cut) == (True, (0, 6, 8))
 
 
 def test_where_nothing_fits_no_plan_is_named() -> None:

@@ -27,6 +27,7 @@ def gpu(name: str, memory_gib: float) -> Gpu:
         fp16_tflops=80,
         bf16_tflops=80,
         bandwidth_gb_per_s=500,
+        host_gb_per_s=10,
         origin=Origin(seen="2026-11-27", source="a sheet"),
     )
 
@@ -36,6 +37,7 @@ TABLE = GpuTable(
     product_share=0.5,
     tensor_share=0.25,
     bandwidth_share=0.8,
+    copy_share=0.5,
     kernel_s=1e-5,
     bf16_kernel_s=3e-5,
     gpus={name: gpu(name, gib) for name, gib in (("X1", 1), ("X2", 2), ("X2-4GB", 4))},
@@ -44,11 +46,12 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu"
 OLD = replace(TABLE.gpus["X1"], name="O", capability=(7, 5), bf16_tflops=0.0)
 FACTORS = st.floats(min_value=1, max_value=100)
 TEXT = """
-schema_version = 3
+schema_version = 4
 seen = "a day"
 product_share = 0.5
 tensor_share = 0.25
 bandwidth_share = 0.8
+copy_share = 0.5
 kernel_us = 10
 bf16_kernel_us = 30
 [gpus.X1]
@@ -58,6 +61,7 @@ fp32_tflops = 10
 fp16_tflops = 80
 bf16_tflops = 80
 bandwidth_gb_per_s = 500
+host_gb_per_s = 10
 measured = ""
 seen = "2026-11-27"
 source = "a sheet"
@@ -227,7 +231,7 @@ def test_the_table_is_read_and_a_damaged_one_refused() -> None:
     assert (table.kernel_s, table.bf16_kernel_s) == pytest.approx((1e-5, 3e-5))
     assert table.gpus == {"X1": TABLE.gpus["X1"]}
     for old, new in (
-        ("schema_version = 3", "schema_version = 2"),
+        ("schema_version = 4", "schema_version = 3"),
         ("tensor_share = 0.25", "tensor_share = 0"),
         ('capability = "9.0"', 'capability = "7.5"'),
         ("bf16_tflops = 80", "bf16_tflops = 0"),
@@ -237,6 +241,8 @@ def test_the_table_is_read_and_a_damaged_one_refused() -> None:
         ('seen = "a day"', ""),
         ("product_share = 0.5", "product_share = 1.5"),
         ("bandwidth_share = 0.8", "bandwidth_share = 0"),
+        ("copy_share = 0.5", "copy_share = 1.1"),
+        ("host_gb_per_s = 10", "host_gb_per_s = 0"),
         ("\nkernel_us = 10", "\nkernel_us = 0"),
         ("bf16_kernel_us = 30", "bf16_kernel_us = 0"),
         ("bf16_kernel_us = 30", ""),

@@ -101,9 +101,19 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
-def test_a_run_that_grows_and_loses_nodes(guard: Guard, kinds: set[str]) -> None:
+@pytest.mark.parametrize("replica_moments", ["device", "host"])
+def test_a_run_that_grows_and_loses_nodes(
+    guard: Guard, kinds: set[str], replica_moments: str
+) -> None:
     draw = random.Random(SEED)
-    settings = job(stages=2, virtual_nodes=4, tied=True, redundancy="full", steps=STEPS)
+    settings = job(
+        stages=2,
+        virtual_nodes=4,
+        tied=True,
+        redundancy="full",
+        steps=STEPS,
+        replica_moments=replica_moments,
+    )
     world = World(settings, draw, standbys=3, policy=policy_of(settings, 2))
     for node in world.standbys:
         world.join(node)
@@ -112,10 +122,17 @@ def test_a_run_that_grows_and_loses_nodes(guard: Guard, kinds: set[str]) -> None
     world.run(until=lambda: False)
     assert world.state.outcome is Outcome.DONE, world.report()
     assert sorted(world.losses()) == list(range(STEPS))
+    for node in world.nodes.values():
+        executor = node.trainer.executor
+        for run in (*executor.owned.values(), *executor.shadowed.values()):
+            here = not run.owner and replica_moments == "host"
+            moments = (*run.moments.exp_avg, *run.moments.exp_avg_sq)
+            assert {x.device.type for x in moments} == {"cpu" if here else "meta"}
     assert kinds >= {"act", "grad", "partial", "shard", "tie", "ship", "state", "copy", "follow"}
     done = {kind for node in world.nodes.values() for kind in node.trainer.device.kinds}
     assert done == {"F", "B", "FR", "BR", "X", "S", "R"}
-    assert guard.read.keys() == {
+    on_both = {"runtime/wire/chunks.py _joined"} if replica_moments == "host" else set()
+    assert guard.read.keys() == on_both | {
         "runtime/step/optimizer.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
     }
@@ -227,7 +244,7 @@ def moments_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         optimizer.AdamW,
         "new_state",
-        lambda _, params: optimizer.Moments(
+        lambda _, params, **__: optimizer.Moments(
             exp_avg=[torch.zeros(p.shape) for p in params],
             exp_avg_sq=[torch.zeros(p.shape) for p in params],
         ),
