@@ -196,8 +196,8 @@ def plan_job(
 ) -> Planned:
     """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with
     (None: what the job begins with), `given` the strategy that places it. `rate` is the rate of
-    losses that redundancy and spread are chosen for (None: by `rate_of`), `catalogue` the prices, by
-    default the newest. Raises InputError for a type without a price, and as `settle`."""
+    losses that redundancy and spread are chosen for (None: by `rate_of`), `catalogue` the prices
+    (None: the newest). Raises InputError for a type without a price, and as `settle`."""
     catalogue = catalogue or load_catalogue(job.cloud.region)
     job = with_device(job, catalogue)
     pool, price = cheapest_pool(job, catalogue)
