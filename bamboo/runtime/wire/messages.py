@@ -12,7 +12,7 @@ order of their own and wait for no operation.
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -27,8 +27,6 @@ from bamboo.topology.slots import Slot
 
 GRADIENTS = frozenset({"partial", "shard", "reduced", "ship", "follow"})
 """Kinds of messages whose tensors are added or stepped with, element by element."""
-Outgoing: TypeAlias = "deque[tuple[int | None, NodeId, MessageKey, Message]]"
-"""(generation, receiver, key, message) of messages that have not left."""
 Address: TypeAlias = tuple[MessageKind, int, int]
 """(kind, step, index) of a message within the inbox of its slot."""
 
@@ -46,6 +44,16 @@ class Message:
 
     def size_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors)
+
+
+class Posted(NamedTuple):
+    """A message that has not left, with all that can be made of it before it may leave."""
+
+    generation: int | None
+    node: NodeId
+    key: MessageKey
+    message: Message
+    buffers: list[Buffer]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,9 +175,9 @@ class Mailbox(Inbox):
         self._transport = transport
         self._me = me
         self._generation: int | None = None
-        self._outgoing: Outgoing = deque()
+        self._outgoing: deque[Posted] = deque()
         """Messages that wait until their copy, or that of one before them, is complete."""
-        self._at_rest: Outgoing = deque()
+        self._at_rest: deque[Posted] = deque()
         """Likewise for those about state."""
         self._assignment: Assignment | None = None
         self._stash: dict[int, dict[MessageKey, Message]] = defaultdict(dict)
@@ -344,7 +352,9 @@ class Mailbox(Inbox):
         else:
             at_rest = key.kind in AT_REST
             queue = self._at_rest if at_rest else self._outgoing
-            queue.append((self._generation, node, key, self._on_host(message, at_rest=at_rest)))
+            kept = self._on_host(message, at_rest=at_rest)
+            buffers = [to_buffer(tensor) for tensor in kept.tensors]
+            queue.append(Posted(self._generation, node, key, kept, buffers))
             self._send_ready()
 
     def _on_host(self, message: Message, *, at_rest: bool = False) -> Message:
@@ -358,11 +368,10 @@ class Mailbox(Inbox):
         """Send the messages that wait, of each order up to the first whose copy is not complete."""
         for queue in (self._outgoing, self._at_rest):
             while queue:
-                generation, node, key, message = queue[0]
+                generation, node, key, message, buffers = queue[0]
                 if message.copy is not None and not message.copy.ready():
                     break
                 queue.popleft()
-                buffers: list[Buffer] = [to_buffer(t) for t in message.tensors]
                 self._transport.send(node, key, buffers, message.meta, generation)
 
     @property

@@ -347,9 +347,9 @@ class ZmqTransport:
         return early
 
     def _drain_wake(self) -> None:
+        # What does not fit ends another wait: to find nothing left costs more than that.
         with suppress(BlockingIOError):
-            while True:
-                self._wake_out.recv(_WAKES)
+            self._wake_out.recv(_WAKES)
 
     def wake(self) -> None:
         # Nothing is allocated for it: that may fail when descriptors are short, and `wake` must not

@@ -188,9 +188,9 @@ def _copy_too_early(patch: pytest.MonkeyPatch) -> None:
 def _send_without_asking(patch: pytest.MonkeyPatch) -> None:
     def send(mailbox: Mailbox) -> None:
         while mailbox._outgoing:
-            *about, message = mailbox._outgoing.popleft()
-            made = Message(tensors=message.tensors, meta=message.meta, copy=OnHost(message.tensors))
-            mailbox._outgoing.appendleft((*about, made))
+            posted = mailbox._outgoing.popleft()
+            made = replace(posted.message, copy=OnHost(posted.message.tensors))
+            mailbox._outgoing.appendleft(posted._replace(message=made))
             plain(mailbox)
 
     plain = Mailbox._send_ready
