@@ -4,6 +4,7 @@ cost, and how each of its ends leaves the account."""
 import hashlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import write_manifest, write_stage
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
-from bamboo.errors import BambooError, InputError
+from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import InstanceId, RunId, ZoneId, run_id
 from bamboo.runs import run_folder
 from bamboo.runs.run_folder import RunFolder
@@ -302,6 +303,35 @@ def test_what_cannot_be_given_back_is_named_with_what_ends_it(
         rented(folder, [])
     assert json.loads((check_of(folder) / "verdict.json").read_text())["equal"] is True
     assert {name.split("/")[0] for name in bucket.sizes("")} <= {"boot", "wheels"}
+
+
+def test_ctrl_c_does_not_break_into_giving_back(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminate = cloud.terminate
+
+    def interrupted(instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        signal.raise_signal(signal.SIGINT)
+        return terminate(instances)
+
+    cloud.machine = verdict_in(bucket)
+    monkeypatch.setattr(cloud, "terminate", interrupted)
+    assert rented(folder, [])["equal"] is True
+    nothing_is_left(cloud, bucket)
+
+
+def test_a_full_disk_does_not_lose_a_verdict_that_was_paid_for(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, body: object) -> None:
+        raise BooksUnwritable(f"cannot write {path}: No space left on device")
+
+    cloud.machine = verdict_in(bucket)
+    monkeypatch.setattr(rented_check, "write_json", full)
+    notes: list[str] = []
+    assert rented(folder, notes)["equal"] is True
+    assert any("No space left on device; the verdict is said all the same" in n for n in notes)
+    nothing_is_left(cloud, bucket)
 
 
 def test_a_wait_for_capacity_has_an_end(

@@ -157,8 +157,8 @@ def check_rented(
         note(line)
     if not agree("Rent it?"):
         return None
-    with Interrupts().listening():
-        return _carried_out(asked, note=note, told=told)
+    with Interrupts().listening() as interrupts:
+        return _carried_out(asked, interrupts, note=note, told=told)
 
 
 # ---------------------------------------------------------------- before anything is made
@@ -240,7 +240,7 @@ def _step_s(folder: RunFolder) -> float:
 # ---------------------------------------------------------------- what is agreed to
 
 
-def _carried_out(asked: Asked, *, note: Note, told: Told) -> dict[str, Any]:
+def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told) -> dict[str, Any]:
     job, check = asked.job, asked.check
     kept = asked.folder.path / CHECKS / check
     recorded = Recorded(asked.provider, kept / LOG, asks_prices=True, note=note)
@@ -256,10 +256,18 @@ def _carried_out(asked: Asked, *, note: Note, told: Told) -> dict[str, Any]:
     results = wiring.bucket(wiring.run_url(job, check), region=job.cloud.region)
     body: dict[str, Any] = {}
     try:
-        make_role(job, check)
-        _put_files(asked, begins, note)
-        body = _followed(asked, fleet, results, log=kept / LOG, over_s=over_s, note=note, told=told)
-        write_json(kept / VERDICT, body)
+        try:
+            make_role(job, check)
+            _put_files(asked, begins, note)
+            body = _followed(
+                asked, fleet, results, log=kept / LOG, over_s=over_s, note=note, told=told
+            )
+        finally:
+            interrupts.start_counting()  # none breaks into what follows
+        try:
+            write_json(kept / VERDICT, body)
+        except BooksUnwritable as error:
+            note(f"{error}; the verdict is said all the same")
     finally:
         if not body:
             with suppress(BambooError, OSError):
