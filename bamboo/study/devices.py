@@ -75,7 +75,7 @@ def with_device(job: JobConfig, catalogue: Catalogue) -> JobConfig:
             file=job.file,
             key="cloud.instance_types",
             value=list(job.cloud.instance_types),
-            problem=f"has a {gpu.name} ({gpu.sm}), for which torch has no kernels: its builds "
+            problem=f"has one {gpu.name} ({gpu.sm}), for which torch has no kernels: its builds "
             f"begin at sm_{LEAST_CUDA[0]}{LEAST_CUDA[1]}",
             remedy='take newer types, or plan and simulate with cloud.provider = "local"',
         )

@@ -168,7 +168,8 @@ def _check_gpu(job: JobConfig, kind: InstanceType, gpu: str | None, catalogue: C
     ]
     remedy = f"give --set 'cloud.instance_types=[\"{able[0]}\"]'" if able else "leave NAME out"
     raise InputError(
-        f"--gpu {gpu}: the job is planned on {kind.name}, which has a {gpu_of(kind).name}; {remedy}"
+        f"--gpu {gpu}: the job is planned on {kind.name}, which has one "
+        f"{gpu_of(kind).name}; {remedy}"
     )
 
 

@@ -161,7 +161,7 @@ class Planned:
         """The GPU that times were modelled for, where nothing was measured on such a card; "":
         elsewhere."""
         gpu = None if self.modelled is None else load_gpus().find(self.modelled.gpu)
-        return f"of a {gpu.name}: {gpu.doubt}" if gpu is not None and gpu.doubt else ""
+        return f"of {gpu.name}: {gpu.doubt}" if gpu is not None and gpu.doubt else ""
 
     def kept(self) -> Kept | None:
         """Its checkpoints; None where the time of a step is unknown."""

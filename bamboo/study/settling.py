@@ -171,11 +171,11 @@ def _saving_sentence(
         longer = ["backwards"] * again + ["replicas' steps"] * moved
         return (
             f"{' and '.join(taken)}: a node needs {choice.most_bytes / GIB:.2f} GiB, and "
-            f"{needs_bytes / GIB:.2f} without; a {kind.gpu} has {kind.gpu_memory_text}. "
+            f"{needs_bytes / GIB:.2f} without; one {kind.gpu} has {kind.gpu_memory_text}. "
             f"{' and '.join(longer).capitalize()} take longer so."
         )
     if cluster.recompute == AUTO:
-        return f"recompute auto is off: the plan fits a {kind.gpu} without."
+        return f"recompute auto is off: the plan fits one {kind.gpu} without."
     return ""
 
 
@@ -247,7 +247,7 @@ def _cut_does_not_fit(
         file=job.file if given is None else str(given.path),
         key="cluster.cut" if given is None else "placement.cut",
         value=list(job.cluster.cut),
-        problem=f"does not fit a {kind.gpu} with redundancy {choice.mode!r}: it has "
+        problem=f"does not fit one {kind.gpu} with redundancy {choice.mode!r}: it has "
         f"{kind.gpu_memory_text}",
         remedy=f"take {list(choice.cut[:-1])}, of which a node needs at most "
         f"{choice.most_bytes / GIB:.2f} GiB",

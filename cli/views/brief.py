@@ -181,7 +181,7 @@ def _too_large(planned: Planned) -> list[str]:
     kind = planned.plan.instance_type
     stages = [s.stage for s in planned.plan.memory if s.total > kind.gpu_memory_bytes]
     names = ", ".join(map(str, stages))
-    return [f"stage {names} does not fit a {kind.gpu}: take more stages"] if stages else []
+    return [f"stage {names} does not fit one {kind.gpu}: take more stages"] if stages else []
 
 
 # ---------------------------------------------------------------- the end

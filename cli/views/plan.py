@@ -113,7 +113,7 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
     """Which sizes an autoscaled run may have, why its times are modelled although no option asked
     for it, and which grids do not fit into memory."""
     kind, notes = planned.plan.instance_type, []
-    has = f"a {kind.gpu}, which has {kind.gpu_memory_text}"
+    has = f"one {kind.gpu}, which has {kind.gpu_memory_text}"
     if planned.job.autoscale.enabled:
         sizes = ", ".join(map(str, planned.sizes()))
         notes.append(f"autoscale chooses among {sizes} nodes: each of these sizes fits {has}.")

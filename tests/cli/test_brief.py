@@ -264,4 +264,4 @@ def test_a_launch_on_cards_that_nobody_measured_says_so() -> None:
     assert not [line for line in plan_lines("r", here) if "not yet measured" in line]
     modelled = Modelled(workload=here.workload, gpu="A10G", why="")
     (line,) = [row for row in plan_lines("r", replace(here, modelled=modelled)) if "times" in row]
-    assert line == "  times       of a A10G: modelled, not yet measured on this card"
+    assert line == "  times       of A10G: modelled, not yet measured on this card"

@@ -81,7 +81,7 @@ def test_moments_of_replicas_go_to_the_host_of_a_gpu_that_is_too_small(tmp_path:
     asked = planned(1_000_000, "cluster.replica_moments=host")
     assert (asked.job.cluster.replica_moments, asked.saving_why) == (
         "host",
-        "recompute auto is off: the plan fits a T4 without.",
+        "recompute auto is off: the plan fits one T4 without.",
     )
     with pytest.raises(JobFitsNowhere, match="replica_moments host"):
         planned(between, "cluster.replica_moments=device", "cluster.recompute=off")
@@ -113,10 +113,10 @@ def test_cards_of_two_kinds_are_refused_and_two_types_with_one_kind_are_not(
 
 def test_a_card_without_bf16_or_without_kernels_of_torch_is_refused(tmp_path: Path) -> None:
     words = refused(tmp_path, "train.precision=bf16")
-    assert words.startswith("train.precision = 'bf16' begins at sm_80 and a T4 is sm_75; take")
+    assert words.startswith("train.precision = 'bf16' begins at sm_80 and one T4 is sm_75; take")
     ampere = asked(tmp_path, "train.precision=bf16", 'cloud.instance_types=["g5.xlarge"]')
     assert ampere.cluster.device == "cuda"
     here = asked(tmp_path, "train.precision=bf16", "cloud.provider=local")
     assert here.cluster.device == "cpu", "which has bf16"
     words = refused(tmp_path, 'cloud.instance_types=["p3.2xlarge"]')
-    assert "has a V100 (sm_70), for which torch has no kernels: its builds begin at sm_75" in words
+    assert "has one V100 (sm_70), for which torch has no kernels: its builds begin at sm_" in words

@@ -190,7 +190,7 @@ def test_cost_leaves_out_what_lacks_the_precision(capsys: pytest.CaptureFixture[
     own = ["job.toml", *sets("train.precision=bf16"), *types]
     body = body_of(capsys, "cost", *own, "--seeds", "1", "--json")
     why = body["do_not_fit"]["types"]["g4dn.xlarge"]
-    assert why.startswith("train.precision = 'bf16' begins at sm_80 and a T4 is sm_75")
+    assert why.startswith("train.precision = 'bf16' begins at sm_80 and one T4 is sm_75")
     assert {row["instance_type"] for row in body["options"]} == {"g5.xlarge"}
 
 
@@ -221,7 +221,7 @@ def test_layers_of_the_users_own_need_a_kept_profile(
         (["plan", "job.toml", "--gpu", "Z9"], "GPU 'Z9' is not in the table"),
         (
             ["plan", "job.toml", "--gpu", "A10G"],
-            "planned on g4dn.xlarge, which has a T4; give --set 'cloud.instance_types=[\"g5.xlarge",
+            "on g4dn.xlarge, which has one T4; give --set 'cloud.instance_types=[\"g5.xlarge",
         ),
         (["plan", "job.toml", "--gpu", *sets("cluster.device=virtual")], "leave --gpu out"),
         (["launch", "job.toml", "--gpu"], "add --dry-run"),

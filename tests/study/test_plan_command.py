@@ -345,7 +345,7 @@ def test_a_cut_that_does_not_fit_is_refused_with_one_that_does(
     monkeypatch.setattr(wiring, "run_preflight", large)
     uneven = sets("cluster.cut=[0,1,2,3]", "cluster.redundancy=off")
     error = refused(capsys, ["plan", "job.toml", *uneven])
-    assert "cluster.cut = [0, 1, 2, 3]: does not fit a T4 with redundancy" in error
+    assert "cluster.cut = [0, 1, 2, 3]: does not fit one T4 with redundancy" in error
     assert "take [0, 2, 4, 6]" in error
 
 

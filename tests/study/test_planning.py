@@ -114,7 +114,7 @@ def test_the_plan_on_paper() -> None:
     assert lines[0] == "r: 10 steps of 8 samples, 1 pipeline of 4 stages, redundancy eager"
     assert lines[1].startswith("  36,000 parameters in 8 layers, 1 virtual node, semantics ")
     assert lines[2] == "  data: 2 files, 97.7 KiB of UTF-8 text"
-    assert lines.pop(3) == "  recompute auto is off: the plan fits a T4 without."
+    assert lines.pop(3) == "  recompute auto is off: the plan fits one T4 without."
     assert " ".join(" ".join(lines[3:6]).split()) == (
         "losses: 0.461 per node-hour, modelled by what is interrupted within a month: 15-20 % of "
         "g4dn.xlarge in us-east-1 and > 20 % of p3.2xlarge, which lost 0.611 in Bamboo's trace "

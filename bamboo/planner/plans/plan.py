@@ -287,7 +287,7 @@ def _spare_notes(growing: int, standbys: int, each: float, *, without: str) -> t
 
 def _memory_notes(memory: Sequence[StageBytes], kind: InstanceType) -> tuple[str, ...]:
     notes = [
-        f"Stage {stage.stage} needs {stage.total / GIB:.2f} GiB and a {kind.gpu} has "
+        f"Stage {stage.stage} needs {stage.total / GIB:.2f} GiB and one {kind.gpu} has "
         f"{kind.gpu_memory_text}: it will not fit; take more stages, smaller microbatches or "
         "less redundancy."
         for stage in memory

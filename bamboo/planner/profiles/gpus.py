@@ -125,7 +125,7 @@ class GpuTable:
             able = [name for name, one in self.gpus.items() if one.capability >= LEAST_BF16]
             raise InputError(
                 f"train.precision = {precision!r} begins at sm_{LEAST_BF16[0]}{LEAST_BF16[1]} and "
-                f'a {gpu.name} is {gpu.sm}; take "{FP32}", or a type with one of '
+                f'one {gpu.name} is {gpu.sm}; take "{FP32}", or a type with one of '
                 f"{', '.join(able) or 'a newer generation'}"
             )
 

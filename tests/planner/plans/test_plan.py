@@ -187,7 +187,7 @@ def test_what_does_not_fit_and_idle_gpus_are_said() -> None:
     )
     notes = plan("eager", facts=big).notes
     assert (
-        sum("a T4 has 15.2 GiB for tensors (of 16): it will not fit" in note for note in notes) == 4
+        sum("one T4 has 15.2 GiB for tensors (of 16): it will not" in note for note in notes) == 4
     )
     assert any("has 4 GPUs and a node uses one" in n for n in plan(kind="g5.12xlarge").notes)
 
