@@ -23,6 +23,7 @@ from bamboo.planner.layers.memory import (
     stage_counts,
 )
 from bamboo.planner.layers.partition import check_costs
+from bamboo.quantities import count
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
 
@@ -171,7 +172,7 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     how = " and layers computed again" if again else ""
     return FitsNowhere(
         f"layer {layer} ({facts[layer].name}) does not fit: however the {len(facts)} layers are "
-        f"cut into {bounds.grid.stages} stages, some node needs at least {needs:,} bytes "
+        f"cut into {count(bounds.grid.stages, 'stage')}, some node needs at least {needs:,} bytes "
         f"({needs / GIB:.2f} GiB) with redundancy {bounds.mode!r}{how}, and it has {limit:,} "
         f"({limit / GIB:.2f} GiB); take more stages, smaller microbatches, less redundancy or more "
         "memory",
