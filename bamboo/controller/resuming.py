@@ -129,8 +129,8 @@ def prepare(
     # With the prices that the whole run is billed by.
     prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder), begun=begun)
     prepared = _as_counted(prepared, strategy.semantics)
-    refuse_other_numerics(folder, prepared.job, strategy.semantics, here=prepared.planned.numerics)
     _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
+    refuse_other_numerics(folder, prepared.job, strategy.semantics, here=prepared.planned.numerics)
     refuse_too_small(prepared.planned, folder.path)
     check_place(prepared.job, folder.id)
     url = store_of_job(prepared.job)

@@ -170,6 +170,10 @@ def test_a_run_that_nobody_saw_finish_is_done_and_trains_longer(bench: Bench) ->
     assert "run over is done: there is nothing to resume" in done.stderr
     body = json.loads((launched.folder / "receipt.json").read_text())
     assert (body["outcome"], body["step"]) == ("done", 12)
+    # What the job says differs is named, and not what follows from it.
+    other = bench.run("resume", "over", "--steps", "24", "--set", "train.precision=bf16")
+    assert other.returncode == 2
+    assert "train.precision was 'fp32' and is 'bf16'" in other.stderr
     rates = ("--set", "train.learning_rate=0.01", "--set", "train.warmup_steps=2")
     lose_further_segment(bench, "over", "--steps", "24", *rates, after=14)
     done = bench.run("resume", "over", *QUICK)
