@@ -95,7 +95,7 @@ def settle(
     job = checked(replace(job, cluster=replace(job.cluster, redundancy=choice.mode)))
     if must and choice.cut != must:
         raise _cut_does_not_fit(job, choice, given, kind)
-    needs = most_bytes(facts, choice.cut, job.cluster.pipelines, job=job)
+    needs = most_bytes(workload.layers, choice.cut, job.cluster.pipelines, job=job)
     why_saving = _saving_sentence(choice, needs, kind, cluster=job.cluster)
     cluster = replace(job.cluster, recompute=LAYER if choice.saving.recompute else "off")
     if cluster.replica_moments == AUTO:

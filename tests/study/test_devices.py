@@ -12,8 +12,10 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.plans.candidates import JobFitsNowhere
 from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.profiles.workload import Saving, saved
 from bamboo.study.devices import on_cards, with_device
 from bamboo.study.planning import Planned, plan_job
+from bamboo.study.workload import most_bytes
 from tests.jobs import tiny_job
 from tests.study.facts import seen
 
@@ -62,23 +64,29 @@ def test_moments_of_replicas_go_to_the_host_of_a_gpu_that_is_too_small(tmp_path:
     def planned(parameters: int, *overrides: str) -> Planned:
         job = tiny_job(tmp_path, ["cloud.provider=ec2", "cluster.redundancy=stash", *overrides])
         found = seen(job)
-        layers = [one | {"parameters": parameters} for one in found["layers"]]
+        larger = {"parameters": parameters, "activation_bytes": 2**24}
+        layers = [one | larger for one in found["layers"]]
         return plan_job(job, found | {"layers": layers}, run=RunId("r"), now_s=0.0)
 
     def most(one: Planned) -> int:
         return max(stage.total for stage in one.plan.memory)
 
-    small = planned(1_000_000)
+    small = planned(50_000_000)
     assert small.job.cluster.replica_moments == "device"
-    between = round(1_000_000 * small.plan.instance_type.gpu_memory_bytes / most(small) * 1.1)
+    between = round(50_000_000 * small.plan.instance_type.gpu_memory_bytes / most(small) * 1.1)
     large = planned(between)
     cluster = large.job.cluster
     assert (cluster.replica_moments, cluster.recompute) == ("host", "off")
     assert most(large) <= large.plan.instance_type.gpu_memory_bytes
     assert large.saving_why.startswith("replica_moments auto is host: a node needs ")
     assert large.saving_why.endswith("Replicas' steps take longer so.")
-    assert large.workload.steps_s > planned(1_000_000).workload.steps_s
-    asked = planned(1_000_000, "cluster.replica_moments=host")
+    assert large.workload.steps_s > planned(50_000_000).workload.steps_s
+    # What the job says itself counts on both sides.
+    again = planned(between, "cluster.recompute=layer")
+    own = saved(again.workload, Saving(recompute=True)).layers
+    without = most_bytes(own, again.strategy.placement.cut, 1, job=again.job)
+    assert f", and {without / 2**30:.2f} without; " in again.saving_why
+    asked = planned(50_000_000, "cluster.replica_moments=host")
     assert (asked.job.cluster.replica_moments, asked.saving_why) == (
         "host",
         "recompute auto is off: the plan fits one T4 without.",

@@ -105,7 +105,7 @@ def test_a_run_never_grows_to_a_grid_that_its_memory_does_not_hold(
     (never,) = [note for note in planned["notes"] if "never grows" in note]
     assert never.startswith("The run never grows to 2 x 2 (16.4 GiB): ")
     assert never.endswith(
-        "a node would need more than fits a T4, which has 15.2 GiB for tensors (of 16)."
+        "a node would need more than fits one T4, which has 15.2 GiB for tensors (of 16)."
     )
     scaled = [*own, *sets("autoscale.enabled=true")]
     assert body_of(capsys, "plan", "job.toml", "--json", *scaled)["autoscale"]["sizes"] == [2]
@@ -113,7 +113,7 @@ def test_a_run_never_grows_to_a_grid_that_its_memory_does_not_hold(
     assert body_of(capsys, *simulated)["autoscale"]["sizes"] == [2]
     assert run(["launch", "job.toml", "--dry-run", *scaled]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "autoscale chooses among 2 nodes: each of these sizes fits a T4" in words
+    assert "autoscale chooses among 2 nodes: each of these sizes fits one T4" in words
     refused(capsys, ["plan", "job.toml", *own, *sets("cluster.pipelines=2")])
 
 

@@ -181,8 +181,8 @@ def test_products_in_bf16_take_the_rate_of_tensor_cores_and_all_else_its_bytes()
 
 def test_bf16_below_sm_80_is_refused_with_the_remedy_in_one_line() -> None:
     words = (
-        "train.precision = 'bf16' begins at sm_80 and a O is sm_75; take \"fp32\", or a type with "
-        "one of X1, X2, X2-4GB"
+        "train.precision = 'bf16' begins at sm_80 and one O is sm_75; take \"fp32\", or a type "
+        "with one of X1, X2, X2-4GB"
     )
     with pytest.raises(InputError) as found:
         TABLE.modelled(profile(layer(0)), OLD, "bf16")
