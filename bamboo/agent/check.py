@@ -76,6 +76,7 @@ class _Telling:
         if time.monotonic() < self._tell_at_s:
             return
         self._tell_at_s = time.monotonic() + TELL_EVERY_S
-        write_whole(self._path, json.dumps([step, steps]).encode())
-        with suppress(StorageUnavailable):  # the next sign says more
+        # The next sign says more; no sign, and no full disk, is worth the verdict.
+        with suppress(StorageUnavailable, OSError):
+            write_whole(self._path, json.dumps([step, steps]).encode())
             self._results.put_file(PROGRESS, self._path)

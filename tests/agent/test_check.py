@@ -1,5 +1,6 @@
 """An instance that was rented for a check: what it brings, tells and stores."""
 
+import errno
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -94,6 +95,24 @@ def test_a_verdict_is_stored_and_each_step_is_a_sign_of_life(
     assert done == 0
     assert heard.exists()
     assert stored(results, PROGRESS) == [1, 2], "told now and then, not at each step"
+    assert stored(results, VERDICT) == {"body": {"equal": True}}
+
+
+def test_a_full_disk_takes_a_sign_of_life_and_not_the_verdict(
+    begins: DirectoryStore, results: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        del data
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(check, "write_whole", full)
+
+    def verify(folder: Path, *, told: Callable[[int, int], None]) -> Mapping[str, Any]:
+        del folder
+        told(1, 2)
+        return {"equal": True}
+
+    assert check_run(begins=begins, results=results, verify=verify) == 0
     assert stored(results, VERDICT) == {"body": {"equal": True}}
 
 

@@ -341,7 +341,9 @@ def _followed(
         if not started and time.time() - began_s > CAPACITY_S:
             raise BambooError(f"no machine was there to rent in {duration(CAPACITY_S)}; {AGAIN}")
         if time.time() > over_s:
-            raise BambooError(f"no verdict within {duration(asked.limit_s)}, so nothing is known")
+            raise BambooError(
+                f"no verdict within {duration(asked.limit_s)}, so nothing is known; {AGAIN}"
+            )
         time.sleep(LOOK_S)
 
 
@@ -364,7 +366,8 @@ def _why_ended(asked: Asked, log: Path) -> str:
     if any(one.interrupted for one in _rented(asked, log)):
         return f"the cloud took the machine of {asked.check}, and nothing was compared; {AGAIN}"
     return (
-        f"the machine of {asked.check} ended without a verdict; its log is in {log.parent / 'logs'}"
+        f"the machine of {asked.check} ended without a verdict; its log is in "
+        f"{log.parent / 'logs'}; {AGAIN}"
     )
 
 
