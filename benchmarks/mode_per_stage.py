@@ -22,7 +22,7 @@ from bamboo.planner.plans.candidates import Candidates, Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import SAME, Candidate, Judge, Played, ranked
 from bamboo.planner.plans.stage_modes import by_stage
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import LOSSES_PER_NODE_HOUR, said
 from bamboo.planner.risks.zones import Stakes
 from bamboo.topology.grid import Grid
@@ -41,7 +41,7 @@ ROOMY_BYTES = 2**45
 class Job:
     """A workload, its grid, and the memory of a node."""
 
-    work: Workload
+    work: WorkloadFigures
     grid: Grid
     memory_bytes: int
     played: Played = field(default_factory=dict)
@@ -61,7 +61,7 @@ def random_job(chance: random.Random, *, stages: int, most_microbatches: int) ->
     microbatches, step_s = chance.randint(4, most_microbatches), chance.uniform(1.0, 20.0)
     weights = [chance.uniform(1.0, chance.choice((1.1, 3.0))) for _ in range(layers)]
     unit_s = step_s * stages / (3 * microbatches * sum(weights))
-    work = Workload(
+    work = WorkloadFigures(
         name="random",
         source="drawn",
         layers=tuple(

@@ -26,7 +26,7 @@ from bamboo.core.state import GridTime, Policy
 from bamboo.planner.plans.candidates import Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import choose_mode
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import said
 from bamboo.planner.risks.zones import REPLACE_S, Stakes
 from bamboo.planner.step.step_time import StepTimes
@@ -59,7 +59,7 @@ ZONE = "us-east-1a"
 GPU_BYTES = 16 * 2**30
 
 
-def asked(work: Workload, grid: Grid, mode: str, *, hours: float, every: int) -> Asked:
+def asked(work: WorkloadFigures, grid: Grid, mode: str, *, hours: float, every: int) -> Asked:
     """A job of that grid, which gets another cut while there are fewer nodes."""
     times, leaves = StepTimes(work, mode), work.shape.virtual_nodes
     lengths = range(2, STAGES + 1)
@@ -95,7 +95,7 @@ def asked(work: Workload, grid: Grid, mode: str, *, hours: float, every: int) ->
     )
 
 
-def auto(work: Workload, grid: Grid, hazard: float) -> tuple[str, str]:
+def auto(work: WorkloadFigures, grid: Grid, hazard: float) -> tuple[str, str]:
     """The mode that the planner takes, and its sentence."""
     stakes = Stakes(
         zone_usd_per_hour={ZONE: SPOT_USD_PER_HOUR},
@@ -131,7 +131,9 @@ def markets(nodes: int, hazard: float, *, seeds: int, hours: float) -> list[Trac
     return [synthesise(market, seed=seed, hours=hours) for seed in range(seeds)]
 
 
-def row(work: Workload, nodes: int, hazard: float, *, seeds: int, hours: float) -> dict[str, Any]:
+def row(
+    work: WorkloadFigures, nodes: int, hazard: float, *, seeds: int, hours: float
+) -> dict[str, Any]:
     """Ours once, and checkpoint-restart for each restart time."""
     grid = Grid(pipelines=nodes // STAGES, stages=STAGES)
     played, times = markets(nodes, hazard, seeds=seeds, hours=hours), TimesBook(work)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from bamboo.core.state import GridTime, Policy
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.market.prices import constant
@@ -46,7 +46,9 @@ PROFILE = "dry run of the profile"
 TABLE = "published table"
 
 
-def asked(work: Workload, trace: Trace, *, least: int = STAGES, redundancy: str = "stash") -> Asked:
+def asked(
+    work: WorkloadFigures, trace: Trace, *, least: int = STAGES, redundancy: str = "stash"
+) -> Asked:
     """Our policy, with pipelines of at least `least` stages."""
     times = StepTimes(work, redundancy)
     shares = {d: equal_shares(work.shape.virtual_nodes, d) for d in range(1, PIPELINES + 1)}
@@ -147,7 +149,7 @@ def rows(trace: Trace) -> list[tuple[str, str, Figures]]:
     ]
 
 
-def _copy_s(work: Workload) -> float:
+def _copy_s(work: WorkloadFigures) -> float:
     """Seconds to send a stage's state over the network."""
     size = work.state_bytes(range(len(work.layers) // STAGES))
     return size / work.state_bytes_per_s

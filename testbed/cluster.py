@@ -95,7 +95,7 @@ class Cluster:
 
     def _cuts(self) -> list[tuple[int, ...]]:
         """A cut for every number of stages up to the job's."""
-        layers, most = len(build_model(self.job).factories), self.grid.stages
+        layers, most = len(build_model(self.job).layers), self.grid.stages
         shorter = (
             tuple(round(layers * p / stages) for p in range(stages + 1))
             for stages in range(2, most)
@@ -104,7 +104,7 @@ class Cluster:
 
     def _strategy(self) -> Strategy:
         job, grid = self.job, self.grid
-        layers = len(build_model(job).factories)
+        layers = len(build_model(job).layers)
         cut = job.cluster.cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages))
         digest = load_data(job).digest
         return Strategy(

@@ -8,7 +8,7 @@ the 43.7 ms that a stage needs for forward and backward of a microbatch, gives a
 other cuts and merged nodes, for which nothing was published.
 """
 
-from bamboo.planner.profiles.workload import Workload, uniform_workload
+from bamboo.planner.profiles.workload import WorkloadFigures, uniform_workload
 from bamboo.topology.virtual_nodes import BatchShape
 
 STAGE_S = 0.0437
@@ -23,7 +23,7 @@ NETWORK_BYTES_PER_S = 2.5e9 / 8
 """The baseline of a p3.2xlarge."""
 
 
-def bert_large() -> Workload:
+def bert_large() -> WorkloadFigures:
     """264 samples in 88 microbatches, 44 virtual nodes; 24 equal layers."""
     layers = STAGES * LAYERS_OF_A_STAGE
     layer_s = STAGE_S / LAYERS_OF_A_STAGE

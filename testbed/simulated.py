@@ -394,12 +394,12 @@ def builder_of(job: JobConfig) -> SlotBuilder:
     """What all nodes of a job build their slots with."""
     job = resolve(job)
     prepare(job.cluster)
-    data, spec = load_data(job), build_model(job)
+    data, workload = load_data(job), build_model(job)
     grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
-    layers = len(spec.factories)
+    layers = len(workload.layers)
     cut = tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))
     strategy = Strategy(
         semantics=semantics(job, data_digest=data.digest, code={}),
         placement=Placement(cut=cut, grid=grid, redundancy=job.cluster.redundancy),
     )
-    return SlotBuilder(job=job, strategy=strategy, spec=spec, dataset=data)
+    return SlotBuilder(job=job, strategy=strategy, workload=workload, dataset=data)

@@ -50,9 +50,9 @@ def with_code(job: JobConfig, run: Path) -> JobConfig:
     """The job of the run in this folder, once that has taken along what the layers are built from;
     the job itself where the model is built in."""
     with recording() as recorder:
-        spec = build_model(job)
-        for index in range(len(spec.factories)):
-            build_layer(spec, index, job.train.seed)
+        workload = build_model(job)
+        for index in range(len(workload.layers)):
+            build_layer(workload, index, job.train.seed)
         seen = code_taken_along(job, recorder)
     if not seen:
         return job

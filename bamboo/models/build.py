@@ -1,6 +1,6 @@
-"""From a job's `[model]` to a ModelSpec: the built-in GPT, or a user's own list of layers.
+"""From a job's `[model]` to a Workload: the built-in GPT, or a user's own list of layers.
 
-A user's file has a function `build(job)` that returns a ModelSpec, or a list whose items are layers
+A user's file has a function `build(job)` that returns a Workload, or a list whose items are layers
 (nn.Module) or functions that make one. Its own lines, `build` and each function start with the
 random numbers of a key of their own (`draws`), whatever runs them and whatever ran before.
 """
@@ -18,8 +18,8 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.models.contract import flaw_of
 from bamboo.models.draws import keyed_draws
-from bamboo.models.gpt import gpt_spec, token_loss
-from bamboo.models.spec import ModelSpec
+from bamboo.models.gpt import gpt_workload, token_loss
+from bamboo.models.workload import Workload
 from bamboo.topology.keys import keyed_seed
 from bamboo.user_code.bundle import DamagedCode, check_identity, load_bundle, read_manifest
 from bamboo.user_code.guard import NotTakenAlong
@@ -32,14 +32,14 @@ USER_ERRORS = (Exception, SystemExit)
 with the place, and not as our fault."""
 
 
-def build_model(job: JobConfig) -> ModelSpec:
+def build_model(job: JobConfig) -> Workload:
     """The job's model as factories; nothing large is allocated for the built-in one.
 
     Raises InputError when a user's file cannot be read, has no such function, or returns anything
     but layers.
     """
     if not job.model.is_own:
-        return gpt_spec(job.model)
+        return gpt_workload(job.model)
     path = job.named(job.model.own_file)
     importlib.import_module("numpy.random")  # else the file may import it and draw without a key
     try:
@@ -56,7 +56,7 @@ def build_model(job: JobConfig) -> ModelSpec:
         if job.code and isinstance(error, FileNotFoundError):
             remedy = f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
         raise _refuse(job, placed_line_of(error), remedy) from error
-    if isinstance(built, ModelSpec):
+    if isinstance(built, Workload):
         flaw = flaw_of(built)
         if flaw is not None:
             raise _refuse(job, *flaw)
@@ -70,7 +70,7 @@ def build_model(job: JobConfig) -> ModelSpec:
     # alike.
     made: dict[int, Callable[[], nn.Module]] = {}
     factories = (made.setdefault(id(item), _factory(job, i, item)) for i, item in enumerate(built))
-    return ModelSpec(factories=tuple(factories), loss=token_loss)
+    return Workload(layers=tuple(factories), loss=token_loss)
 
 
 def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _refuse_shared(job: JobConfig, layers: Sequence[tuple[int, nn.Module]]) -> N
                 raise _refuse(
                     job,
                     f"{seen[memory]} and {place} are one parameter",
-                    "return a bamboo.models.ModelSpec that names it in `tied`",
+                    "return a bamboo.models.Workload that names it in `tied`",
                 )
         seen |= places
 

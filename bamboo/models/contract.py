@@ -1,6 +1,6 @@
-"""What a ModelSpec must be before a layer of it is made: the checks that need no layer.
+"""What a Workload must be before a layer of it is made: the checks that need no layer.
 
-Rule: an error is (problem, remedy), with the place in the spec. What shows only once layers are
+Rule: an error is (problem, remedy), with the place in the workload. What shows only once layers are
 made and run is checked by the preflight.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from bamboo.models.spec import ModelSpec, TiedParameter
+from bamboo.models.workload import TiedParameter, Workload
 
 MOST_USES = 1000
 """Of one tied parameter, including its owner's: a message's number includes a use's position."""
@@ -17,27 +17,27 @@ Flaw = tuple[str, str]
 """(problem, remedy)"""
 
 
-def flaw_of(spec: ModelSpec) -> Flaw | None:
-    """The first problem for which `spec` is not a model; None when there is none."""
-    if not isinstance(spec.factories, Sequence) or not spec.factories:
-        return f"factories is {spec.factories!r}", "give a tuple with one function a layer"
-    for index, factory in enumerate(spec.factories):
+def flaw_of(workload: Workload) -> Flaw | None:
+    """The first problem for which `workload` is not a model; None when there is none."""
+    if not isinstance(workload.layers, Sequence) or not workload.layers:
+        return f"layers is {workload.layers!r}", "give a tuple with one function a layer"
+    for index, factory in enumerate(workload.layers):
         if isinstance(factory, nn.Module):
             return (
-                f"factories[{index}] is a {type(factory).__name__}, which is a layer already",
+                f"layers[{index}] is a {type(factory).__name__}, which is a layer already",
                 "give a function that makes one, or return a plain list of layers",
             )
         if not callable(factory):
-            return f"factories[{index}] is {factory!r}", "give a function that makes a layer"
-    if not callable(spec.loss):
-        return f"loss is {spec.loss!r}", "give a function of (output, targets)"
-    if not isinstance(spec.plain, bool):
-        return f"plain is {spec.plain!r}", "give True or False, or leave it out"
-    if not isinstance(spec.tied, Sequence) or not all(
-        isinstance(tie, TiedParameter) for tie in spec.tied
+            return f"layers[{index}] is {factory!r}", "give a function that makes a layer"
+    if not callable(workload.loss):
+        return f"loss is {workload.loss!r}", "give a function of (output, targets)"
+    if not isinstance(workload.plain, bool):
+        return f"plain is {workload.plain!r}", "give True or False, or leave it out"
+    if not isinstance(workload.tied, Sequence) or not all(
+        isinstance(tie, TiedParameter) for tie in workload.tied
     ):
-        return f"tied is {spec.tied!r}", "give a tuple of bamboo.models.TiedParameter"
-    return _flaw_of_ties(spec.tied, len(spec.factories))
+        return f"tied is {workload.tied!r}", "give a tuple of bamboo.models.TiedParameter"
+    return _flaw_of_ties(workload.tied, len(workload.layers))
 
 
 def _flaw_of_ties(tied: Sequence[TiedParameter], layers: int) -> Flaw | None:

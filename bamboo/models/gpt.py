@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bamboo.config.tree import ModelConfig
-from bamboo.models.spec import ModelSpec, TiedParameter
+from bamboo.models.workload import TiedParameter, Workload
 
 INITIAL_STD = 0.02
 
@@ -96,14 +96,14 @@ def token_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     return F.cross_entropy(logits_BTV.float().flatten(0, -2), targets_BT.flatten(), reduction="sum")
 
 
-def gpt_spec(model: ModelConfig) -> ModelSpec:
+def gpt_workload(model: ModelConfig) -> Workload:
     """`model.layers` blocks between embedding and head; the head's weight tied where asked."""
     head = model.layers + 1
     tie = TiedParameter(
         owner_layer=0, owner_name="tokens.weight", user_layer=head, user_name="vocabulary.weight"
     )
-    return ModelSpec(
-        factories=(
+    return Workload(
+        layers=(
             lambda: Embedding(model),
             *([lambda: Block(model)] * model.layers),
             lambda: Head(model),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from bamboo.core.state import Policy
 from bamboo.planner.prices.auxiliary import AuxiliaryPrice
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.sim.market.prices import Prices
 from bamboo.sim.members import Pauses
 from bamboo.sim.sizing import Sizes
@@ -21,7 +21,7 @@ from bamboo.topology.grid import Grid
 class Asked:
     """What is to be simulated."""
 
-    workload: Workload
+    workload: WorkloadFigures
     policy: Policy
     grid: Grid
     """The grid at the beginning."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from bamboo.core.events import Event
 from bamboo.core.state import Policy, State
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.sim.world import World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
@@ -38,7 +38,7 @@ class Run(Protocol):
     """One simulated run."""
 
     world: World
-    workload: Workload
+    workload: WorkloadFigures
     policy: Policy
     pauses: Pauses
     state: State

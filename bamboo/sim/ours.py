@@ -34,7 +34,7 @@ from bamboo.core.together import transitions
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.fleet.autoscale import Resize
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.kernel import Entry
 from bamboo.sim.members import Pauses, Run, layout_of, step_in_hand
@@ -58,7 +58,7 @@ class Ours:
     def __init__(
         self,
         world: World,
-        workload: Workload,
+        workload: WorkloadFigures,
         times: StepTimes,
         *,
         state: State,
@@ -319,7 +319,7 @@ def _newest_checkpoint(run: Run) -> int:
     return step if step > max((done.step for done in state.checkpoints), default=0) else 0
 
 
-def _largest_bytes(workload: Workload, cut: Sequence[int]) -> int:
+def _largest_bytes(workload: WorkloadFigures, cut: Sequence[int]) -> int:
     """State bytes of the largest stage."""
     return max(workload.state_bytes(range(first, stop)) for first, stop in pairwise(cut))
 

@@ -12,7 +12,7 @@ from functools import partial
 from bamboo.core.state import initial_state
 from bamboo.ids import ZoneId, run_id
 from bamboo.planner.fleet.autoscale import Resize
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
@@ -52,7 +52,7 @@ PORTION = 4
 class TimesBook:
     """Step times of one workload, by redundancy mode."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: WorkloadFigures) -> None:
         self._workload = workload
         self._by_mode: dict[str, StepTimes] = {}
 

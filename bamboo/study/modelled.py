@@ -19,7 +19,7 @@ from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.gpus import OWN
 from bamboo.planner.profiles.profiled import Profile, profiled_workload
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.study.devices import gpu_of, host_bytes_per_s, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
@@ -100,7 +100,7 @@ def seen_for_launch(job: JobConfig, *, begun: Begun | None = None) -> dict[str, 
     return {**seen, MODELLED: _as_modelled(work, kind, _ON_CARDS)}
 
 
-def _as_modelled(work: Workload, kind: InstanceType, why: str) -> Modelled:
+def _as_modelled(work: WorkloadFigures, kind: InstanceType, why: str) -> Modelled:
     return Modelled(workload=work, gpu=gpu_of(kind).name, why=why)
 
 
@@ -134,7 +134,7 @@ def counted_words(profile: Profile) -> str:
     )
 
 
-def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload:
+def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> WorkloadFigures:
     """A job on the GPU of an instance type, with the links of the instance; its cuts are left open.
     Raises InputError for a GPU without published figures."""
     profile = load_gpus().modelled(counted, gpu_of(kind), job.train.precision)

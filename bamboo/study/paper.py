@@ -25,7 +25,7 @@ from bamboo.planner.plans.plan import whole_cut
 from bamboo.planner.plans.ranking import Candidate, Played, against, ranked
 from bamboo.planner.plans.resized import Resized, least_operation_s, resized
 from bamboo.planner.prices.catalogue import InstanceType
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import LossRate, said
 from bamboo.runs.initial import begin_with
 from bamboo.study.hazards import rate_of
@@ -197,13 +197,13 @@ def _best(
 
 
 def _with_cuts(
-    workload: Workload,
+    workload: WorkloadFigures,
     job: JobConfig,
     modelled: Modelled | None,
     *,
     nodes: range,
     cut: tuple[int, ...],
-) -> Workload:
+) -> WorkloadFigures:
     """With one given cut. All others are balanced by time, or by flops where times are modelled, as
     in `bamboo cost`."""
     others = {} if modelled is None else cuts_by_flops(job, workload.layers, nodes.stop - 1)
@@ -211,7 +211,7 @@ def _with_cuts(
 
 
 def _room(
-    workload: Workload,
+    workload: WorkloadFigures,
     kind: InstanceType,
     *,
     nodes: range,
@@ -228,7 +228,7 @@ def _room(
 
 
 def _first(
-    workload: Workload, room: Room, hazard: Hazard, job: JobConfig, played: Played
+    workload: WorkloadFigures, room: Room, hazard: Hazard, job: JobConfig, played: Played
 ) -> Candidate:
     spread, standbys = job.cluster.spread, job.cluster.standbys
     found = ranked(workload, room, hazard, most=1, spread=spread, standbys=standbys, played=played)
@@ -294,7 +294,7 @@ def _resized(
     return resized(workload, taken, room, hazard, told=told)
 
 
-def _most_bytes(workload: Workload, grid: Grid, mode: str) -> int:
+def _most_bytes(workload: WorkloadFigures, grid: Grid, mode: str) -> int:
     """Bytes of the grid's node that needs most."""
     cut = workload.cut(grid.stages)
     memory = memory_report(workload.layers, cut=cut, grid=grid, shape=workload.shape, mode=mode)

@@ -21,7 +21,7 @@ from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.plan import Plan, make_plan
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.prices.price_warnings import price_warnings
-from bamboo.planner.profiles.workload import Saving, Workload
+from bamboo.planner.profiles.workload import Saving, WorkloadFigures
 from bamboo.planner.risks.hazards import LossRate
 from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.step_time import StepTimes
@@ -75,7 +75,7 @@ class Planned:
     requests: tuple[Mapping[str, Any], ...]
     """The calls that request the instances, one for each zone and market, as they may be shown."""
     catalogue: Catalogue
-    workload: Workload
+    workload: WorkloadFigures
     """It counts the cores of this machine, where nodes share them."""
     modelled: Modelled | None
     """Set where times are not those of this machine."""
@@ -268,7 +268,7 @@ def _filled(job: JobConfig, nodes: int | None) -> tuple[int, int]:
 def _grids(
     job: JobConfig,
     facts: Sequence[LayerFacts],
-    workload: Workload,
+    workload: WorkloadFigures,
     *,
     cuts: Sequence[tuple[int, ...]],
     kind: InstanceType,

@@ -19,7 +19,7 @@ from bamboo.ids import RunId
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.planner.prices.price_warnings import price_warnings
 from bamboo.planner.profiles.profiled import Profile
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.renting.credible import BestKnown, best_known
 from bamboo.planner.renting.option import Offer
 from bamboo.planner.risks.hazards import LossRate
@@ -95,7 +95,7 @@ def offers_of(
     names = asked.types or (job.cloud.instance_types if alike else tuple(catalogue.types))
     kinds = [catalogue.find(name) for name in dict.fromkeys(names)]
     too_large: dict[str, str] = {}
-    found: dict[str, Workload] = {}
+    found: dict[str, WorkloadFigures] = {}
     best = None
     if alike:
         one = _as_given(job, asked.samples_per_s) if asked.samples_per_s > 0 else _as_planned(job)
@@ -145,19 +145,19 @@ def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
     return shaped_work(job)
 
 
-def _as_planned(job: JobConfig) -> Workload:
+def _as_planned(job: JobConfig) -> WorkloadFigures:
     """With the times that a launch on this machine plans with, and a core for every node, because
     instances are compared."""
     seen = {name: what for name, what in seen_of(job).items() if name != "cores"}
     return plan_job(job, seen, run=RunId("cost"), now_s=0.0).workload
 
 
-def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
+def _as_given(job: JobConfig, samples_per_s: float) -> WorkloadFigures:
     """With times so that the job as it is written reaches this rate, without redundancy where that
     is not chosen yet. Layers are in proportion to their flops."""
     if facts := shape_facts(job):
         cut = job.cluster.cut
-        work = Workload(
+        work = WorkloadFigures(
             name=Path(job.file).name,
             source=GIVEN,
             layers=facts,
@@ -178,7 +178,7 @@ def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
     return _faster(work, step_s / (job.train.batch / samples_per_s))
 
 
-def _faster(work: Workload, factor: float) -> Workload:
+def _faster(work: WorkloadFigures, factor: float) -> WorkloadFigures:
     return replace(
         work,
         forward_s=tuple(time_s / factor for time_s in work.forward_s),

@@ -28,7 +28,7 @@ from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import choose_mode
 from bamboo.planner.plans.plan import whole_cut
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
-from bamboo.planner.profiles.workload import Saving, Workload, saved
+from bamboo.planner.profiles.workload import Saving, WorkloadFigures, saved
 from bamboo.study.devices import has_precision
 from bamboo.study.strategies import Given, placed, refuse_another_training
 from bamboo.study.workload import (
@@ -122,7 +122,7 @@ def grid_of(job: JobConfig) -> Grid:
 
 
 def _chosen(
-    job: JobConfig, workload: Workload, room: Room, hazard: Hazard, cut: tuple[int, ...]
+    job: JobConfig, workload: WorkloadFigures, room: Room, hazard: Hazard, cut: tuple[int, ...]
 ) -> tuple[Choice, str]:
     """The plan of the job's grid, and why it has its redundancy; "" where the job says it."""
     cluster, candidates = job.cluster, Candidates(workload, room)
@@ -138,7 +138,7 @@ def _chosen(
 def _elsewhere(
     job: JobConfig,
     catalogue: Catalogue,
-    workload: Workload,
+    workload: WorkloadFigures,
     room: Room,
     *,
     mode: str,

@@ -19,7 +19,7 @@ from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition
 from bamboo.planner.plans.candidates import HOST
 from bamboo.planner.prices.catalogue import InstanceType
-from bamboo.planner.profiles.workload import Saving, Workload, saved
+from bamboo.planner.profiles.workload import Saving, WorkloadFigures, saved
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.study.devices import host_bytes_per_s
 from bamboo.topology.grid import Grid
@@ -38,7 +38,7 @@ MODELLED = "modelled"
 class Modelled:
     """A job on a GPU that this machine does not have."""
 
-    workload: Workload
+    workload: WorkloadFigures
     """Its cuts are left open."""
     gpu: str
     why: str
@@ -141,7 +141,7 @@ def workload_of(
     *,
     cuts: Sequence[tuple[int, ...]],
     kind: InstanceType,
-) -> Workload:
+) -> WorkloadFigures:
     """The layers of a job with their times, and with what the job says that saves memory. The
     planned cut is the last of `cuts`."""
     by_stages = {len(cut) - 1: cut for cut in cuts}
@@ -162,7 +162,7 @@ def workload_of(
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
         optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
-    found = Workload(
+    found = WorkloadFigures(
         name=Path(job.file).name,
         source=source,
         layers=layer_facts(job, seen),
@@ -194,8 +194,8 @@ def _measured_here(job: JobConfig) -> str:
 
 
 def on_cores(
-    workload: Workload, job: JobConfig, seen: Mapping[str, Any], *, nodes: int
-) -> Workload:
+    workload: WorkloadFigures, job: JobConfig, seen: Mapping[str, Any], *, nodes: int
+) -> WorkloadFigures:
     """Count the cores of this machine where the nodes are processes that share them. The run still
     decides as if each node had its own core. A virtual device needs a core while it computes, and
     sleeps for the rest of its time."""
@@ -212,7 +212,7 @@ def on_cores(
 
 
 def grids_of(
-    workload: Workload,
+    workload: WorkloadFigures,
     *,
     mode: str,
     cuts: Sequence[tuple[int, ...]],

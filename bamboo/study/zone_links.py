@@ -11,14 +11,14 @@ import math
 from dataclasses import replace
 
 from bamboo.errors import InputError
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.schedule.links import Link, ZoneLinks
 from bamboo.study.markets import MarketAsked
 
 MOST_LATENCY_MS = 3_600_000.0
 
 
-def linked(workload: Workload, asked: MarketAsked) -> Workload:
+def linked(workload: WorkloadFigures, asked: MarketAsked) -> WorkloadFigures:
     """The workload with the requested links between zones. Raises InputError for a wrong one."""
     near = Link(latency_s=workload.latency_s, bytes_per_s=workload.bytes_per_s)
     rate, latency = ("--far-gbps", asked.far_gbps), ("--far-ms", asked.far_ms)

@@ -126,9 +126,9 @@ def _write_weights(folder: Path, number: int, parameters: Sequence[nn.Parameter]
 
 
 def _single(job: JobConfig, stamps: Stamps) -> list[nn.Parameter]:
-    spec, data = build_model(job), load_data(job)
+    workload, data = build_model(job), load_data(job)
     module = nn.Sequential(
-        *(build_layer(spec, i, job.train.seed) for i in range(len(spec.factories)))
+        *(build_layer(workload, i, job.train.seed) for i in range(len(workload.layers)))
     )
     tokens = job.train.batch * job.model.context
     parameters = list(module.parameters())
@@ -138,7 +138,7 @@ def _single(job: JobConfig, stamps: Stamps) -> list[nn.Parameter]:
         total = 0.0
         for m in range(job.train.batch // job.train.microbatch):
             inputs, targets = data.microbatch(step, m)
-            loss = spec.loss(module(inputs), targets)
+            loss = workload.loss(module(inputs), targets)
             (loss / tokens).backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         _clip(job, parameters, alone=True)
@@ -155,15 +155,15 @@ def _pipeline_rank(
     columns = [dist.new_group([d * stages + p for d in range(pipelines)]) for p in range(stages)]
     row, column = rows[rank.pipeline], columns[rank.stage]
 
-    spec, data = build_model(job), load_data(job)
+    workload, data = build_model(job), load_data(job)
     first, stop = list(pairwise(cut))[rank.stage]
-    module = nn.Sequential(*(build_layer(spec, i, job.train.seed) for i in range(first, stop)))
+    module = nn.Sequential(*(build_layer(workload, i, job.train.seed) for i in range(first, stop)))
     parameters = list(module.parameters())
     optimizer = _optimizer(job, parameters)
     tokens = job.train.batch * job.model.context
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
-        return spec.loss(output, target) / tokens
+        return workload.loss(output, target) / tokens
 
     stage = PipelineStage(module, rank.stage, stages, torch.device("cpu"), group=row)
     microbatches = job.train.batch // job.train.microbatch // pipelines

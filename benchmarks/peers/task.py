@@ -26,10 +26,10 @@ class Task:
         torch.use_deterministic_algorithms(True)
         self._job = job_from_json(job_text)
         self._data = load_data(self._job)
-        self._spec = build_model(self._job)
+        self._workload = build_model(self._job)
         seed = self._job.train.seed
         self._layers = [
-            (i, build_layer(self._spec, i, seed)) for i in range(len(self._spec.factories))
+            (i, build_layer(self._workload, i, seed)) for i in range(len(self._workload.layers))
         ]
         self._params = [parameter for _, parameter in named_parameters(self._layers)]
         self._optimizer = AdamW(self._job.train)
@@ -44,7 +44,7 @@ class Task:
         for index in microbatches:
             inputs, targets = self._data.microbatch(step, index)
             output = run_layers(self._layers, inputs, seed=seed, step=step, microbatch=index)
-            (self._spec.loss(output, targets) / self._tokens).backward()
+            (self._workload.loss(output, targets) / self._tokens).backward()
         return torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params]
         )

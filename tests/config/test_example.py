@@ -17,8 +17,8 @@ JOB = load_job(Path(__file__).parents[2] / "examples" / "gpt-local.toml")
 
 
 def test_size_and_length() -> None:
-    spec = build_model(JOB)
-    layers = [build_layer(spec, i, 1) for i in range(len(spec.factories))]
+    workload = build_model(JOB)
+    layers = [build_layer(workload, i, 1) for i in range(len(workload.layers))]
     assert sum(p.numel() for layer in layers for p in layer.parameters()) >= 3_000_000
     assert all(p.dtype == torch.float32 for layer in layers for p in layer.parameters())
     assert JOB.train.steps >= 100

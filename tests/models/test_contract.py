@@ -1,4 +1,4 @@
-"""A ModelSpec is held against its contract before anything is made of it."""
+"""A Workload is held against its contract before anything is made of it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.models import ModelSpec, TiedParameter, build_layer, build_model
+from bamboo.models import TiedParameter, Workload, build_layer, build_model
 from bamboo.models.contract import MOST_USES, flaw_of
 from bamboo.models.gpt import token_loss
 from tests.jobs import tiny_job
@@ -22,8 +22,8 @@ def _tie(owner: tuple[object, object], user: tuple[object, object]) -> TiedParam
     )
 
 
-def _spec(*ties: TiedParameter) -> ModelSpec:
-    return ModelSpec(factories=FACTORIES, loss=token_loss, tied=ties)
+def _workload(*ties: TiedParameter) -> Workload:
+    return Workload(layers=FACTORIES, loss=token_loss, tied=ties)
 
 
 W = "weight"
@@ -70,7 +70,7 @@ TIES = {
 @pytest.mark.parametrize("case", TIES)
 def test_ties_that_no_stage_could_keep_are_refused_by_name(case: str) -> None:
     ties, problem, remedy = TIES[case]
-    flaw = flaw_of(_spec(*ties))
+    flaw = flaw_of(_workload(*ties))
     assert flaw is not None
     assert problem in flaw[0]
     assert remedy in flaw[1]
@@ -78,21 +78,21 @@ def test_ties_that_no_stage_could_keep_are_refused_by_name(case: str) -> None:
 
 def test_more_uses_than_messages_have_numbers_for() -> None:
     for uses, good in ((MOST_USES, True), (MOST_USES + 1, False)):
-        spec = ModelSpec(
-            factories=FACTORIES[:1] * uses,
+        workload = Workload(
+            layers=FACTORIES[:1] * uses,
             loss=token_loss,
             tied=tuple(_tie((0, W), (user, W)) for user in range(1, uses)),
         )
-        assert (flaw_of(spec) is None) is good
+        assert (flaw_of(workload) is None) is good
 
 
 @pytest.mark.parametrize(
     ("of", "problem"),
     [
-        ({"factories": ()}, "factories is ()"),
-        ({"factories": 3}, "factories is 3"),
-        ({"factories": (FACTORIES[0], nn.Linear(1, 1))}, "factories[1] is a Linear"),
-        ({"factories": (FACTORIES[0], "Linear")}, "factories[1] is 'Linear'"),
+        ({"layers": ()}, "layers is ()"),
+        ({"layers": 3}, "layers is 3"),
+        ({"layers": (FACTORIES[0], nn.Linear(1, 1))}, "layers[1] is a Linear"),
+        ({"layers": (FACTORIES[0], "Linear")}, "layers[1] is 'Linear'"),
         ({"loss": None}, "loss is None"),
         ({"plain": 1}, "plain is 1"),
         ({"tied": ((0, W, 1, W),)}, "tied is ((0, 'weight', 1, 'weight'),)"),
@@ -100,28 +100,28 @@ def test_more_uses_than_messages_have_numbers_for() -> None:
     ],
 )
 def test_parts_of_another_kind_are_refused(of: dict[str, object], problem: str) -> None:
-    flaw = flaw_of(ModelSpec(**({"factories": FACTORIES, "loss": token_loss} | of)))  # type: ignore[arg-type]
+    flaw = flaw_of(Workload(**({"layers": FACTORIES, "loss": token_loss} | of)))  # type: ignore[arg-type]
     assert flaw is not None
     assert flaw[0].startswith(problem)
 
 
 def test_good_ones_pass() -> None:
-    assert flaw_of(_spec()) is None
-    assert flaw_of(_spec(_tie((3, W), (0, W)), _tie((3, W), (1, W)))) is None
+    assert flaw_of(_workload()) is None
+    assert flaw_of(_workload(_tie((3, W), (0, W)), _tie((3, W), (1, W)))) is None
     assert flaw_of(tied_layers.build(JobConfig())) is None
-    listed = ModelSpec(factories=list(FACTORIES), loss=token_loss)  # type: ignore[arg-type]
+    listed = Workload(layers=list(FACTORIES), loss=token_loss)  # type: ignore[arg-type]
     assert flaw_of(listed) is None
 
 
 def test_a_user_s_spec_is_refused_where_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from torch import nn\n"
-        "from bamboo.models import ModelSpec, TiedParameter\n"
+        "from bamboo.models import Workload, TiedParameter\n"
         "def build(job):\n"
         "    f = lambda: nn.Linear(3, 3)\n"
         "    t = [TiedParameter(owner_layer=a, owner_name='weight', user_layer=a + 1,\n"
         "                       user_name='weight') for a in (0, 1)]\n"
-        "    return ModelSpec(factories=(f, f, f), loss=sum, tied=tuple(t))\n",
+        "    return Workload(layers=(f, f, f), loss=sum, tied=tuple(t))\n",
         encoding="utf-8",
     )
     with pytest.raises(InputError, match=r"2\.weight to 1\.weight, but 1\.weight is itself tied"):
@@ -129,6 +129,6 @@ def test_a_user_s_spec_is_refused_where_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_layer_whose_shapes_follow_from_its_input_is_refused() -> None:
-    spec = ModelSpec(factories=(*FACTORIES, lambda: nn.LazyLinear(3)), loss=token_loss)
+    workload = Workload(layers=(*FACTORIES, lambda: nn.LazyLinear(3)), loss=token_loss)
     with pytest.raises(InputError, match=r"layer 4 \(LazyLinear\) has a parameter 'weight' whose"):
-        build_layer(spec, 4, 1)
+        build_layer(workload, 4, 1)

@@ -11,8 +11,8 @@ from bamboo.config.tree import JobConfig, ModelConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import (
-    ModelSpec,
     TiedParameter,
+    Workload,
     build_layer,
     build_model,
     named_parameters,
@@ -25,7 +25,7 @@ from tests.jobs import tiny_job
 TOKENS_BT = torch.arange(16).view(2, 8)
 
 
-def _spec(tied: bool = False) -> ModelSpec:
+def _workload(tied: bool = False) -> Workload:
     return build_model(
         JobConfig(
             model=ModelConfig(
@@ -35,8 +35,8 @@ def _spec(tied: bool = False) -> ModelSpec:
     )
 
 
-def _layers(spec: ModelSpec, seed: int = 1) -> list[tuple[int, nn.Module]]:
-    return [(i, build_layer(spec, i, seed)) for i in range(len(spec.factories))]
+def _layers(workload: Workload, seed: int = 1) -> list[tuple[int, nn.Module]]:
+    return [(i, build_layer(workload, i, seed)) for i in range(len(workload.layers))]
 
 
 def _same_values(a: nn.Module, b: nn.Module) -> bool:
@@ -45,36 +45,36 @@ def _same_values(a: nn.Module, b: nn.Module) -> bool:
 
 
 def test_a_layer_is_built_alike_by_anyone_in_any_order() -> None:
-    spec = _spec()
-    forth = {i: build_layer(spec, i, 1) for i in range(4)}
+    workload = _workload()
+    forth = {i: build_layer(workload, i, 1) for i in range(4)}
     torch.manual_seed(99)
-    back = {i: build_layer(spec, i, 1) for i in reversed(range(4))}
+    back = {i: build_layer(workload, i, 1) for i in reversed(range(4))}
     assert all(_same_values(forth[i], back[i]) for i in range(4))
     assert not _same_values(forth[1], forth[2])
-    assert not _same_values(forth[1], build_layer(spec, 1, 2))
+    assert not _same_values(forth[1], build_layer(workload, 1, 2))
 
 
 def test_building_leaves_the_generator_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    build_layer(_spec(), 1, 1)
+    build_layer(_workload(), 1, 1)
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_global_names_and_order() -> None:
-    names = [name for name, _ in named_parameters(_layers(_spec()))]
+    names = [name for name, _ in named_parameters(_layers(_workload()))]
     assert names[:2] == ["0.positions", "0.tokens.weight"]
     assert names[-3:] == ["3.norm.weight", "3.norm.bias", "3.vocabulary.weight"]
     assert len(names) == len(set(names))
-    layers = _layers(_spec())
+    layers = _layers(_workload())
     assert [n for n, _ in named_parameters(layers[1:3])] == [
         n for n in names if n.startswith(("1.", "2."))
     ]
 
 
 def test_dropout_depends_on_step_microbatch_and_layer_not_on_the_slice() -> None:
-    layers = _layers(_spec())
+    layers = _layers(_workload())
     x = TOKENS_BT
     whole = run_layers(layers, x, seed=1, step=3, microbatch=4)
     for piece in ([0], [1, 2], [3]):
@@ -92,7 +92,7 @@ def test_dropout_depends_on_step_microbatch_and_layer_not_on_the_slice() -> None
 
 
 def test_a_forward_without_a_graph_gives_the_same_bits() -> None:
-    layers = _layers(_spec())
+    layers = _layers(_workload())
     with_graph = run_layers(layers, TOKENS_BT, seed=1, step=0, microbatch=0)
     with torch.no_grad():
         without = run_layers(layers, TOKENS_BT, seed=1, step=0, microbatch=0)
@@ -100,7 +100,7 @@ def test_a_forward_without_a_graph_gives_the_same_bits() -> None:
 
 
 def test_each_position_sees_only_what_came_before() -> None:
-    layers = [(i, layer.eval()) for i, layer in _layers(_spec())]
+    layers = [(i, layer.eval()) for i, layer in _layers(_workload())]
     changed_BT = TOKENS_BT.clone()
     changed_BT[:, 5] = 0
     one, other = (
@@ -121,16 +121,16 @@ def test_the_loss_is_a_sum_over_tokens() -> None:
 
 def test_the_first_loss_is_that_of_a_uniform_guess(tmp_path: Path) -> None:
     job = tiny_job(tmp_path)
-    spec, (inputs, targets) = build_model(job), load_data(job).microbatch(0, 0)
-    output = run_layers(_layers(spec), inputs, seed=1, step=0, microbatch=0)
-    loss = spec.loss(output, targets).item() / targets.numel()
+    workload, (inputs, targets) = build_model(job), load_data(job).microbatch(0, 0)
+    output = run_layers(_layers(workload), inputs, seed=1, step=0, microbatch=0)
+    loss = workload.loss(output, targets).item() / targets.numel()
     assert loss == pytest.approx(math.log(256), rel=0.02)
 
 
 def test_a_tied_copy_starts_with_the_owners_values() -> None:
-    spec = _spec(tied=True)
-    named = dict(named_parameters(_layers(spec)))
-    assert tied_names(spec) == {"3.vocabulary.weight": "0.tokens.weight"}
+    workload = _workload(tied=True)
+    named = dict(named_parameters(_layers(workload)))
+    assert tied_names(workload) == {"3.vocabulary.weight": "0.tokens.weight"}
     owner, user = named["0.tokens.weight"], named["3.vocabulary.weight"]
     assert torch.equal(owner, user)
     assert owner.data_ptr() != user.data_ptr()
@@ -141,11 +141,11 @@ def test_a_tied_copy_starts_with_the_owners_values() -> None:
     [("nothing", "has no 'nothing'"), ("norm.weight", "differ in shape")],
 )
 def test_a_tie_that_cannot_be_is_refused(user_name: str, message: str) -> None:
-    spec = _spec()
+    workload = _workload()
     tie = TiedParameter(
         owner_layer=0, owner_name="tokens.weight", user_layer=3, user_name=user_name
     )
-    tied = ModelSpec(factories=spec.factories, loss=spec.loss, tied=(tie,))
+    tied = Workload(layers=workload.layers, loss=workload.loss, tied=(tie,))
     with pytest.raises(InputError, match=message):
         build_layer(tied, 3, 1)
 
@@ -160,5 +160,5 @@ class _Sideways(nn.Module):
 
 
 def test_parameters_lie_in_one_order_in_memory() -> None:
-    layer = build_layer(ModelSpec(factories=(_Sideways,), loss=token_loss), 0, 1)
+    layer = build_layer(Workload(layers=(_Sideways,), loss=token_loss), 0, 1)
     assert all(p.is_contiguous() for p in layer.parameters())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers
+from bamboo.models import Workload, build_layer, named_parameters, run_layers
 from bamboo.models.gpt import token_loss
 
 WIDTH = 48
@@ -45,8 +45,8 @@ def _linear() -> nn.Module:
     return nn.Linear(WIDTH, WIDTH)
 
 
-SPEC = ModelSpec(
-    factories=(
+SPEC = Workload(
+    layers=(
         lambda: nn.Embedding(256, WIDTH),
         _linear,
         _Convolution,
@@ -63,7 +63,7 @@ SPEC = ModelSpec(
 
 def _gradients(cut: list[int]) -> list[Tensor | None]:
     """Stage by stage, as though each stage ran elsewhere: only copies pass between them."""
-    layers = [(i, build_layer(SPEC, i, 1)) for i in range(len(SPEC.factories))]
+    layers = [(i, build_layer(SPEC, i, 1)) for i in range(len(SPEC.layers))]
     tokens_BT = torch.arange(42).view(3, 14) * 37 % 256
     x, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
     ends: list[tuple[Tensor, Tensor]] = []

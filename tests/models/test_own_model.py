@@ -32,7 +32,7 @@ def test_ready_made_layers_have_the_same_values_wherever_they_are_built(tmp_path
     one = build_model(job)
     torch.manual_seed(2)
     other = build_model(job)
-    assert len(one.factories) == 3
+    assert len(one.layers) == 3
     for i in range(3):
         a, b, again = (build_layer(s, i, 1).state_dict() for s in (one, other, one))
         assert all(torch.equal(a[k], b[k]) and torch.equal(a[k], again[k]) for k in a)
@@ -41,26 +41,26 @@ def test_ready_made_layers_have_the_same_values_wherever_they_are_built(tmp_path
 
 def test_factories_are_keyed_by_their_layer(tmp_path: Path) -> None:
     source = HEAD + "def build(job): return [lambda: embed(job), *[lambda: nn.Linear(16, 16)] * 2]"
-    spec = build_model(_job(tmp_path, source))
-    one, other = (build_layer(spec, i, 1).state_dict()["weight"] for i in (1, 2))
+    workload = build_model(_job(tmp_path, source))
+    one, other = (build_layer(workload, i, 1).state_dict()["weight"] for i in (1, 2))
     assert not torch.equal(one, other)
 
 
 def test_a_spec_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
     source = HEAD + (
-        "from bamboo.models import ModelSpec\n"
+        "from bamboo.models import Workload\n"
         "def loss(output, targets): return (output ** 2).sum()\n"
-        "def build(job): return ModelSpec(factories=(lambda: embed(job),), loss=loss)\n"
+        "def build(job): return Workload(layers=(lambda: embed(job),), loss=loss)\n"
     )
-    spec = build_model(_job(tmp_path, source))
-    assert spec.loss(torch.tensor([2.0]), torch.tensor([0])).item() == 4.0
+    workload = build_model(_job(tmp_path, source))
+    assert workload.loss(torch.tensor([2.0]), torch.tensor([0])).item() == 4.0
 
 
 def test_the_example_trains_on_tokens(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "mlp_layers.py"
     job = _job(tmp_path, example.read_text(encoding="utf-8"))
-    spec = build_model(job)
-    layers = [(i, build_layer(spec, i, 1).eval()) for i in range(len(spec.factories))]
+    workload = build_model(job)
+    layers = [(i, build_layer(workload, i, 1).eval()) for i in range(len(workload.layers))]
     tokens_BT = torch.arange(16).view(2, 8)
     changed_BT = tokens_BT.clone()
     changed_BT[:, 4] = 9
@@ -107,9 +107,9 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, source: str, me
 
 
 def test_a_function_that_makes_no_layer_is_refused(tmp_path: Path) -> None:
-    spec = build_model(_job(tmp_path, "def build(job): return [lambda: 3]\n"))
+    workload = build_model(_job(tmp_path, "def build(job): return [lambda: 3]\n"))
     with pytest.raises(InputError, match="the function at 0 made int"):
-        build_layer(spec, 0, 1)
+        build_layer(workload, 0, 1)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

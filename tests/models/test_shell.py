@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bamboo.config.tree import JobConfig, ModelConfig
-from bamboo.models import ModelSpec, build_layer, build_model, build_shell, put_parameters
+from bamboo.models import Workload, build_layer, build_model, build_shell, put_parameters
 from bamboo.models.gpt import token_loss
 
 JOB = JobConfig(model=ModelConfig(layers=2, width=16, heads=2, context=8, vocabulary=32))
@@ -17,10 +17,10 @@ IMPORTS_OF_A_SHELL = """
 import sys
 from bamboo.config.tree import JobConfig, ModelConfig
 from bamboo.models import build_model, build_shell
-spec = build_model(JobConfig(model=ModelConfig(layers=1, width=16, heads=2, context=8)))
+workload = build_model(JobConfig(model=ModelConfig(layers=1, width=16, heads=2, context=8)))
 before = set(sys.modules)
-for index in range(len(spec.factories)):
-    build_shell(spec, index, 5)
+for index in range(len(workload.layers)):
+    build_shell(workload, index, 5)
 print(len(set(sys.modules) - before))
 """
 
@@ -38,11 +38,11 @@ class _Counted(nn.Module):
 
 
 def test_a_shell_with_the_parameters_of_a_layer_computes_what_it_does() -> None:
-    spec = build_model(JOB)
-    assert spec.plain
+    workload = build_model(JOB)
+    assert workload.plain
     x_real, x_shell = TOKENS, TOKENS
-    for index in range(len(spec.factories)):
-        layer, shell = build_layer(spec, index, 5), build_shell(spec, index, 5)
+    for index in range(len(workload.layers)):
+        layer, shell = build_layer(workload, index, 5), build_shell(workload, index, 5)
         assert all(parameter.is_meta for parameter in shell.parameters())
         own = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
         put_parameters(shell, own)
@@ -58,9 +58,9 @@ def test_a_shell_with_the_parameters_of_a_layer_computes_what_it_does() -> None:
 
 
 def test_layers_of_a_plain_model_have_no_tensors_but_parameters() -> None:
-    spec = build_model(JOB)
-    for index in range(len(spec.factories)):
-        layer = build_layer(spec, index, 5)
+    workload = build_model(JOB)
+    for index in range(len(workload.layers)):
+        layer = build_layer(workload, index, 5)
         held = {id(p) for p in layer.parameters()}
         assert not list(layer.buffers())
         for module in layer.modules():
@@ -69,15 +69,15 @@ def test_layers_of_a_plain_model_have_no_tensors_but_parameters() -> None:
 
 
 def test_a_model_that_is_not_plain_is_built_whole() -> None:
-    spec = ModelSpec(factories=(_Counted,), loss=token_loss)
-    shell = build_shell(spec, 0, 5)
+    workload = Workload(layers=(_Counted,), loss=token_loss)
+    shell = build_shell(workload, 0, 5)
     weight = torch.tensor([1.0, 2.0, 3.0])
     put_parameters(shell, {"weight": weight})
     assert torch.equal(shell(torch.ones(3)), torch.tensor([1.0, 4.0, 9.0]))
 
 
 def test_a_parameter_of_another_shape_is_refused() -> None:
-    shell = build_shell(ModelSpec(factories=(_Counted,), loss=token_loss), 0, 5)
+    shell = build_shell(Workload(layers=(_Counted,), loss=token_loss), 0, 5)
     with pytest.raises(ValueError, match=r"weight has shape \(3,\), not \(4,\)"):
         put_parameters(shell, {"weight": torch.zeros(4)})
 

@@ -1,7 +1,7 @@
 """Workloads for tests of the planner: small figures, written down by hand."""
 
 from bamboo.planner.layers.facts import LayerFacts
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import Stakes
 from bamboo.topology.virtual_nodes import BatchShape
 
@@ -18,9 +18,9 @@ def workload(
     bytes_per_s: float = 0.0,
     forward_s: float = F_S,
     backward_s: float = B_S,
-) -> Workload:
+) -> WorkloadFigures:
     """Equal layers, but for their bytes: the later, the larger."""
-    return Workload(
+    return WorkloadFigures(
         name="test",
         source="given",
         layers=tuple(

@@ -87,7 +87,7 @@ def test_a_node_begins_its_stage_with_them_and_with_moments_of_zero(other: RunFo
     builder = SlotBuilder(
         job=job,
         strategy=strategy,
-        spec=build_model(job),
+        workload=build_model(job),
         dataset=data,
         initial=lambda layers: load_layers(new.path / INIT_FOLDER, layers, digest=job.weights),
     )

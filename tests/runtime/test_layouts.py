@@ -35,7 +35,7 @@ SEEDS = [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.full) for 
 
 def policy_of(settings: JobConfig, pipelines: int, *, checkpoint_every: int = 0) -> Policy:
     """What a launcher would give: a cut for every number of stages up to the job's."""
-    layers = len(builder_of(settings).spec.factories)
+    layers = len(builder_of(settings).workload.layers)
     most = settings.cluster.stages
     cuts = tuple(
         tuple(round(layers * p / stages) for p in range(stages + 1))

@@ -43,7 +43,7 @@ def facts(config: Mapping[str, str]) -> int:
     job = job_from_json(config["job"])
     prepare(job.cluster)
     answer = {
-        "layers": [{}] * len(build_model(job).factories),
+        "layers": [{}] * len(build_model(job).layers),
         "data_digest": load_data(job).digest,
         "code": None,
     }

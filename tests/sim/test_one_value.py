@@ -13,7 +13,7 @@ from bamboo.planner.plans.candidates import Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.plan import Plan, make_plan
 from bamboo.planner.plans.ranking import Candidate, ranked
-from bamboo.planner.profiles.workload import Workload, uniform_workload
+from bamboo.planner.profiles.workload import WorkloadFigures, uniform_workload
 from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.cost import costs_for, layout_for
 from bamboo.schedule.figures import plan_run, step_time_s
@@ -35,7 +35,7 @@ STAKES = Stakes(zone_usd_per_hour=PRICES, preemptible=False, steps=STEPS)
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> Workload:
+def workloads(draw: st.DrawFn) -> WorkloadFigures:
     """Eight layers whose bytes take from none to many times their time to send."""
     link = draw(st.sampled_from([0.0, 2e5, 1e6, 1e8]))
     base = uniform_workload(
@@ -63,7 +63,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 grids = st.builds(Grid, pipelines=st.integers(1, 4), stages=st.integers(2, 6))
 
 
-def planned(work: Workload, grid: Grid, mode: str, spread: str = "one") -> Plan:
+def planned(work: WorkloadFigures, grid: Grid, mode: str, spread: str = "one") -> Plan:
     zones = PRICES if spread == "one" else dict.fromkeys(ZONES, 0.5)
     return make_plan(
         work.layers,
@@ -79,7 +79,7 @@ def planned(work: Workload, grid: Grid, mode: str, spread: str = "one") -> Plan:
     )
 
 
-def listed(work: Workload, grid: Grid, mode: str) -> Candidate:
+def listed(work: WorkloadFigures, grid: Grid, mode: str) -> Candidate:
     """As the price list has it."""
     room = Room(
         memory_bytes=2**50,
@@ -93,7 +93,7 @@ def listed(work: Workload, grid: Grid, mode: str) -> Candidate:
 
 
 def played(
-    work: Workload, grid: Grid, mode: str, table: tuple[GridTime, ...], spread: str = "one"
+    work: WorkloadFigures, grid: Grid, mode: str, table: tuple[GridTime, ...], spread: str = "one"
 ) -> Figures:
     """STEPS of them, on a market that takes nothing and has as many nodes in each zone."""
     one = replace(
@@ -120,7 +120,7 @@ def played(
     return simulate(one, trace(f"0 +{names}", length_s=1e6))
 
 
-def have_one_step(work: Workload, grid: Grid, mode: str) -> None:
+def have_one_step(work: WorkloadFigures, grid: Grid, mode: str) -> None:
     assume(mode != "peer" or grid.pipelines > 1)
     cut = work.cut(grid.stages)
     plan = planned(work, grid, mode)
@@ -142,7 +142,7 @@ def test_plan_price_list_policy_and_simulation_have_one_step(count: int) -> None
     settings(max_examples=count, deadline=None)(property_)()
 
 
-def have_one_price(work: Workload, pairs: int, stages: int, mode: str) -> None:
+def have_one_price(work: WorkloadFigures, pairs: int, stages: int, mode: str) -> None:
     """Two zones, each with half of the pipelines: the bytes between them cost the same on paper
     and simulated, and so does a sample."""
     grid = Grid(pipelines=2 * pairs, stages=stages)
@@ -169,7 +169,7 @@ def test_plan_and_simulation_pay_the_same_for_bytes_between_zones(count: int) ->
 @given(workloads(), grids, st.sampled_from(["off", "stash", "peer"]))
 @settings(max_examples=20, deadline=None)
 def test_no_step_is_shorter_than_all_its_messages_take(
-    work: Workload, grid: Grid, mode: str
+    work: WorkloadFigures, grid: Grid, mode: str
 ) -> None:
     """All pipelines played together, each pair of nodes on a link of its own; and what the busiest
     node has to send."""

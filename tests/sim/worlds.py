@@ -3,7 +3,7 @@
 import math
 
 from bamboo.core.state import GridTime, Policy
-from bamboo.planner.profiles.workload import Workload, uniform_workload
+from bamboo.planner.profiles.workload import WorkloadFigures, uniform_workload
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.asked import Asked
 from bamboo.sim.market.prices import constant
@@ -28,7 +28,7 @@ def trace(*lines: str, length_s: float = 3600.0) -> Trace:
     return Trace(source="test", events=tuple(events), length_s=length_s)
 
 
-def workload() -> Workload:
+def workload() -> WorkloadFigures:
     """8 layers of 0.1 s each, 12 MB of state a layer; with 4 stages a stage sends 24 MB in 2 s."""
     return uniform_workload(
         name="test",

@@ -14,7 +14,13 @@ from math import log
 from bamboo.errors import InputError
 from bamboo.planner.layers.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounded_partition
 from bamboo.planner.layers.memory import StageBytes, memory_report
-from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload, saved, with_microbatch
+from bamboo.planner.profiles.workload import (
+    NO_SAVING,
+    Saving,
+    WorkloadFigures,
+    saved,
+    with_microbatch,
+)
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, can_have, how_redundant, on_stages
@@ -119,14 +125,14 @@ def saving_words(saving: Saving) -> list[str]:
     return again + ([f"replica_moments {HOST}"] if saving.host_moments else [])
 
 
-def microbatches_of(workload: Workload) -> tuple[int, ...]:
+def microbatches_of(workload: WorkloadFigures) -> tuple[int, ...]:
     """All sizes that keep the batch and the virtual nodes, largest first: the divisors of the
     samples of a virtual node."""
     samples = workload.batch // workload.shape.virtual_nodes
     return tuple(size for size in range(samples, 0, -1) if samples % size == 0)
 
 
-def grids_of(workload: Workload, nodes: range) -> tuple[Grid, ...]:
+def grids_of(workload: WorkloadFigures, nodes: range) -> tuple[Grid, ...]:
     """Every D x P with this number of nodes: at most as many stages as layers and at most as many
     pipelines as virtual nodes."""
     most = max(nodes, default=0)
@@ -141,14 +147,14 @@ def grids_of(workload: Workload, nodes: range) -> tuple[Grid, ...]:
 class Candidates:
     """All plans of one workload, which is the job as written, that fit the limits of a room."""
 
-    def __init__(self, workload: Workload, room: Room) -> None:
+    def __init__(self, workload: WorkloadFigures, room: Room) -> None:
         self.room = room
         self._savings = room.savings or (workload.saving,)
         self._job = saved(workload, NO_SAVING)
         self._works = {(workload.microbatch, NO_SAVING): self._job}
         self._cuts: dict[int, tuple[int, ...]] = {}
 
-    def work(self, microbatch: int, saving: Saving = NO_SAVING) -> Workload:
+    def work(self, microbatch: int, saving: Saving = NO_SAVING) -> WorkloadFigures:
         """The workload in microbatches of that size."""
         key = (microbatch, saving)
         if key not in self._works:
@@ -201,7 +207,7 @@ class Candidates:
             return self._savings
         return tuple(dict.fromkeys(replace(one, host_moments=False) for one in self._savings))
 
-    def _choice(self, grid: Grid, mode: str, work: Workload) -> Choice | None:
+    def _choice(self, grid: Grid, mode: str, work: WorkloadFigures) -> Choice | None:
         if grid.stages not in self._cuts:
             self._cuts[grid.stages] = self._job.cut(grid.stages)
         cut: tuple[int, ...] | None = self._cuts[grid.stages]
@@ -274,13 +280,13 @@ class Candidates:
             return JobFitsNowhere(cause, ())
         raise ValueError(f"{grid} {mode} fits, and did not")
 
-    def _bounds(self, work: Workload, grid: Grid, mode: str) -> Bounds:
+    def _bounds(self, work: WorkloadFigures, grid: Grid, mode: str) -> Bounds:
         limit = self.room.memory_bytes
         return Bounds(grid=grid, shape=work.shape, mode=mode, limit_bytes=limit)
 
     @staticmethod
     def _memory(
-        work: Workload, grid: Grid, mode: str, cut: Sequence[int]
+        work: WorkloadFigures, grid: Grid, mode: str, cut: Sequence[int]
     ) -> tuple[StageBytes, ...]:
         return memory_report(work.layers, cut=cut, grid=grid, shape=work.shape, mode=mode)
 

@@ -14,7 +14,7 @@ from math import exp
 from statistics import fmean
 
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.checkpoint_cost import Shards
 from bamboo.planner.risks.hazards import LOSSES_PER_NODE_HOUR, PUBLISHED, LossRate
 from bamboo.planner.risks.zones import (
@@ -99,7 +99,7 @@ NO_LOSSES = Losses(
 )
 
 
-def shards_of(work: Workload, cut: Sequence[int]) -> Shards:
+def shards_of(work: WorkloadFigures, cut: Sequence[int]) -> Shards:
     """The checkpoint of a workload that is cut into these stages."""
     return Shards(
         stage_bytes=tuple(work.state_bytes(range(a, b)) for a, b in pairwise(cut)),
@@ -135,7 +135,7 @@ class LossBook:
     """Fatal instants, by grid and kind of mode, with the zones of `LossRate.at_trace`. Books of one
     spread over the same number of zones may share them if the zones do not differ."""
 
-    def of(self, work: Workload, times: StepTimes, grid: Grid, mode: str) -> Losses:
+    def of(self, work: WorkloadFigures, times: StepTimes, grid: Grid, mode: str) -> Losses:
         """Losses of a workload on a grid; `times` are its step times in that mode."""
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
         calm_s = times.calm_s(grid, shares)
@@ -158,7 +158,9 @@ class LossBook:
             checkpoint_every=every,
         )
 
-    def interval(self, work: Workload, grid: Grid, *, calm_s: float, fatal_per_hour: float) -> int:
+    def interval(
+        self, work: WorkloadFigures, grid: Grid, *, calm_s: float, fatal_per_hour: float
+    ) -> int:
         """Steps between two checkpoints of a plan; 0: there are none."""
         stakes, cut = self.hazard.stakes, work.cut(grid.stages)
         price = stakes.zone_usd_per_hour
@@ -190,7 +192,7 @@ class LossBook:
         return assignment, {node: ZoneId(zone) for node, zone in zones.items()}
 
     def _survived(
-        self, work: Workload, times: StepTimes, grid: Grid, mode: str
+        self, work: WorkloadFigures, times: StepTimes, grid: Grid, mode: str
     ) -> tuple[float, float]:
         """The time that the hit step loses, and the duration of the steps after it."""
         leaves = work.shape.virtual_nodes

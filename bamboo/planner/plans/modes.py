@@ -14,7 +14,7 @@ from bamboo.planner.plans.candidates import Candidates, Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import Candidate, Played, against, least_redundant, ranked
 from bamboo.planner.plans.stage_modes import by_stage
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import (
@@ -35,7 +35,7 @@ class Chosen:
 
 
 def choose_mode(
-    workload: Workload,
+    workload: WorkloadFigures,
     grid: Grid,
     room: Room,
     hazard: Hazard,
@@ -82,7 +82,7 @@ def choose_mode(
     return Chosen(taken=taken, why=_sentence(taken, others, left_out, hazard))
 
 
-def lasting_modes(stakes: Stakes, workload: Workload, *, nodes: int) -> tuple[str, ...]:
+def lasting_modes(stakes: Stakes, workload: WorkloadFigures, *, nodes: int) -> tuple[str, ...]:
     """The modes in which the loss of one node does not end a run, for at most `nodes` nodes. For
     `peer` that needs two pipelines. None for one node, unless it has a checkpoint to go back to."""
     least_s = sum(workload.both_s) * workload.shape.total / nodes

@@ -11,7 +11,7 @@ from itertools import pairwise
 from bamboo.ids import NodeId
 from bamboo.planner.layers.memory import StageBytes
 from bamboo.planner.plans.plan import Plan
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.cost import costs_for, layout_for
 from bamboo.schedule.figures import NodeFigures, node_figures, plan_run
 from bamboo.topology.slots import Slot
@@ -34,7 +34,7 @@ class NodeShare:
     """The figures of a calm step."""
 
 
-def node_shares(plan: Plan, workload: Workload) -> tuple[NodeShare, ...]:
+def node_shares(plan: Plan, workload: WorkloadFigures) -> tuple[NodeShare, ...]:
     """The share of every node of the grid, pipeline by pipeline."""
     workload = replace(workload, cuts={plan.grid.stages: plan.cut})
     layout = layout_for(plan.grid, shape=workload.shape, mode=plan.mode)

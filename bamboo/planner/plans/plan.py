@@ -14,7 +14,7 @@ from bamboo.planner.layers.memory import StageBytes, memory_report
 from bamboo.planner.layers.partition import partition
 from bamboo.planner.plans.losses import shards_of
 from bamboo.planner.prices.catalogue import InstanceType
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.checkpoint_cost import Shards
 from bamboo.planner.risks.hazards import PUBLISHED, LossRate
 from bamboo.planner.risks.survival import Outcome, single_loss, survival
@@ -109,7 +109,7 @@ def make_plan(
     grid: Grid,
     mode: str,
     shape: BatchShape,
-    timed: Workload | None = None,
+    timed: WorkloadFigures | None = None,
     instance_type: InstanceType,
     zone_spot_usd_per_hour: Mapping[str, float],
     cut: Sequence[int] = (),

@@ -17,7 +17,7 @@ from typing import TypeVar
 from bamboo.errors import InputError
 from bamboo.planner.plans.candidates import Candidates, Choice, Room
 from bamboo.planner.plans.losses import NO_LOSSES, Hazard, LossBook, Losses
-from bamboo.planner.profiles.workload import Saving, Workload
+from bamboo.planner.profiles.workload import Saving, WorkloadFigures
 from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import DryRuns, StepTimes
 from bamboo.topology.grid import Grid
@@ -97,7 +97,7 @@ def least_redundant(
 
 
 def ranked(
-    workload: Workload,
+    workload: WorkloadFigures,
     room: Room,
     hazard: Hazard,
     *,
@@ -184,7 +184,7 @@ class Judge:
 
     def __init__(
         self,
-        workload: Workload,
+        workload: WorkloadFigures,
         room: Room,
         hazard: Hazard,
         *,
@@ -280,7 +280,7 @@ class Judge:
         crossing = times.crossing_bytes(assignment, shares, zone_of)
         return crossing / 1e9 * USD_PER_GB * 3600 / step_s
 
-    def _work(self, choice: Choice) -> Workload:
+    def _work(self, choice: Choice) -> WorkloadFigures:
         return replace(
             self.candidates.work(choice.microbatch, choice.saving),
             cuts={choice.grid.stages: choice.cut},

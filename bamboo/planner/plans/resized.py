@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from bamboo.planner.plans.candidates import MOST_FORWARDS, Room, microbatches_of
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import SAME, Candidate, Judge
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Resized:
 
 
 def resized(
-    workload: Workload,
+    workload: WorkloadFigures,
     taken: Candidate,
     room: Room,
     hazard: Hazard,
@@ -71,7 +71,7 @@ def worth_a_word(found: tuple[Resized, ...]) -> Resized | None:
     return found[0] if found and found[0].faster > SAME else None
 
 
-def least_operation_s(workload: Workload, *, given: bool) -> float:
+def least_operation_s(workload: WorkloadFigures, *, given: bool) -> float:
     """The least time of a forward or backward of a layer, however few samples it has. If times are
     `given`, as on the virtual device, they are the same for any size; otherwise the shortest
     measured operation is taken as the limit."""

@@ -14,14 +14,14 @@ from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.plans.candidates import Choice, Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import SAME, Candidate, Judge, Played
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.topology.strategy import BARE_MODES, REPLICA_MODES, redundancy_of
 
 STASH, *AHEAD = REPLICA_MODES
 
 
 def by_stage(
-    workload: Workload,
+    workload: WorkloadFigures,
     taken: Candidate,
     room: Room,
     hazard: Hazard,

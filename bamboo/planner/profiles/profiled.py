@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from bamboo.planner.layers.facts import MOMENTS, LayerFacts
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.topology.strategy import canonical_json
 from bamboo.topology.virtual_nodes import BatchShape
 
@@ -156,10 +156,10 @@ class Profile:
         )
 
 
-def profiled_workload(profile: Profile, *, shape: BatchShape, batch: int) -> Workload:
+def profiled_workload(profile: Profile, *, shape: BatchShape, batch: int) -> WorkloadFigures:
     """The workload of a profile, for plans and simulations. The caller adds links and cuts
     (`dataclasses.replace`). `batch`: samples in a step."""
-    return Workload(
+    return WorkloadFigures(
         name=profile.job,
         source=profile.source,
         layers=profile.facts(),

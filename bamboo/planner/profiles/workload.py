@@ -35,7 +35,7 @@ NO_SAVING = Saving()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class WorkloadFigures:
     """A job as the simulator sees it. Times are those of one microbatch."""
 
     name: str
@@ -132,7 +132,7 @@ class Workload:
         return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
 
 
-def saved(workload: Workload, saving: Saving) -> Workload:
+def saved(workload: WorkloadFigures, saving: Saving) -> WorkloadFigures:
     """The same with this saving, in place of the one that it has. Where the device computes in the
     host's memory, moments take as much of it wherever they lie."""
     if workload.saving == saving:
@@ -150,7 +150,9 @@ def saved(workload: Workload, saving: Saving) -> Workload:
     return replace(workload, layers=tuple(held), saving=saving)
 
 
-def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:
+def with_microbatch(
+    workload: WorkloadFigures, samples: int, *, operation_s: float = 0.0
+) -> WorkloadFigures:
     """The same batch and virtual nodes, in microbatches of `samples` samples.
 
     Bytes of a microbatch are taken to grow with its samples. So are times, except for
@@ -206,7 +208,7 @@ def uniform_workload(
     bytes_per_s: float = 0.0,
     state_bytes_per_s: float = 0.0,
     store_bytes_per_s: float = 0.0,
-) -> Workload:
+) -> WorkloadFigures:
     """A model of equal layers; times, parameters and bytes are those of one."""
     layer = LayerFacts(
         name="layer",
@@ -215,7 +217,7 @@ def uniform_workload(
         output_bytes=output_bytes,
         activation_bytes=output_bytes,
     )
-    return Workload(
+    return WorkloadFigures(
         name=name,
         source=source,
         layers=(layer,) * layers,

@@ -10,7 +10,7 @@ from math import inf
 
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import Candidate
-from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload
+from bamboo.planner.profiles.workload import NO_SAVING, Saving, WorkloadFigures
 from bamboo.planner.risks.hazards import PUBLISHED, LossRate
 from bamboo.planner.risks.zones import REPLACE_S, Stakes
 from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
@@ -31,7 +31,7 @@ class Offer:
     gpu: str
     memory_bytes: int
     """Memory of one node."""
-    workload: Workload
+    workload: WorkloadFigures
     on_demand_usd_per_hour: float
     spot_usd_per_hour: Mapping[str, float]
     """By zone; empty if it is not available on spot."""

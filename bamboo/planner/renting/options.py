@@ -18,7 +18,7 @@ from bamboo.errors import InputError
 from bamboo.planner.plans.candidates import Candidates, Choice, Room, grids_of
 from bamboo.planner.plans.losses import at_rate
 from bamboo.planner.plans.ranking import DIGITS, ROUNDING, Candidate, Judge
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.renting.option import (
     HOUR_S,
     MIXED,
@@ -252,7 +252,7 @@ class _Table:
                     key = (-value, LEAST, len(self._queue))
                     self._queue.append(_Entry(key=key, line=line, judge=judge, choice=choice))
 
-    def _grids(self, work: Workload, mode: str) -> Iterator[Grid]:
+    def _grids(self, work: WorkloadFigures, mode: str) -> Iterator[Grid]:
         """The grids that a mode could have with enough memory."""
         return (g for g in grids_of(work, self._question.nodes) if can_have(mode, g))
 

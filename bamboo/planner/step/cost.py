@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import FLOAT_BYTES
 from bamboo.planner.layers.memory import partials_at_end
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.schedule.figures import figures, plan_run
 from bamboo.schedule.layout import Costs, Layout, layout_of
@@ -38,7 +38,7 @@ def layout_for(grid: Grid, *, shape: BatchShape, mode: str) -> Layout:
     return layout_of(grid, microbatches=counts, mode=mode)
 
 
-def costs_for(workload: Workload, grid: Grid) -> Costs:
+def costs_for(workload: WorkloadFigures, grid: Grid) -> Costs:
     """Costs of a dry run of all pipelines of a grid: times of the stages, and sizes of messages.
 
     In the exchange an owner sends each peer (k + 1) / D of its gradient's bytes: its k partials
@@ -65,7 +65,7 @@ def costs_for(workload: Workload, grid: Grid) -> Costs:
     )
 
 
-def expected(workload: Workload, grid: Grid, mode: str) -> Expected:
+def expected(workload: WorkloadFigures, grid: Grid, mode: str) -> Expected:
     """A calm step. Its time is that of `StepTimes`; a dry run of all pipelines gives its redundant
     work, and the rest of the time is bubble. Raises InputError for a step without duration."""
     shares = equal_shares(workload.shape.virtual_nodes, grid.pipelines)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.layers.facts import FLOAT_BYTES
 from bamboo.planner.layers.memory import partials_at_end
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import crossing_bytes
 from bamboo.schedule.layout import Costs
 from bamboo.schedule.links import Link
@@ -23,7 +23,7 @@ from bamboo.topology.virtual_nodes import blocks_of
 class StepFloor:
     """The bound for one workload in one redundancy mode, or one for each stage."""
 
-    def __init__(self, workload: Workload, mode: str) -> None:
+    def __init__(self, workload: WorkloadFigures, mode: str) -> None:
         self._workload = workload
         self._mode = mode
         self._cuts: dict[int, tuple[int, ...]] = {}

@@ -17,7 +17,7 @@ from operator import ne
 from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.step_floor import StepFloor
 from bamboo.schedule.figures import STEADY_STEPS, busy, computed_ahead, plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
@@ -107,7 +107,9 @@ class StepTimes(StepFloor):
     """Step times of one workload in one redundancy mode, or one for each stage. `known`: dry runs
     to use and add to."""
 
-    def __init__(self, workload: Workload, mode: str, *, known: DryRuns | None = None) -> None:
+    def __init__(
+        self, workload: WorkloadFigures, mode: str, *, known: DryRuns | None = None
+    ) -> None:
         super().__init__(workload, mode)
         self._steps = UNLIKE_STEPS if UNLIKE_MODES & set(modes_of(mode)) else DRY_STEPS
         rates = workload.bytes_per_s or workload.node_bytes_per_s

@@ -38,7 +38,7 @@ from torch import Tensor
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
-from bamboo.models import ModelSpec, build_model, build_shell, put_parameters
+from bamboo.models import Workload, build_model, build_shell, put_parameters
 from bamboo.ports import Buffer
 from bamboo.runtime.check.loss_contract import loss_gradient
 from bamboo.runtime.check.one_layer import (
@@ -206,31 +206,31 @@ def _look_at(text: str, folder: str, connection: Connection) -> None:
     prepare(job.cluster)
     # A user's file often asks whether there is a GPU. Asked by NVML, forks can still use it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    wrong, spec = "", None
+    wrong, workload = "", None
     try:
-        spec = build_model(job)
+        workload = build_model(job)
     except InputError as error:
         wrong = str(error)
     while True:
         look = _read_look(connection)
         if look is None:
             return
-        if spec is None:
+        if workload is None:
             _answer(connection, {"error": wrong})
         elif _threads() > 1:
             # Threads, which the user's file or a large sum may have started, do not survive a fork.
             # Then all layers are checked in this process, in the order of the requests.
-            _answer(connection, _found(job, spec, look))
+            _answer(connection, _found(job, workload, look))
         else:
-            _look_in_fork(job, spec, look, connection)
+            _look_in_fork(job, workload, look, connection)
 
 
-def _look_in_fork(job: JobConfig, spec: ModelSpec, look: Look, connection: Connection) -> None:
+def _look_in_fork(job: JobConfig, workload: Workload, look: Look, connection: Connection) -> None:
     pid = os.fork()
     if not pid:
         move_clock(FORK_LATER_S)
         arm(early_s=EARLY_S)
-        _in_fork(lambda: _answer(connection, _found(job, spec, look)))
+        _in_fork(lambda: _answer(connection, _found(job, workload, look)))
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status:
         place = Place(file=job.file, index=look.index, alone=True)
@@ -240,14 +240,14 @@ def _look_in_fork(job: JobConfig, spec: ModelSpec, look: Look, connection: Conne
         _answer(connection, {"error": str(error)})
 
 
-def _found(job: JobConfig, spec: ModelSpec, look: Look) -> dict[str, Any]:
+def _found(job: JobConfig, workload: Workload, look: Look) -> dict[str, Any]:
     try:
-        return asdict(look_alone(job, spec, look))
+        return asdict(look_alone(job, workload, look))
     except InputError as error:
         return {"error": str(error)}
 
 
-def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
+def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
     """Build a layer and run it on one microbatch as a node that takes over does: it allocates
     memory for the parameters, is sent those of a later step, and goes on from there. The layer is
     built twice and both are run; otherwise a layer that counts its instances could agree with the
@@ -260,7 +260,7 @@ def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
         given=look.given.to(device),
         first=look.first.to(device),
     )
-    first = OneLayer(spec, place, seed=seed, precision=precision)
+    first = OneLayer(workload, place, seed=seed, precision=precision)
     first.check()
     initial = first.initial()
     first.layer.to(device)
@@ -269,9 +269,9 @@ def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
     put_parameters(first.layer, values)
     # Here the layer is in the middle of a stage and not the one that begins it.
     earlier = first.forward(look.first, 0, 0, checked=True, begins=False)
-    taken = OneLayer(spec, place, seed=seed, build=build_shell, precision=precision)
+    taken = OneLayer(workload, place, seed=seed, build=build_shell, precision=precision)
     _check_apart(taken, [*begun, *values.values()])
-    again = initial if spec.plain else taken.initial()
+    again = initial if workload.plain else taken.initial()
     for name in {**initial, **again}:
         if initial.get(name) != again.get(name):
             raise taken.place.refuse(
@@ -282,7 +282,7 @@ def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
     run = taken.forward(look.input, look.step, look.microbatch)
     loss, gradient = "", look.given
     if look.is_last:
-        value, gradient = loss_gradient(job.file, spec, run.output, look.given)
+        value, gradient = loss_gradient(job.file, workload, run.output, look.given)
         loss = value.hex()
     output = checksum(run.output)
     taken.backward(run, gradient)
@@ -304,7 +304,7 @@ def _check_apart(taken: OneLayer, others: Sequence[Tensor]) -> None:
                 f"has the same parameter {name!r} each time that it is built: two that are built "
                 "would step it twice, and stages would share it without a word",
                 "make it within the function that makes the layer; what two layers share is named "
-                "in ModelSpec.tied",
+                "in Workload.tied",
             )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bamboo.errors import InputError
-from bamboo.models import ModelSpec
+from bamboo.models import Workload
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.check.one_layer import leaves_of
 from bamboo.runtime.device.global_settings import changed, settings
@@ -27,17 +27,17 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss_gradient(
-    file: str, spec: ModelSpec, output: Tensor, targets: Tensor
+    file: str, workload: Workload, output: Tensor, targets: Tensor
 ) -> tuple[float, Tensor]:
     """The loss of the last layer's output, and the gradient of that output. Raises InputError."""
     leaf, before = output.detach().requires_grad_(), settings()
     try:
         # A copy: in a stage the output is not a leaf, and the loss may write into it.
-        loss: object = spec.loss(leaf.clone(), targets)
+        loss: object = workload.loss(leaf.clone(), targets)
     except USER_ERRORS as error:
         raise _refuse(
             file,
-            spec,
+            workload,
             output,
             f"that the loss cannot take: {placed_line_of(error)}",
             "end with a value for each token of the vocabulary",
@@ -73,16 +73,16 @@ def check_finite(file: str, loss: float, gradient: Tensor) -> None:
         raise InputError(f"{file}: the {what}; it must be one finite float32 number")
 
 
-def check_sum(file: str, spec: ModelSpec, output: Tensor, targets: Tensor) -> None:
+def check_sum(file: str, workload: Workload, output: Tensor, targets: Tensor) -> None:
     """Two halves of a microbatch must add up to the whole; a single sequence is taken twice, and
     must add up to both. Raises InputError; does nothing where the output cannot be told apart by
     sequence."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        whole = _of(spec.loss, output, targets, 1)
+        whole = _of(workload.loss, output, targets, 1)
         end_s, asked = time.thread_time() + REPEATS_S, 1
         while asked < 3 or (asked < MOST_REPEATS and time.thread_time() < end_s):
             asked += 1
-            again = _of(spec.loss, output, targets, asked)
+            again = _of(workload.loss, output, targets, asked)
             if whole is None or whole != again:
                 raise InputError(
                     f"{file}: the loss draws, or depends on how often it was asked: it is {whole} "
@@ -90,7 +90,7 @@ def check_sum(file: str, spec: ModelSpec, output: Tensor, targets: Tensor) -> No
                     "from these two alone, and draw in the last layer"
                 )
         assert whole is not None
-        sums = list(_sums(spec.loss, output, targets, whole))
+        sums = list(_sums(workload.loss, output, targets, whole))
     if not sums or any(abs(a - b) <= ROUNDING * (abs(a) + abs(b) + 1e-30) for a, b in sums):
         return
     parts, together = sums[0]
@@ -101,16 +101,16 @@ def check_sum(file: str, spec: ModelSpec, output: Tensor, targets: Tensor) -> No
 
 
 def check_largest(
-    file: str, spec: ModelSpec, output: Tensor, targets: Tensor, largest: int
+    file: str, workload: Workload, output: Tensor, targets: Tensor, largest: int
 ) -> None:
     """The loss must take the largest token of the data, which this microbatch may not contain."""
     with torch.no_grad():
         try:
-            spec.loss(output.detach().clone(), torch.full_like(targets, largest))
+            workload.loss(output.detach().clone(), torch.full_like(targets, largest))
         except USER_ERRORS as error:
             raise _refuse(
                 file,
-                spec,
+                workload,
                 output,
                 f"with which the loss cannot take {largest}, the largest token of the data: "
                 f"{placed_line_of(error)}",
@@ -167,8 +167,8 @@ def _check_leaves(file: str, loss: Tensor, leaf: Tensor) -> None:
         )
 
 
-def _refuse(file: str, spec: ModelSpec, output: Tensor, problem: str, remedy: str) -> InputError:
+def _refuse(file: str, workload: Workload, output: Tensor, problem: str, remedy: str) -> InputError:
     return InputError(
-        f"{file}: layer {len(spec.factories) - 1} gives an output of shape {tuple(output.shape)} "
+        f"{file}: layer {len(workload.layers) - 1} gives an output of shape {tuple(output.shape)} "
         f"{problem}; {remedy}"
     )

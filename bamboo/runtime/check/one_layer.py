@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bamboo.errors import InputError
 from bamboo.models import build_layer, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
-from bamboo.models.spec import ModelSpec
+from bamboo.models.workload import Workload
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong
 from bamboo.runtime.wire.frames import SENDABLE
@@ -78,18 +78,18 @@ class OneLayer:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        workload: Workload,
         place: Place,
         *,
         seed: int,
-        build: Callable[[ModelSpec, int, int], nn.Module] = build_layer,
+        build: Callable[[Workload, int, int], nn.Module] = build_layer,
         precision: str = "fp32",
     ) -> None:
         self._seed = seed
         self._precision = precision
         before = settings()
         try:
-            self.layer = build(spec, place.index, seed)
+            self.layer = build(workload, place.index, seed)
         except InputError as error:
             raise InputError(f"{place.file}: {error}") from error
         except USER_ERRORS as error:
@@ -252,7 +252,7 @@ class OneLayer:
                     f"trains with a tensor of shape {tuple(leaf.shape)} that is none of its own "
                     "parameters: on a node without whatever has it, it would be another one",
                     "register it in this layer; where two layers share it, give each its own and "
-                    "name both in ModelSpec.tied",
+                    "name both in Workload.tied",
                 )
 
     def _check_kept(self, held: "Held | None") -> None:

@@ -26,7 +26,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
-from bamboo.models import ModelSpec, build_model
+from bamboo.models import Workload, build_model
 from bamboo.models.build import code_taken_along
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.loss_contract import check_sum
@@ -60,14 +60,14 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
     data = load_data(job, text)
     with recording() as recorder:
         before = settings()
-        spec = build_model(job)
+        workload = build_model(job)
         found = changed(before, at_load=True)
         if found is not None:
             raise InputError(f"{job.file}: {job.model.model} {found[0]}; {found[1]}")
-        _check_cut(job, spec)
-        whole = Whole(job, spec, data)
+        _check_cut(job, workload)
+        whole = Whole(job, workload, data)
         first = whole.run(0, 0)
-        check_sum(job.file, spec, first[-1].output, whole.data.microbatch(0, 0)[1])
+        check_sum(job.file, workload, first[-1].output, whole.data.microbatch(0, 0)[1])
         with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
@@ -91,7 +91,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
             }
             for index, one in enumerate(whole.layers)
         ],
-        "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in spec.tied],
+        "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in workload.tied],
         **_facts(job, data, described),
         **code,
     }
@@ -136,10 +136,10 @@ def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str
     }
 
 
-def _check_cut(job: JobConfig, spec: ModelSpec) -> None:
+def _check_cut(job: JobConfig, workload: Workload) -> None:
     """Check the cut of a user's model, whose layers are counted only now; for the built-in model
     the same is checked when the job is read."""
-    count = len(spec.factories)
+    count = len(workload.layers)
     for key, value, past in (
         ("cluster.stages", job.cluster.stages, job.cluster.stages > count),
         ("cluster.cut", list(job.cluster.cut), max(job.cluster.cut, default=0) >= count),

@@ -73,8 +73,8 @@ class Profiler:
         prepare(job.cluster)
         data = load_data(job)
         self._data = data_at(data, self._device)
-        self._spec = build_model(job)
-        count = len(self._spec.factories)
+        self._workload = build_model(job)
+        count = len(self._workload.layers)
         self._strategy = Strategy(
             semantics=semantics(job, data_digest=data.digest, code={"profiled": job.model.model}),
             placement=Placement(
@@ -91,7 +91,7 @@ class Profiler:
         """Measure all layers. Raises InputError for a layer that fails, does not fit into memory,
         or is not measured within the limit."""
         load = os.getloadavg()[0] / (os.cpu_count() or 1)
-        factories = self._spec.factories
+        factories = self._workload.layers
         layers: list[LayerProfile] = []
         known: dict[tuple[object, ...], int] = {}
         x = self._data.microbatch(0, 0)[0]
@@ -100,8 +100,8 @@ class Profiler:
             signature = (id(factory), tuple(x.shape), x.dtype, *ends)
             like = known.setdefault(signature, index)
             if like == index:
-                met = {id(other) for other in factories[:index]}
-                left = len({id(other) for other in factories[index:]} - met) or 1
+                met = {id(other) for other in layers[:index]}
+                left = len({id(other) for other in layers[index:]} - met) or 1
                 now_s = time.perf_counter()
                 until_s = now_s + (self._deadline_s - now_s) / left
                 layer, x = self._layer(index, x, until_s=until_s)
@@ -156,7 +156,7 @@ class Profiler:
     def _stage(self, index: int) -> Stage:
         tokens = self._job.train.batch * self._job.model.context
         return Stage(
-            self._spec,
+            self._workload,
             self._data,
             self._strategy,
             stage=index,
@@ -174,10 +174,10 @@ class Profiler:
             if bench.repeats >= LEAST_REPEATS and now_s >= until_s:
                 return
             if now_s >= self._deadline_s:
-                kinds = len(set(self._spec.factories))
+                kinds = len(set(self._workload.layers))
                 enough_s = self._asked.limit_s + kinds * (LEAST_REPEATS + 2) * warm_s / 2
                 raise InputError(
-                    f"{self._job.file}: layer {index} ({name}) of {len(self._spec.factories)} was "
+                    f"{self._job.file}: layer {index} ({name}) of {len(self._workload.layers)} was "
                     f"timed {bench.repeats} times when {self._asked.limit_s:g} s were over, and "
                     f"{LEAST_REPEATS} are wanted; give --seconds, perhaps "
                     f"{enough_s:.0f}, or a smaller train.microbatch"
@@ -187,7 +187,7 @@ class Profiler:
 
     def _told(self, layers: int, repeats: int) -> None:
         every = MOST_REPEATS
-        self._tell(layers * every + repeats, len(self._spec.factories) * every)
+        self._tell(layers * every + repeats, len(self._workload.layers) * every)
 
     def _check_room(self, index: int, name: str, least_bytes: int) -> None:
         room_bytes = _room_bytes(self._device)

@@ -9,7 +9,7 @@ from torch import Tensor, nn, zeros_like
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
-from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers, tied_names
+from bamboo.models import Workload, build_layer, named_parameters, run_layers, tied_names
 from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.step.optimizer import AdamW, clip_factor, mean_loss, squares
 from bamboo.topology.reduction import TreeSum
@@ -18,16 +18,17 @@ from bamboo.topology.reduction import TreeSum
 class CalmRun:
     """Trains a resolved job step by step; `numerics.prepare` must have been called."""
 
-    def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
+    def __init__(self, job: JobConfig, workload: Workload, data: Dataset) -> None:
         self._job = job
-        self._spec = spec
+        self._workload = workload
         place = place_of(job.cluster)
         self._data = data_at(data, place)
         self._shape = batch_shape(job)
         self._layers: list[tuple[int, nn.Module]] = [
-            (i, build_layer(spec, i, job.train.seed).to(place)) for i in range(len(spec.factories))
+            (i, build_layer(workload, i, job.train.seed).to(place))
+            for i in range(len(workload.layers))
         ]
-        self._owner_of = tied_names(spec)
+        self._owner_of = tied_names(workload)
         named = named_parameters(self._layers)
         self._names = [name for name, _ in named]
         self._params: list[Tensor] = [parameter for _, parameter in named]
@@ -81,7 +82,7 @@ class CalmRun:
         inputs, targets = self._data.microbatch(self.steps_done, microbatch)
         train, at = self._job.train, {"step": self.steps_done, "microbatch": microbatch}
         output = run_layers(self._layers, inputs, seed=train.seed, precision=train.precision, **at)
-        loss = self._spec.loss(output, targets)
+        loss = self._workload.loss(output, targets)
         (loss / self._tokens).backward()  # type: ignore[no-untyped-call]
         return loss.item()
 

@@ -18,7 +18,7 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.errors import InputError
-from bamboo.models import ModelSpec
+from bamboo.models import Workload
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.check.alone import Alone, Found, Look
 from bamboo.runtime.check.loss_contract import check_finite, check_largest, loss_gradient
@@ -65,18 +65,18 @@ class Times:
 class Whole:
     """All layers in one process, built in order before any of them runs, as the reference does."""
 
-    def __init__(self, job: JobConfig, spec: ModelSpec, data: Dataset) -> None:
+    def __init__(self, job: JobConfig, workload: Workload, data: Dataset) -> None:
         self._job = job
-        self._spec = spec
+        self._workload = workload
         self._largest_token = data.largest_token
         place = place_of(job.cluster)
         self.data = data_at(data, place)
         """The job's data where the layers run."""
         self._done = 0
         self.layers: list[OneLayer] = []
-        for index in range(len(spec.factories)):
+        for index in range(len(workload.layers)):
             one = OneLayer(
-                spec,
+                workload,
                 Place(file=job.file, index=index),
                 seed=job.train.seed,
                 precision=job.train.precision,
@@ -103,14 +103,14 @@ class Whole:
                     raise one.place.refuse(
                         f"shares its parameter {name!r} with layer {owner} "
                         f"({self.layers[owner].place.name}), where it is {owner_name!r}",
-                        "make one in each layer, and name both in ModelSpec.tied where they are to "
+                        "make one in each layer, and name both in Workload.tied where they are to "
                         "stay equal",
                     )
 
     def run(self, step: int, microbatch: int) -> list[Pass]:
         """Forward and backward of one microbatch, layer by layer; the results must be finite."""
         passes, targets = self._forward(step, microbatch, checked=True)
-        loss, gradient = loss_gradient(self._job.file, self._spec, passes[-1].output, targets)
+        loss, gradient = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
         check_finite(self._job.file, loss, gradient)
         for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
             gradient = one.backward(run, gradient)
@@ -140,7 +140,7 @@ class Whole:
                 parameter.data.copy_(later(parameter))
         microbatch = batch_shape(self._job).total - 1
         passes, targets = self._forward(LATER_STEP, microbatch)
-        loss, gradient = loss_gradient(self._job.file, self._spec, passes[-1].output, targets)
+        loss, gradient = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
         chosen = self._chosen()
         waiting: deque[tuple[Look, Found]] = deque()
         for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
@@ -174,7 +174,7 @@ class Whole:
         """The layers that are built alone: all of them, except where a function makes many, of
         which the first, the last and some between are built."""
         alike: dict[int, list[int]] = defaultdict(list)
-        for index, factory in enumerate(self._spec.factories):
+        for index, factory in enumerate(self._workload.layers):
             alike[id(factory)].append(index)
         out: set[int] = set()
         for indices in alike.values():
@@ -233,7 +233,7 @@ class Whole:
         """The times of every layer, with its input of the `first` passes."""
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, one in enumerate(first):
-            kind = (id(self._spec.factories[index]), tuple(one.input.shape), one.input.dtype)
+            kind = (id(self._workload.layers[index]), tuple(one.input.shape), one.input.dtype)
             alike[kind].append(index)
         out: dict[int, Times] = {}
         for indices in alike.values():
@@ -305,7 +305,7 @@ class Whole:
                 f"cannot take {largest}, the largest token of the data: {line_of(error)}",
                 "make it for every token of model.vocabulary",
             ) from error
-        check_largest(self._job.file, self._spec, output, targets, largest)
+        check_largest(self._job.file, self._workload, output, targets, largest)
 
     def _tell(self) -> None:
         """Report progress: each layer runs twice, is checked and is timed."""

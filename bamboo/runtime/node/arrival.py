@@ -122,7 +122,7 @@ def load_builder(
     return SlotBuilder(
         job=job,
         strategy=strategy,
-        spec=build_model(job),
+        workload=build_model(job),
         dataset=dataset,
         initial=initial,
         device=device_of(job.cluster, strategy.placement.cut, speed),
@@ -139,8 +139,8 @@ def warm_up(builder: SlotBuilder) -> None:
         return
     known = set()
     x, targets = device.put(builder.dataset.microbatch(0, 0))
-    for index, factory in enumerate(builder.spec.factories):
-        last = index == len(builder.spec.factories) - 1
+    for index, factory in enumerate(builder.workload.layers):
+        last = index == len(builder.workload.layers) - 1
         if id(factory) in known and not last:
             continue  # its output has the shape of its input, or what follows is not warmed up
         known.add(id(factory))
@@ -157,12 +157,12 @@ def _warm_layer(builder: SlotBuilder, index: int, x: Tensor, targets: Tensor | N
     """What a stage and its step do with one layer, on the input `x`; returns its output. With
     `targets` it is the last one."""
     train = builder.job.train
-    layer = build_layer(builder.spec, index, train.seed).to(builder.device.place)
+    layer = build_layer(builder.workload, index, train.seed).to(builder.device.place)
     at = {"seed": train.seed, "step": 0, "microbatch": 0}
     for _ in range(2):  # the second backward adds to the gradients of the first
         leaf = x.detach().requires_grad_(index > 0 and x.is_floating_point())
         y = run_layers([(index, layer)], leaf, precision=train.precision, **at)
-        loss = None if targets is None else builder.spec.loss(y, targets) / builder.tokens
+        loss = None if targets is None else builder.workload.loss(y, targets) / builder.tokens
         if loss is not None:
             run_back(loss, None)
         elif y.requires_grad:
@@ -180,7 +180,7 @@ def needed_bytes(builder: SlotBuilder) -> int:
     """About how many bytes of parameters, moments and gradients the node of the largest stage will
     hold, including those of its replica, and of a second pipeline where there can be one. 0 for a
     model whose shapes are known only once it is built."""
-    if not builder.spec.plain:
+    if not builder.workload.plain:
         return 0
     placement = builder.strategy.placement
     pipelines = min(2, builder.batch.virtual_nodes)

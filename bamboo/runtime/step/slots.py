@@ -10,7 +10,7 @@ from torch import Tensor
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
-from bamboo.models import ModelSpec, build_shell, named_parameters
+from bamboo.models import Workload, build_shell, named_parameters
 from bamboo.runtime.device.devices import Device, device_of
 from bamboo.runtime.device.staging import HOST, DataOnDevice
 from bamboo.runtime.step.exchange import ExchangePlan, Tie
@@ -35,7 +35,7 @@ class SlotBuilder:
         *,
         job: JobConfig,
         strategy: Strategy,
-        spec: ModelSpec,
+        workload: Workload,
         dataset: Dataset,
         shares: tuple[int, ...] = (),
         initial: Initial | None = None,
@@ -47,7 +47,7 @@ class SlotBuilder:
         self.device = device or device_of(job.cluster, strategy.placement.cut)
         self.job = job
         self.strategy = strategy
-        self.spec = spec
+        self.workload = workload
         self.dataset = dataset
         self.optimizer = AdamW(job.train, job.segments)
         self.batch = batch_shape(job)
@@ -68,7 +68,7 @@ class SlotBuilder:
         return SlotBuilder(
             job=self.job,
             strategy=replace(self.strategy, placement=placement),
-            spec=self.spec,
+            workload=self.workload,
             dataset=self.dataset,
             shares=shares,
             initial=self._initial,
@@ -94,7 +94,9 @@ class SlotBuilder:
     def _named(self, layers: Iterable[int]) -> Sequence[tuple[str, Tensor]]:
         """The parameters by name; those of a plain model have a shape and no memory."""
         seed = self.strategy.semantics.seed
-        return named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)
+        return named_parameters(
+            (layer, build_shell(self.workload, layer, seed)) for layer in layers
+        )
 
     def build(
         self, slot: Slot, *, owner: bool, held: Mapping[str, Tensor] | None = None, step: int = 0
@@ -106,7 +108,7 @@ class SlotBuilder:
         if held is None and self._initial is not None:
             values = self._initial(self.strategy.placement.layers_of(slot.stage))
         stage = Stage(
-            self.spec,
+            self.workload,
             DataOnDevice(self.dataset, self.device.put),
             self.strategy,
             stage=slot.stage,
@@ -149,7 +151,7 @@ class SlotBuilder:
     def _ties(self) -> tuple[Tie, ...]:
         """The tied parameters, each with all its uses in layer order."""
         uses: dict[tuple[int, str], set[tuple[int, str]]] = {}
-        for tie in self.spec.tied:
+        for tie in self.workload.tied:
             owner = (tie.owner_layer, tie.owner_name)
             uses.setdefault(owner, {owner}).add((tie.user_layer, tie.user_name))
         return tuple(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bamboo.data.dataset import Dataset
 from bamboo.models import (
-    ModelSpec,
+    Workload,
     build_layer,
     build_shell,
     named_parameters,
@@ -50,7 +50,7 @@ class Stage:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        workload: Workload,
         dataset: Dataset,
         strategy: Strategy,
         *,
@@ -64,14 +64,14 @@ class Stage:
         self.stage = stage
         self.is_first = stage == 0
         self.is_last = stage == placement.grid.stages - 1
-        self._spec = spec
+        self._workload = workload
         self._data = dataset
         self.seed = semantics.seed
         self.precision = semantics.precision
         self._tokens = tokens
-        self._again = range(len(spec.factories) - 1) if recompute else range(0)
+        self._again = range(len(workload.layers) - 1) if recompute else range(0)
         build = build_layer if values is None else build_shell
-        self.layers = [(i, build(spec, i, semantics.seed)) for i in placement.layers_of(stage)]
+        self.layers = [(i, build(workload, i, semantics.seed)) for i in placement.layers_of(stage)]
         if values is not None:
             for i, layer in self.layers:
                 own = {name: values[f"{i}.{name}"] for name, _ in layer.named_parameters()}
@@ -81,7 +81,7 @@ class Stage:
         named = named_parameters(self.layers)
         self.names = [name for name, _ in named]
         self.params = [parameter for _, parameter in named]
-        users = tied_names(spec)
+        users = tied_names(workload)
         self.counts_in_norm = [name not in users for name in self.names]
         """False for the copies of tied parameters: only their owner counts."""
 
@@ -125,7 +125,7 @@ class Stage:
 
     def loss_of(self, output: Tensor, step: int, microbatch: int) -> Tensor:
         """The loss of the last stage's output, summed over the microbatch's tokens."""
-        return self._spec.loss(output, self._data.microbatch(step, microbatch)[1])
+        return self._workload.loss(output, self._data.microbatch(step, microbatch)[1])
 
     def backward(self, pending: Pending, gradient: Tensor | None) -> Tensor | None:
         """Add to the parameters' gradients; returns the gradient of the input, or None on stage 0.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bamboo.core.state import Policy
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.sim.kernel import Entry
 from bamboo.sim.other_ways.rivals import Spot
@@ -45,7 +45,7 @@ class Rerouting(Spot):
         policy: Policy,
         *,
         standbys: int,
-        work: Workload,
+        work: WorkloadFigures,
         terms: RerouteTerms | None = None,
     ) -> None:
         super().__init__(world, times, policy, standbys=standbys)

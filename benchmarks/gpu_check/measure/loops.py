@@ -30,9 +30,9 @@ def loop(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     else:
         torch.set_num_threads(job.cluster.threads)
         torch.backends.cudnn.benchmark = True
-    data, spec = load_data(job), build_model(job)
-    count = range(len(spec.factories))
-    model = nn.Sequential(*(build_layer(spec, i, job.train.seed) for i in count)).to(device)
+    data, workload = load_data(job), build_model(job)
+    count = range(len(workload.layers))
+    model = nn.Sequential(*(build_layer(workload, i, job.train.seed) for i in count)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     microbatches = job.train.batch // job.train.microbatch
     tokens = job.train.batch * job.model.context
@@ -41,7 +41,7 @@ def loop(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     def of_microbatch(inputs: Any, targets: Any) -> Any:
         with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
             output = model(inputs)
-        return spec.loss(output, targets) / tokens
+        return workload.loss(output, targets) / tokens
 
     run: Callable[[Any, Any], Any] = of_microbatch
     if asked["compiled"]:

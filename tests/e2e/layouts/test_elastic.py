@@ -91,8 +91,8 @@ def _moved_least(run: Cluster) -> None:
 
 
 def _layer_bytes(run: Cluster) -> list[int]:
-    spec = build_model(run.job)
-    built = [build_layer(spec, i, 0) for i in range(len(spec.factories))]
+    workload = build_model(run.job)
+    built = [build_layer(workload, i, 0) for i in range(len(workload.layers))]
     return [12 * sum(p.numel() for p in layer.parameters()) for layer in built]
 
 

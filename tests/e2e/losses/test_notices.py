@@ -74,8 +74,8 @@ def again(run: Cluster) -> int:
 def stage_bytes(run: Cluster, stage: int) -> int:
     """Parameters and moments of a stage: 12 bytes a parameter."""
     cut = (*run.job.cluster.cut, 0) if run.job.cluster.cut else run._strategy().placement.cut
-    spec = build_model(run.job)
-    layers = (build_layer(spec, i, 0) for i in range(cut[stage], cut[stage + 1]))
+    workload = build_model(run.job)
+    layers = (build_layer(workload, i, 0) for i in range(cut[stage], cut[stage + 1]))
     return 12 * sum(p.numel() for layer in layers for p in layer.parameters())
 
 

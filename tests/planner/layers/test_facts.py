@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from bamboo.config.tree import ModelConfig
-from bamboo.models.gpt import gpt_spec
-from bamboo.models.spec import build_layer
+from bamboo.models import build_layer
+from bamboo.models.gpt import gpt_workload
 from bamboo.planner.layers.facts import gpt_facts
 
 MICROBATCH = 2
@@ -39,12 +39,12 @@ def test_facts_agree_with_the_layers(dropout: float) -> None:
     facts = gpt_facts(
         layers=2, width=64, context=32, vocabulary=96, microbatch=MICROBATCH, dropout=dropout
     )
-    spec = gpt_spec(model)
+    workload = gpt_workload(model)
     tokens = torch.zeros(MICROBATCH, 32, dtype=torch.int64)
     hidden = torch.randn(MICROBATCH, 32, 64, requires_grad=True)
-    assert len(facts) == len(spec.factories)
+    assert len(facts) == len(workload.layers)
     for index, fact in enumerate(facts):
-        layer = build_layer(spec, index, seed=1)
+        layer = build_layer(workload, index, seed=1)
         assert fact.parameters == sum(p.numel() for p in layer.parameters())
         last = index == len(facts) - 1
         held, output = saved_bytes(

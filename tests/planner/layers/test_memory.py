@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import StageBytes, memory_report, partials_at_end, partials_held
-from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload, saved
+from bamboo.planner.profiles.workload import NO_SAVING, Saving, WorkloadFigures, saved
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import subtrees
 from bamboo.topology.strategy import REDUNDANCY_MODES
@@ -169,9 +169,9 @@ def test_layers_that_are_computed_again_never_hold_more_and_take_longer(
     assert again.both_s == (*(x + 1.0 for x in work.both_s[:-1]), work.both_s[-1])
 
 
-def timed(facts: Sequence[LayerFacts]) -> Workload:
+def timed(facts: Sequence[LayerFacts]) -> WorkloadFigures:
     """A second a forward, two a backward."""
-    return Workload(
+    return WorkloadFigures(
         name="w",
         source="given",
         layers=tuple(facts),

@@ -11,7 +11,7 @@ from bamboo.planner.plans.candidates import JobFitsNowhere, Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import Chosen, choose_mode, lasting_modes
 from bamboo.planner.plans.ranking import SAME, ranked
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import said
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BY_REDUNDANCY, REDUNDANCY_MODES
@@ -23,7 +23,7 @@ STORMY = Hazard(stakes=stakes(checkpoint_every=1000))
 NO_CHECKPOINTS = Hazard(stakes=stakes(checkpoint_every=0))
 
 
-def chosen(work: Workload, hazard: Hazard, room: Room = ROOM, grid: Grid = GRID) -> Chosen:
+def chosen(work: WorkloadFigures, hazard: Hazard, room: Room = ROOM, grid: Grid = GRID) -> Chosen:
     return choose_mode(work, grid, room, hazard, spread="one", standbys=0)
 
 
@@ -119,7 +119,7 @@ def test_a_given_cut_leaves_out_modes_that_need_another() -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Workload, Grid, Hazard]:
+def cases(draw: st.DrawFn) -> tuple[WorkloadFigures, Grid, Hazard]:
     """A small workload on one or two pipelines of three stages, and how often nodes are lost."""
     pipelines = draw(st.integers(1, 2))
     work = workload(
@@ -140,7 +140,7 @@ def cases(draw: st.DrawFn) -> tuple[Workload, Grid, Hazard]:
 @settings(max_examples=25, deadline=None)
 @given(cases())
 def test_none_with_less_redundancy_is_worth_as_much_and_none_more(
-    case: tuple[Workload, Grid, Hazard],
+    case: tuple[WorkloadFigures, Grid, Hazard],
 ) -> None:
     work, grid, hazard = case
     found = chosen(work, hazard, grid=grid)

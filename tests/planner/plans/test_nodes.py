@@ -6,7 +6,7 @@ import pytest
 from bamboo.planner.plans.nodes import node_shares
 from bamboo.planner.plans.plan import Plan, make_plan
 from bamboo.planner.prices.catalogue import InstanceType
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import B_S, F_S, stakes, workload
 
@@ -21,7 +21,7 @@ KIND = InstanceType(
 )
 
 
-def planned(work: Workload, grid: Grid, mode: str) -> Plan:
+def planned(work: WorkloadFigures, grid: Grid, mode: str) -> Plan:
     return make_plan(
         work.layers,
         grid=grid,

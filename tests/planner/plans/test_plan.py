@@ -10,7 +10,7 @@ from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts, gpt_facts
 from bamboo.planner.layers.partition import partition
 from bamboo.planner.plans.plan import Plan, make_plan
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.cost import costs_for
 from bamboo.topology.grid import Grid
@@ -21,11 +21,13 @@ SHAPE = BatchShape(virtual_nodes=2, microbatches=4)
 FACTS = gpt_facts(layers=8, width=256, context=128, vocabulary=256, microbatch=2, dropout=0.1)
 
 
-def timed_by(stage_s: float, facts: tuple[LayerFacts, ...] = FACTS, *, stages: int = 4) -> Workload:
+def timed_by(
+    stage_s: float, facts: tuple[LayerFacts, ...] = FACTS, *, stages: int = 4
+) -> WorkloadFigures:
     """Each of so many stages takes as long, a third of it forward, however it is cut."""
     cut = partition([layer.cost for layer in facts], stages)
     each = [stage_s / (b - a) for a, b in pairwise(cut) for _ in range(a, b)]
-    return Workload(
+    return WorkloadFigures(
         name="test",
         source="given",
         layers=facts,

@@ -8,7 +8,7 @@ from bamboo.planner.plans.candidates import Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import Candidate, ranked
 from bamboo.planner.plans.resized import Resized, least_operation_s, resized, worth_a_word
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import said
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import stakes, workload
@@ -19,7 +19,7 @@ ROOM = Room(memory_bytes=1 << 34, nodes=range(4, 5), grids=(GRID,), modes=("stas
 
 
 def found(
-    work: Workload, *, operation_s: float = 0.0, memory_bytes: int = 1 << 34
+    work: WorkloadFigures, *, operation_s: float = 0.0, memory_bytes: int = 1 << 34
 ) -> tuple[Candidate, tuple[Resized, ...]]:
     (taken,) = ranked(work, replace(ROOM, microbatches=(work.microbatch,)), HAZARD, most=1)
     room = replace(ROOM, operation_s=operation_s, memory_bytes=memory_bytes)

@@ -9,7 +9,7 @@ from bamboo.planner.plans.candidates import Candidates, Choice, Room
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import Chosen, choose_mode
 from bamboo.planner.plans.ranking import SAME, ranked
-from bamboo.planner.profiles.workload import Workload
+from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import said
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES
@@ -21,26 +21,26 @@ ROOMY = Room(memory_bytes=2**40, nodes=range(2, 9))
 EVEN, LAST_LARGE = (256,) * 4, (256, 256, 256, 100_000)
 
 
-def long_steps(activations: tuple[int, ...]) -> Workload:
+def long_steps(activations: tuple[int, ...]) -> WorkloadFigures:
     """Four layers of 12 s a microbatch, which hold so many bytes each."""
     work = workload(layers=4, virtual_nodes=1, microbatches=4, forward_s=4.0, backward_s=8.0)
     layers = zip(work.layers, activations, strict=True)
     return replace(work, layers=tuple(replace(layer, activation_bytes=a) for layer, a in layers))
 
 
-def choice_of(work: Workload, mode: str) -> Choice:
+def choice_of(work: WorkloadFigures, mode: str) -> Choice:
     found = Candidates(work, ROOMY).choice(GRID, mode, 2)
     assert found is not None
     return found
 
 
-def between(work: Workload) -> Room:
+def between(work: WorkloadFigures) -> Room:
     """Memory for what `stash` holds, and for half of what `gap` has the fullest node hold more."""
     least, most = (choice_of(work, mode).most_bytes for mode in ("stash", "gap"))
     return replace(ROOMY, memory_bytes=(least + most) // 2)
 
 
-def chosen(work: Workload, room: Room, hazard: Hazard = OFTEN, **options: str) -> Chosen:
+def chosen(work: WorkloadFigures, room: Room, hazard: Hazard = OFTEN, **options: str) -> Chosen:
     spread = options.get("spread", "one")
     return choose_mode(work, GRID, room, hazard, spread=spread, standbys=0)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.profiles.workload import Workload, uniform_workload
+from bamboo.planner.profiles.workload import WorkloadFigures, uniform_workload
 from bamboo.planner.step.cost import costs_for, expected, layout_for
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.schedule.figures import plan_run, step_time_s
@@ -21,7 +21,7 @@ from bamboo.topology.virtual_nodes import BatchShape
 F_S, B_S = 0.01, 0.02
 
 
-def workload(virtual_nodes: int = 4, microbatches: int = 2) -> Workload:
+def workload(virtual_nodes: int = 4, microbatches: int = 2) -> WorkloadFigures:
     return uniform_workload(
         name="test",
         source="given",

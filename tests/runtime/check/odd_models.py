@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from bamboo.models import ModelSpec, TiedParameter
+from bamboo.models import Workload, TiedParameter
 from bamboo.models.gpt import token_loss
 
 class Good(nn.Module):

@@ -214,7 +214,7 @@ KEPT = {
     "a loss that counts": (
         "CALLS = []\n"
         "def loss(o, t):\n    CALLS.append(0); return token_loss(o, t) * len(CALLS)\n"
-        "def build(job): return ModelSpec(factories=(Embed, Head), loss=loss)",
+        "def build(job): return Workload(layers=(Embed, Head), loss=loss)",
         "the loss draws, or depends on how often it was asked",
     ),
     "a loss that remembers the first targets": (
@@ -222,14 +222,14 @@ KEPT = {
         "def loss(o, t):\n"
         "    KEPT.append(t) if not KEPT else None\n"
         "    return token_loss(o, t) * (1.0 + float(KEPT[0].float().mean()))\n"
-        "def build(job): return ModelSpec(factories=(Embed, Head), loss=loss)",
+        "def build(job): return Workload(layers=(Embed, Head), loss=loss)",
         "the loss gives another value when it is built alone in another process",
     ),
     "plain, with a table of its own": (
         odd("def __init__(self):\n    super().__init__()\n    self.table = torch.arange(16.0)\n"
              "def forward(self, x): return self.linear(x) + self.table\n").replace(LIST,
             "\ndef build(job):\n"
-            "    return ModelSpec(factories=(Embed, Odd, Head), loss=token_loss, plain=True)\n"),
+            "    return Workload(layers=(Embed, Odd, Head), loss=token_loss, plain=True)\n"),
         "layer 1 (Odd) alone in another process, as a node that joins does it, fails in its",
     ),
 }  # fmt: skip

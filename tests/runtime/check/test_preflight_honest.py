@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
-from bamboo.models import ModelSpec, TiedParameter
-from bamboo.models.gpt import gpt_spec, token_loss
+from bamboo.models import Workload, TiedParameter
+from bamboo.models.gpt import gpt_workload, token_loss
 W = 16
 def embed(): return nn.Embedding(256, W)
 def head(): return nn.Linear(W, 256)
@@ -41,13 +41,13 @@ build = between(A)
 """
 OPTION = "class A(Layer):\n    def forward(self, x): {0}\nbuild = between(A)"
 HONEST = {
-    "GPT": "def build(job): return gpt_spec(job.model)",
+    "GPT": "def build(job): return gpt_workload(job.model)",
     "tied by hand, rightly": (
-        "def build(job): return ModelSpec(factories=(embed, Layer, head), loss=token_loss, tied=("
+        "def build(job): return Workload(layers=(embed, Layer, head), loss=token_loss, tied=("
         "TiedParameter(owner_layer=0, owner_name='weight', user_layer=2, user_name='weight'),))"
     ),
     "tied, the owner behind": (
-        "def build(job): return ModelSpec(factories=(embed, Layer, head), loss=token_loss, tied=["
+        "def build(job): return Workload(layers=(embed, Layer, head), loss=token_loss, tied=["
         "TiedParameter(owner_layer=2, owner_name='weight', user_layer=0, user_name='weight')])"
     ),
     "ready made": "def build(job): return [embed(), *[Layer() for _ in range(3)], head()]",
@@ -294,7 +294,7 @@ def test_what_a_model_writes_by_a_relative_path_stays_where_it_was_launched(
 def test_ordinary_losses_pass(tmp_path: Path, alone: Alone, loss: str, microbatch: int) -> None:
     source = (
         f"{HEAD}def loss(o, t): return {loss}\n"
-        "def build(job): return ModelSpec(factories=(embed, Layer, head), loss=loss)\n"
+        "def build(job): return Workload(layers=(embed, Layer, head), loss=loss)\n"
     )
     (tmp_path / "mine.py").write_text(source, encoding="utf-8")
     overrides = ["model.model=mine.py:build", f"train.microbatch={microbatch}"]
@@ -306,7 +306,7 @@ def test_a_loss_over_sequences_in_the_second_dimension(tmp_path: Path, alone: Al
         f"{HEAD}"
         "class Turn(nn.Module):\n    def forward(self, x): return x.transpose(0, 1)\n"
         "def loss(o, t): return token_loss(o.transpose(0, 1), t)\n"
-        "def build(job): return ModelSpec(factories=(embed, Turn, head), loss=loss)\n"
+        "def build(job): return Workload(layers=(embed, Turn, head), loss=loss)\n"
     )
     (tmp_path / "mine.py").write_text(source, encoding="utf-8")
     assert preflight(tiny_job(tmp_path, ["model.model=mine.py:build"]), alone)["layers"]

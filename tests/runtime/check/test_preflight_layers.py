@@ -138,7 +138,7 @@ GLOBAL = {
     ),
     "threads, by the loss": (
         "def loss(o, t):\n    torch.set_num_threads(3); return token_loss(o, t)\n"
-        "def build(job): return ModelSpec(factories=(Embed, Head), loss=loss)",
+        "def build(job): return Workload(layers=(Embed, Head), loss=loss)",
         "the loss changes torch's number of threads",
     ),
 }

@@ -53,6 +53,6 @@ def test_what_is_no_sum_of_losses_is_refused(
 ) -> None:
     source = (
         f"W = torch.ones(1, requires_grad=True)\ndef loss(o, t): return {loss}\n"
-        "def build(job): return ModelSpec(factories=(Embed, Good, Head), loss=loss)\n"
+        "def build(job): return Workload(layers=(Embed, Good, Head), loss=loss)\n"
     )
     assert_refused(job_of(tmp_path, source), alone, message)

@@ -91,7 +91,7 @@ SURROUNDED = {
         "CALLS = []\n"
         "def loss(o, t):\n"
         "    CALLS.append(0); return token_loss(o, t) * (1.0 if len(CALLS) < 20 else 1.5)\n"
-        "def build(job): return ModelSpec(factories=(Embed, Head), loss=loss)",
+        "def build(job): return Workload(layers=(Embed, Head), loss=loss)",
         "the loss draws, or depends on how often it was asked",
     ),
 }  # fmt: skip

@@ -37,8 +37,8 @@ def _equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 def _ordinary(job: JobConfig, *, tied: bool) -> list[float]:
     """Full batches, torch's own optimizer, clipping and mean loss; really shared weights."""
-    spec, data = build_model(job), load_data(job)
-    layers = [(i, build_layer(spec, i, job.train.seed)) for i in range(len(spec.factories))]
+    workload, data = build_model(job), load_data(job)
+    layers = [(i, build_layer(workload, i, job.train.seed)) for i in range(len(workload.layers))]
     if tied:
         layers[-1][1].vocabulary.weight = layers[0][1].tokens.weight  # type: ignore[union-attr, assignment]
     params = list({id(p): p for _, p in named_parameters(layers)}.values())
@@ -174,8 +174,8 @@ def test_gradients_do_not_depend_on_the_cut(tmp_path: Path, cut: list[int]) -> N
     calm = _calm(job)
     calm._run(0)
     expected = [p.grad for p in calm._params]
-    spec, (x, targets) = build_model(job), load_data(job).microbatch(0, 0)
-    layers = [(i, build_layer(spec, i, job.train.seed)) for i in range(4)]
+    workload, (x, targets) = build_model(job), load_data(job).microbatch(0, 0)
+    layers = [(i, build_layer(workload, i, job.train.seed)) for i in range(4)]
     ends: list[tuple[Tensor, Tensor]] = []
     for lo, hi in zip(cut, [*cut[1:], 4], strict=True):
         if lo:
@@ -185,7 +185,7 @@ def test_gradients_do_not_depend_on_the_cut(tmp_path: Path, cut: list[int]) -> N
         y = run_layers(layers[lo:hi], x, seed=1, step=0, microbatch=0)
         ends.append((x, y))
         x = y
-    loss = spec.loss(x, targets) / (job.train.batch * job.model.context)
+    loss = workload.loss(x, targets) / (job.train.batch * job.model.context)
     loss.backward(inputs=[p for _, p in named_parameters(layers[cut[-1] :])] + [ends[-1][0]])  # type: ignore[no-untyped-call]
     for (_, y), (below, _) in zip(reversed(ends[:-1]), reversed(ends[1:]), strict=True):
         assert below.grad is not None

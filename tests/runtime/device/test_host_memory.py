@@ -15,7 +15,7 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
-from bamboo.models.spec import named_parameters
+from bamboo.models import named_parameters
 from bamboo.runtime.device import host_memory
 from bamboo.runtime.node.arrival import needed_bytes
 from testbed.simulated import builder_of
@@ -147,6 +147,6 @@ def test_a_node_needs_what_the_largest_stage_does(
         )
     )
     stages = [builder.strategy.placement.layers_of(p) for p in range(2)]
-    modules = [[(n, builder.spec.factories[n]()) for n in layers] for layers in stages]
+    modules = [[(n, builder.workload.layers[n]()) for n in layers] for layers in stages]
     largest = max(sum(p.numel() for _, p in named_parameters(layers)) for layers in modules)
     assert needed_bytes(builder) == copies * 4 * largest

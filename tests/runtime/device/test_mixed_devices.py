@@ -17,7 +17,7 @@ from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.core.events import FaultScope
 from bamboo.core.state import Outcome
 from bamboo.ids import NodeId, RunId
-from bamboo.models import spec as specs
+from bamboo.models import workload as specs
 from bamboo.ports import MessageKey
 from bamboo.runtime.check import reference
 from bamboo.runtime.check.verify import compare_tensors
@@ -167,7 +167,7 @@ def test_a_run_that_is_restored_and_verified(
     write_manifest(disk.final, stages=2, step=STEPS)
     monkeypatch.setattr(reference, "place_of", lambda _: META)
     whole = builder_of(settings)
-    calm = reference.CalmRun(resolve(settings), whole.spec, whole.dataset)
+    calm = reference.CalmRun(resolve(settings), whole.workload, whole.dataset)
     losses = {step: calm.step().hex() for step in range(STEPS)}
     assert losses == world.losses()
     assert compare_tensors(calm, read_final(disk.final).tensors) == {}

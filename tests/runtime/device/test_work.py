@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from bamboo.config.tree import ModelConfig
-from bamboo.models.gpt import gpt_spec
-from bamboo.models.spec import build_layer
+from bamboo.models import build_layer
+from bamboo.models.gpt import gpt_workload
 from bamboo.planner.layers.facts import gpt_facts
 from bamboo.runtime.device.work import WorkCounter
 
@@ -50,7 +50,7 @@ def test_what_is_spread_is_as_large_as_its_memory() -> None:
 def test_a_block_has_the_flops_of_its_shape() -> None:
     model = ModelConfig(layers=1, width=64, heads=4, context=32, vocabulary=96, dropout=0.0)
     facts = gpt_facts(layers=1, width=64, context=32, vocabulary=96, microbatch=2, dropout=0.0)
-    block = build_layer(gpt_spec(model), 1, seed=1)
+    block = build_layer(gpt_workload(model), 1, seed=1)
     x = torch.randn(2, 32, 64, requires_grad=True)
     with WorkCounter() as forward:
         y = block(x)

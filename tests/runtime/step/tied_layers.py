@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bamboo.config.tree import JobConfig
-from bamboo.models import ModelSpec, TiedParameter
+from bamboo.models import TiedParameter, Workload
 from bamboo.models.gpt import token_loss
 
 WIDTH = 8
@@ -21,11 +21,11 @@ class Mix(nn.Module):
         return x + F.dropout(F.gelu(self.mix(x)), 0.1, self.training)
 
 
-def build(job: JobConfig) -> ModelSpec:
+def build(job: JobConfig) -> Workload:
     """Embedding, five mixing layers, head; layers 1, 3 and 5, and 2 and 4, share a matrix."""
     ties = ((1, 3), (1, 5), (2, 4))
-    return ModelSpec(
-        factories=(
+    return Workload(
+        layers=(
             lambda: nn.Embedding(job.model.vocabulary, WIDTH),
             *([Mix] * 5),
             lambda: nn.Linear(WIDTH, job.model.vocabulary),

@@ -1,0 +1,113 @@
+"""Makes single layers of a workload, with their keyed initial values or for values that are known.
+
+Rule: a layer's initial values depend only on the seed and the layer's global index. A parameter's
+global name is `<layer>.<name>`; global order is (layer, registration order).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+
+from bamboo.errors import InputError
+from bamboo.models.draws import keyed_draws
+from bamboo.models.workload import TiedParameter, Workload
+from bamboo.topology.keys import keyed_seed
+
+
+def build_layer(workload: Workload, index: int, seed: int) -> nn.Module:
+    """Layer `index` with its keyed initial values, the same on every machine that builds it.
+
+    A tied user's copy gets the owner's initial value. All generators keep their state. Raises
+    InputError when a tied parameter does not exist or has another shape than its owner.
+    """
+    layer = _build_alone(workload, index, seed)
+    for tie in workload.tied:
+        if tie.user_layer == index:
+            owner = _parameter(_build_alone(workload, tie.owner_layer, seed), tie, tie.owner_name)
+            user = _parameter(layer, tie, tie.user_name)
+            if owner.shape != user.shape:
+                raise InputError(
+                    f"tied parameters {tie.owner_layer}.{tie.owner_name} {tuple(owner.shape)} and "
+                    f"{tie.user_layer}.{tie.user_name} {tuple(user.shape)} differ in shape; "
+                    "tie only parameters of one shape"
+                )
+            user.data.copy_(owner.data)
+    return layer
+
+
+def build_shell(workload: Workload, index: int, seed: int) -> nn.Module:
+    """Layer `index` for parameters that are known, which `put_parameters` sets. The layer of a
+    plain model has no memory yet; that of any other model has its initial values."""
+    if not workload.plain:
+        return build_layer(workload, index, seed)
+    with torch.device("meta"), _Undrawn():
+        return workload.layers[index]().train()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves initial values undrawn. Without memory they would have no meaning, and the first draw
+    on the meta device imports 800 modules: a second or two in the middle of a recovery."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS or getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+_DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.erfinv_)
+
+
+def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Make these the parameters of a layer, without a copy; `values` has all of them by name.
+    Raises ValueError when one has another shape."""
+    for name, parameter in list(layer.named_parameters()):
+        value = values[name]
+        if value.shape != parameter.shape:
+            raise ValueError(f"{name} has shape {tuple(parameter.shape)}, not {tuple(value.shape)}")
+        if parameter.is_meta:
+            owner, _, short = name.rpartition(".")
+            trained = parameter.requires_grad
+            setattr(layer.get_submodule(owner), short, nn.Parameter(value, requires_grad=trained))
+        else:
+            parameter.data = value
+
+
+def named_parameters(layers: Iterable[tuple[int, nn.Module]]) -> list[tuple[str, nn.Parameter]]:
+    """All parameters as (global name, parameter), in global order of the given layers."""
+    return [(f"{i}.{name}", p) for i, layer in layers for name, p in layer.named_parameters()]
+
+
+def _build_alone(workload: Workload, index: int, seed: int) -> nn.Module:
+    with keyed_draws(keyed_seed(seed, "init", index)):
+        layer = workload.layers[index]()
+    for name, parameter in layer.named_parameters():
+        if is_lazy(parameter):
+            raise InputError(
+                f"layer {index} ({type(layer).__name__}) has a parameter {name!r} whose shape "
+                "follows from the first input; give its shape, as nn.Linear for nn.LazyLinear"
+            )
+        # Sums over a parameter run in memory order, so the layout is the same everywhere.
+        parameter.data = parameter.data.contiguous()
+    return layer.train()
+
+
+def _parameter(layer: nn.Module, tie: TiedParameter, name: str) -> nn.Parameter:
+    found = dict(layer.named_parameters()).get(name)
+    if found is None:
+        raise InputError(
+            f"the tie of {tie.user_layer}.{tie.user_name} to {tie.owner_layer}.{tie.owner_name} "
+            f"names no parameter: {type(layer).__name__} has no {name!r}; "
+            f"it has {', '.join(n for n, _ in layer.named_parameters()) or 'none at all'}"
+        )
+    return found

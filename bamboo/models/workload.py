@@ -1,0 +1,49 @@
+"""What a job trains: a plain list of layers, each built alone from a key, and the loss.
+
+Rule: nothing here knows stages or ranks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(output of the last layer, targets_BT int64) -> float32 scalar: the SUM over the tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedParameter:
+    """Parameter `user_name` of layer `user_layer` is the owner's parameter under another name.
+
+    Each of the two layers keeps its own copy. Both step with the sum of both gradients, and that
+    sum counts once, at the owner's place, in the clipping norm.
+    """
+
+    owner_layer: int
+    owner_name: str
+    user_layer: int
+    user_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One factory per layer, in order; the output of a layer is the input of the next one.
+
+    A factory draws initial values only from the generators that `draws` keys.
+    """
+
+    layers: tuple[Callable[[], nn.Module], ...]
+    loss: Loss
+    tied: tuple[TiedParameter, ...] = ()
+    plain: bool = False
+    """Whether layers have no tensors but their parameters, and keep nothing that was computed from
+    them: then a layer whose parameters are known need not draw initial values."""
+
+
+def tied_names(workload: Workload) -> dict[str, str]:
+    """Global name of each tied user's copy -> global name of its owner."""
+    return {
+        f"{t.user_layer}.{t.user_name}": f"{t.owner_layer}.{t.owner_name}"
+        for t in sorted(workload.tied, key=lambda t: (t.user_layer, t.user_name))
+    }
