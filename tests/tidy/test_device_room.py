@@ -18,7 +18,7 @@ ALLOWED = {
     "bamboo/runtime/step/optimizer.py": 1,  # all squares of a step at once
     "bamboo/runtime/step/slot_run.py": 1,  # all losses of a step at once
     "bamboo/runtime/node/records.py": 2,  # the hash of a replica, where a job asks for it
-    "bamboo/models/spec.py": 1,  # the generator of a GPU
+    "bamboo/models/running.py": 1,  # the generator of a GPU
 }
 
 
