@@ -10,7 +10,7 @@ from pathlib import Path
 from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.profiles.workload import STATE_FLOATS
+from bamboo.planner.layers.facts import FLOAT_BYTES
 from bamboo.runs.disk_space import refuse_without_room
 from bamboo.sites import here
 from bamboo.study.planning import Planned
@@ -43,7 +43,7 @@ def refuse_too_small(planned: Planned, home: Path) -> None:
         raise InputError(wrong)
     state = sum(written)
     begun_with = job.weights and not (home / INIT_FOLDER).exists()
-    weights = state // STATE_FLOATS if begun_with else 0
+    weights = FLOAT_BYTES * plan.parameters if begun_with else 0
     refuse_without_room(home, need_bytes=(1 + _checkpoints_here(job)) * state + weights)
 
 

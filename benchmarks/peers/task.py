@@ -31,9 +31,10 @@ class Task:
         self._layers = [
             (i, build_layer(self._workload, i, seed)) for i in range(len(self._workload.layers))
         ]
-        self._params = [parameter for _, parameter in named_parameters(self._layers)]
+        named = dict(named_parameters(self._layers))
+        self._params = [*named.values()]
         self._optimizer = AdamW(self._job.train)
-        self._moments = self._optimizer.new_state(self._params)
+        self._kept = self._optimizer.new_state(named)
         self._tokens = self._job.train.batch * self._job.model.context
 
     def gradient(self, step: int, microbatches: Iterable[int]) -> Tensor:
@@ -54,14 +55,13 @@ class Task:
         sizes = [p.numel() for p in self._params]
         grads = [part.view_as(p) for part, p in zip(flat.split(sizes), self._params, strict=True)]
         factor = clip_factor(squares(grads), self._job.train.clip_norm)
-        self._optimizer.step(self._params, grads, self._moments, step=step, clip_factor=factor)
+        self._optimizer.step(self._params, grads, self._kept, step=step, clip_factor=factor)
 
     def state(self) -> list[Tensor]:
         """Parameters and moments themselves, in order."""
         return [
             *(p.detach() for p in self._params),
-            *self._moments.exp_avg,
-            *self._moments.exp_avg_sq,
+            *(tensor for own in self._kept.tensors.values() for tensor in own.values()),
         ]
 
     def load(self, tensors: Iterable[Tensor]) -> None:

@@ -100,7 +100,9 @@ def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: in
     sizes = sizes_of(facts)
     least = (
         min(
-            own.parameters * sizes.parameters + before.following_replica * sizes.replica
+            own.parameters * sizes.parameters
+            + own.moments * sizes.moments
+            + before.following_replica * sizes.replica
             for own, before in pairs
         )
         + min(own.activations + before.following_activations for own, before in pairs)

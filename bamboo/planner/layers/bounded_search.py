@@ -184,10 +184,11 @@ class Search:
 
 
 def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Parts]:
-    parameters, replica, activations, again = (
+    parameters, moments, replica, activations, again = (
         np.array([*accumulate(sizes, initial=0)], dtype=np.int64)
         for sizes in (
             (FLOAT_BYTES * layer.parameters for layer in facts),
+            (layer.moment_bytes for layer in facts),
             (layer.replica_bytes for layer in facts),
             (layer.held_bytes for layer in facts),
             (layer.again_bytes for layer in facts),
@@ -197,7 +198,11 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
     crossing = np.array([0, *(layer.output_bytes for layer in facts[:-1]), 0], dtype=np.int64)
     out = []
     for stage, weight in enumerate(weights):
-        own = weight.parameters * parameters + weight.activations * activations
+        own = (
+            weight.parameters * parameters
+            + weight.moments * moments
+            + weight.activations * activations
+        )
         following = (
             weight.following_replica * replica
             + weight.following_activations * activations

@@ -34,10 +34,20 @@ class LayerFacts:
     """Whether the moments of its replica lie in the host's memory."""
 
     @property
+    def moment_bytes(self) -> int:
+        """What the optimizer keeps of its parameters."""
+        return MOMENTS * FLOAT_BYTES * self.parameters
+
+    @property
+    def state_bytes(self) -> int:
+        """Its parameters, and what the optimizer keeps of them."""
+        return FLOAT_BYTES * self.parameters + self.moment_bytes
+
+    @property
     def replica_bytes(self) -> int:
         """What a replica holds: the parameters, their moments, and the gradient that comes in."""
-        moments = 0 if self.host_moments else MOMENTS
-        return FLOAT_BYTES * self.parameters * (1 + moments + 1)
+        moments = 0 if self.host_moments else self.moment_bytes
+        return 2 * FLOAT_BYTES * self.parameters + moments
 
     @property
     def held_bytes(self) -> int:

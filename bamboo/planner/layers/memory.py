@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from bamboo.planner.layers.facts import FLOAT_BYTES, MOMENTS, LayerFacts
+from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.schedule.one_f_one_b import most_in_flight
 from bamboo.schedule.redundancy import ahead_of_need, has_replica
 from bamboo.topology.grid import Grid
@@ -61,6 +61,8 @@ class Sizes:
     parameters: int
     activations: int
     """Tensors that autograd holds for one microbatch from forward to backward."""
+    moments: int = 0
+    """What the optimizer keeps of them."""
     again: int = 0
     """What all layers that are computed again hold beside that in their backwards."""
     most_again: int = 0
@@ -97,7 +99,7 @@ class StageCounts:
             stage=self.stage,
             parameters=own.parameters,
             gradients=own.parameters,
-            moments=MOMENTS * own.parameters,
+            moments=own.moments,
             partials=self.waiting * own.parameters,
             activations=self.in_flight * own.activations + own.most_again,
             stash=self.stashed * crossing_bytes,
@@ -137,6 +139,7 @@ def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
     return Sizes(
         parameters=FLOAT_BYTES * sum(layer.parameters for layer in layers),
         activations=sum(layer.held_bytes for layer in layers),
+        moments=sum(layer.moment_bytes for layer in layers),
         again=sum(layer.again_bytes for layer in layers),
         most_again=max((layer.again_bytes for layer in layers), default=0),
         replica=sum(layer.replica_bytes for layer in layers),
@@ -200,6 +203,7 @@ class Weights:
     """What a byte of each kind adds to a node, taken from `StageCounts`, which defines it."""
 
     parameters: int
+    moments: int
     activations: int
     crossing: int
     following_replica: int
@@ -215,6 +219,7 @@ class Weights:
 
         return cls(
             parameters=total(replace(none, parameters=1)),
+            moments=total(replace(none, moments=1)),
             activations=total(replace(none, activations=1)),
             crossing=total(crossing=1),
             following_replica=total(following=replace(none, replica=1)),
@@ -225,7 +230,11 @@ class Weights:
     def alone(self, sizes: Sizes) -> int:
         """Bytes of a stage of this size, without its neighbour, and without what computing layers
         again takes."""
-        return self.parameters * sizes.parameters + self.activations * sizes.activations
+        return (
+            self.parameters * sizes.parameters
+            + self.moments * sizes.moments
+            + self.activations * sizes.activations
+        )
 
     def beside(self, sizes: Sizes) -> int:
         """Bytes that a next stage of this size adds."""

@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
 
-from bamboo.planner.layers.facts import FLOAT_BYTES, MOMENTS, LayerFacts
+from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.partition import partition
 from bamboo.schedule.links import ZoneLinks
 from bamboo.topology.virtual_nodes import BatchShape
-
-STATE_FLOATS = 3
-"""Floats of a parameter: the parameter and two moments, 12 bytes in fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +98,7 @@ class WorkloadFigures:
         each has half of the copies of the replica's moments, in both directions."""
         if not (self.saving.host_moments and self.host_bytes_per_s):
             return self.optimizer_s
-        copied = (MOMENTS * FLOAT_BYTES * layer.parameters for layer in self.layers)
-        copies_s = (size / self.host_bytes_per_s for size in copied)
+        copies_s = (layer.moment_bytes / self.host_bytes_per_s for layer in self.layers)
         return tuple(map(add, self.optimizer_s or (0.0,) * len(self.layers), copies_s))
 
     @property
@@ -125,7 +121,7 @@ class WorkloadFigures:
 
     def state_bytes(self, layers: Sequence[int] | range) -> int:
         """Bytes of parameters and moments of these layers."""
-        return sum(self.layers[x].parameters for x in layers) * FLOAT_BYTES * STATE_FLOATS
+        return sum(self.layers[x].state_bytes for x in layers)
 
     def sums(self, figures: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
         """The sums per stage of a figure per layer; zeros if there are no figures."""

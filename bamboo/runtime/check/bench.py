@@ -37,7 +37,7 @@ class Bench:
         self._optimizer = optimizer
         self._accumulates = accumulates
         self._clip_factor = CLIP_FACTOR if clips else 1.0
-        self._moments = optimizer.new_state(stage.params)
+        self._kept = optimizer.new_state(dict(zip(stage.names, stage.params, strict=True)))
         self._gradient: Tensor | None = None
         self._seconds: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
         self.output = x
@@ -111,7 +111,7 @@ class Bench:
     def _update(self) -> None:
         params = self._stage.params
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
-        end_step(self._optimizer, params, grads, self._moments, clip_factor=self._clip_factor)
+        end_step(self._optimizer, params, grads, self._kept, clip_factor=self._clip_factor)
 
     def _timed(self, kind: str, work: Callable[[], T]) -> T:
         begin_s = self._idle_s()

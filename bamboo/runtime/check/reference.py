@@ -11,6 +11,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.models import Workload, build_layer, named_parameters, run_layers, tied_names
 from bamboo.runtime.device.staging import data_at, place_of
+from bamboo.runtime.optim.state import named_state
 from bamboo.runtime.step.optimizer import AdamW, clip_factor, mean_loss, squares
 from bamboo.topology.reduction import TreeSum
 
@@ -33,7 +34,7 @@ class CalmRun:
         self._names = [name for name, _ in named]
         self._params: list[Tensor] = [parameter for _, parameter in named]
         self._optimizer = AdamW(job.train, job.segments)
-        self._moments = self._optimizer.new_state(self._params)
+        self._kept = self._optimizer.new_state(dict(named))
         self._tokens = job.train.batch * job.model.context
         self.steps_done = 0
 
@@ -53,23 +54,15 @@ class CalmRun:
         once = [g for n, g in zip(self._names, grads, strict=True) if n not in self._owner_of]
         factor = clip_factor(squares(once), self._job.train.clip_norm)
         self._optimizer.step(
-            self._params, grads, self._moments, step=self.steps_done, clip_factor=factor
+            self._params, grads, self._kept, step=self.steps_done, clip_factor=factor
         )
         self.steps_done += 1
         return mean_loss(losses, self._tokens)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All parameters and moments, named as in the final files."""
-        kinds = {
-            "param": self._params,
-            "exp_avg": self._moments.exp_avg,
-            "exp_avg_sq": self._moments.exp_avg_sq,
-        }
-        return {
-            f"{kind}/{name}": tensor.detach()
-            for kind, tensors in kinds.items()
-            for name, tensor in zip(self._names, tensors, strict=True)
-        }
+        """All of its state, named as in the final files."""
+        params = {name: p.detach() for name, p in named_parameters(self._layers)}
+        return named_state(params, self._kept.tensors, {})
 
     def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
         """Go on from these, named as in `tensors`, as if `steps_done` steps had led to them."""

@@ -277,15 +277,15 @@ class Whole:
 
     def _update_ms(self, one: OneLayer, run: Pass) -> float:
         """Time the end of a step, on copies, because the layer must stay as it is."""
-        params = [parameter.detach().clone() for parameter in one.layer.parameters()]
-        grads = [run.gradients[name] for name, _ in one.layer.named_parameters()]
+        params = {name: p.detach().clone() for name, p in one.layer.named_parameters()}
+        grads = [run.gradients[name] for name in params]
         optimizer = AdamW(self._job.train)
-        moments = optimizer.new_state(params)
+        kept = optimizer.new_state(params)
         clip_factor = CLIP_FACTOR if self._job.train.clip_norm > 0 else 1.0
         seconds = []
         for _ in range(UPDATES):
             begin_s = idle_s(run.given)
-            end_step(optimizer, params, grads, moments, clip_factor=clip_factor)
+            end_step(optimizer, [*params.values()], grads, kept, clip_factor=clip_factor)
             seconds.append(idle_s(run.given) - begin_s)
         return 1e3 * statistics.median(seconds)
 

@@ -20,9 +20,8 @@ from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
-from bamboo.models import build_layer, build_model, run_back, run_layers
+from bamboo.models import build_layer, build_model, named_parameters, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
-from bamboo.planner.layers.facts import MOMENTS
 from bamboo.planner.layers.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.device.devices import device_of
@@ -167,10 +166,11 @@ def _warm_layer(builder: SlotBuilder, index: int, x: Tensor, targets: Tensor | N
             run_back(loss, None)
         elif y.requires_grad:
             run_back(y, torch.zeros_like(y))
-    params = list(layer.parameters())
+    named = dict(named_parameters([(index, layer)]))
+    params = [*named.values()]
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
-    moments = builder.optimizer.new_state(params)
-    end_step(builder.optimizer, params, grads, moments, clip_factor=CLIP_FACTOR)
+    kept = builder.optimizer.new_state(named)
+    end_step(builder.optimizer, params, grads, kept, clip_factor=CLIP_FACTOR)
     staged = builder.device.fetch([y.detach(), *grads])
     builder.device.put(staged.tensors, staged)
     return y.detach()
@@ -185,8 +185,10 @@ def needed_bytes(builder: SlotBuilder) -> int:
     placement = builder.strategy.placement
     pipelines = min(2, builder.batch.virtual_nodes)
     grid = Grid(pipelines=pipelines, stages=placement.grid.stages)
-    largest = max(builder.parameter_bytes(placement.layers_of(p)) for p in range(grid.stages))
-    sizes = Sizes(parameters=largest, activations=0, replica=(2 + MOMENTS) * largest)
+    stages = [builder.layout_of(placement.layers_of(p)) for p in range(grid.stages)]
+    largest = max(stage.parameter_bytes for stage in stages)
+    moments = max(stage.kept_bytes for stage in stages)
+    sizes = Sizes(parameters=largest, moments=moments, activations=0, replica=2 * largest + moments)
     counted = stage_counts(grid, builder.batch, placement.redundancy)
     held = max(counts.bytes_of(sizes, sizes, crossing_bytes=0).total for counts in counted)
     return held + COPIES * largest

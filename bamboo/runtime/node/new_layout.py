@@ -25,7 +25,7 @@ from bamboo.runtime.state.restore import Reading, Vault, misfit
 from bamboo.runtime.state.stopped import Stopped
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
-from bamboo.runtime.wire.chunks import LARGE_CHUNK, Gathering, bounds_of, slice_of
+from bamboo.runtime.wire.chunks import LARGE_CHUNK, Gathering, as_bytes, bounds_of, slice_of
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.assignment import Assignment
@@ -249,18 +249,18 @@ class NewLayout:
         assert self._state.reconfiguration is not None
         base = self._state.reconfiguration.base
         assert base is not None
-        tensors = self._stopped.state_of(base, layer).values()
-        elements = sum(tensor.numel() for tensor in tensors)
-        bounds = bounds_of(chunk, elements, LARGE_CHUNK)
+        tensors = as_bytes(self._stopped.state_of(base, layer).values())
+        whole = sum(tensor.numel() for tensor in tensors)
+        bounds = bounds_of(chunk, whole, LARGE_CHUNK)
         if bounds is None:
             return
         key = MessageKey(kind="part", to=NOWHERE, source=NOWHERE, step=base, index=chunk)
-        about = {"since": self.round, "layer": layer, "elements": elements}
+        about = {"since": self.round, "layer": layer, "bytes": whole}
         self._mailbox.post_to(to, key, (slice_of(tensors, *bounds),), about)
 
     def _came(self, coming: Coming, layer: int, chunk: int, message: Message) -> None:
         gathering = coming.gathering
-        if not gathering.take(chunk, message.tensors[0], elements=int(message.meta["elements"])):
+        if not gathering.take(chunk, message.tensors[0], whole=int(message.meta["bytes"])):
             return
         self._bytes += message.size_bytes()
         wanted = gathering.next_chunk()

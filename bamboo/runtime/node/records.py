@@ -138,7 +138,9 @@ def peak_tensor_bytes(executor: Executor, mailbox: Mailbox) -> int:
     gradients of all slots, each slot's graphs in flight at its own peak, and the stash at its
     peak; without the rest of a layer that is computed again."""
     runs = (*executor.owned.values(), *executor.shadowed.values())
-    state = sum(4 * run.stage.parameter_bytes() for run in runs)
+    state = sum(
+        run.stage.parameter_bytes() + sum(x.nbytes for x in run.tensors().values()) for run in runs
+    )
     graphs = sum(run.peak_graphs * run.graph_bytes for run in runs)
     return state + graphs + mailbox.peak_stash_bytes
 

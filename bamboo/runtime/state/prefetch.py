@@ -26,10 +26,10 @@ from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch, State
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.optim.state import PARAM, Layout, named_state
 from bamboo.runtime.step.executor import Executor
-from bamboo.runtime.step.optimizer import Moments
-from bamboo.runtime.step.slot_run import KINDS, SlotRun
-from bamboo.runtime.step.slots import SlotBuilder, of_kind
+from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire.chunks import LARGE_CHUNK, Copying, Gathering
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.runtime.wire.outbox import Outbox
@@ -44,6 +44,7 @@ class Following:
     """A feed as its receiver sees it."""
 
     feed: Prefetch
+    layout: Layout
     room: Mapping[str, Tensor]
     gathering: Gathering
     step: int = -1
@@ -120,9 +121,10 @@ class NodePrefetch:
         for feed in feeds:  # in the list's order, not the set's: a run asks alike each time
             if feed not in self._wanted or feed in self._in:
                 continue
-            room = self._builder.room_for(feed.layers)
+            layout, on_host = self._builder.layout_of(feed.layers), self._builder.replica_on_host
+            room = layout.room(self._builder.device.place, on_host=on_host)
             gathering = Gathering(WINDOW, tuple(room.values()), LARGE_CHUNK)
-            self._in[feed] = Following(feed=feed, room=room, gathering=gathering)
+            self._in[feed] = Following(feed=feed, layout=layout, room=room, gathering=gathering)
             for chunk in range(WINDOW):
                 self._ask(feed, chunk)
 
@@ -148,7 +150,7 @@ class NodePrefetch:
                 continue
             self._shared[feed] = run.step
             named = zip(run.stage.names, run.exchange.gradient, strict=True)
-            part = [x for name, x in named if layer_of(f"{KINDS[0]}/{name}") in feed.layers]
+            part = [x for name, x in named if layer_of(f"{PARAM}/{name}") in feed.layers]
             self._tell(feed.receiver, "follow", feed, run.step, tensors=part)
 
     def ship(self, run: SlotRun) -> None:
@@ -168,7 +170,7 @@ class NodePrefetch:
     def _send_chunk(self, feed: Prefetch, copying: Copying, chunk: int) -> None:
         part = copying.chunk(chunk)
         if part is not None:
-            about = {"at_step": copying.step, "elements": copying.elements}
+            about = {"at_step": copying.step, "bytes": copying.bytes}
             self._tell(feed.receiver, "copy", feed, chunk, about=about, tensors=(part,))
 
     # ------------------------------------------------------------------ by the receiver
@@ -191,7 +193,7 @@ class NodePrefetch:
 
     def _chunk_came(self, found: Following, chunk: int, message: Message) -> None:
         gathering = found.gathering
-        if not gathering.take(chunk, message.tensors[0], elements=int(message.meta["elements"])):
+        if not gathering.take(chunk, message.tensors[0], whole=int(message.meta["bytes"])):
             return
         wanted = gathering.next_chunk()
         if wanted is not None:
@@ -204,22 +206,17 @@ class NodePrefetch:
         for found in self._in.values():
             while found.can_follow:
                 message = found.gradients.pop(found.step)
-                moments = Moments(
-                    exp_avg=list(of_kind(found.room, KINDS[1]).values()),
-                    exp_avg_sq=list(of_kind(found.room, KINDS[2]).values()),
-                    on_host=self._builder.job.cluster.replica_moments == "host",
-                )
+                on_host = self._builder.replica_on_host
+                kept = found.layout.optimizer_state(found.room, on_host=on_host)
                 self._executor.operations.follow(
-                    list(of_kind(found.room, KINDS[0]).values()),
-                    moments,
+                    [found.room[f"{PARAM}/{name}"] for name in kept.tensors],
+                    kept,
                     message.tensors,
                     stage=found.feed.slot.stage,
                     step=found.step,
                     total_square=found.total_squares.pop(found.step),
                 )
-                params = of_kind(found.room, KINDS[0])
-                stepped = (*params.values(), *moments.exp_avg, *moments.exp_avg_sq)
-                found.room = dict(zip(found.room, stepped, strict=True))
+                found.room = {**found.room, **named_state({}, kept.tensors, {})}
                 found.step += 1
                 found.followed_bytes += message.size_bytes()
                 if self._executor.owned:

@@ -127,7 +127,7 @@ class Sources:
         to, slot = found.transfer.receiver, found.transfer.slot
         key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
         about = {"since": found.transfer.since, "at_step": found.copying.step}
-        self._mailbox.post_to(to, key, (part,), about | {"elements": found.copying.elements})
+        self._mailbox.post_to(to, key, (part,), about | {"bytes": found.copying.bytes})
 
     def stood(self, slot: Slot, since: int, step: int) -> None:
         """Note that the receiver has followed up to `step`. When it is close behind, the owner
@@ -153,7 +153,7 @@ class Sources:
                 receiver=found.transfer.receiver,
                 since=since,
                 step=step,
-                bytes=4 * found.copying.elements + followed,
+                bytes=found.copying.bytes + followed,
             )
         )
 
@@ -262,7 +262,7 @@ class Transfers:
 
     def _chunk_came(self, found: Incoming, chunk: int, message: Message) -> None:
         gathering = found.gathering
-        if not gathering.take(chunk, message.tensors[0], elements=int(message.meta["elements"])):
+        if not gathering.take(chunk, message.tensors[0], whole=int(message.meta["bytes"])):
             return
         wanted = gathering.next_chunk()
         if wanted is not None:

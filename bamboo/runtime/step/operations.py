@@ -13,7 +13,8 @@ from torch import Tensor
 from bamboo.ports import MessageKey
 from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import compute_in_parts
-from bamboo.runtime.step.optimizer import AdamW, Moments, clip_factor
+from bamboo.runtime.optim.state import OptimizerState
+from bamboo.runtime.step.optimizer import AdamW, clip_factor
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.schedule.instruction import Instruction
@@ -206,33 +207,34 @@ class Operations:
 
     def _update(self, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
         on_host = run.replica_on_host and not run.owner
-        if run.moments.on_host != on_host:  # its role has changed, or it was just built
-            run.moments = run.moments.moved(self.device, on_host=on_host)
-        self._take(run.stage.params, gradient, run.moments, step=run.step, clip_factor=factor)
+        if run.kept.on_host != on_host:  # its role has changed, or it was just built
+            run.kept = run.kept.moved(self.device, on_host=on_host)
+        self._take(run.stage.params, gradient, run.kept, step=run.step, clip_factor=factor)
 
     def _take(
         self,
         params: Sequence[Tensor],
         gradient: Sequence[Tensor],
-        moments: Moments,
+        kept: OptimizerState,
         **at: Any,
     ) -> None:
-        """Take a step as `AdamW.step` does, wherever the moments are kept."""
-        if not moments.on_host:
-            self._optimizer.step(params, gradient, moments, **at)
+        """Take a step of the optimizer, wherever its state is kept."""
+        if not kept.on_host:
+            self._optimizer.step(params, gradient, kept, **at)
             return
+        names = list(kept.tensors)
 
-        def step(part: list[int], there: list[list[Tensor]]) -> None:
+        def step(part: list[int], there: list[dict[str, Tensor]]) -> None:
             own = [params[i] for i in part], [gradient[i] for i in part]
-            first, second = there
-            self._optimizer.step(*own, Moments(exp_avg=first, exp_avg_sq=second), **at)
+            tensors = dict(zip((names[i] for i in part), there, strict=True))
+            self._optimizer.step(*own, OptimizerState(tensors=tensors), **at)
 
-        compute_in_parts(self.device, (moments.exp_avg, moments.exp_avg_sq), step)
+        compute_in_parts(self.device, list(kept.tensors.values()), step)
 
     def follow(
         self,
         params: Sequence[Tensor],
-        moments: Moments,
+        kept: OptimizerState,
         gradient: Sequence[Tensor],
         *,
         stage: int,
@@ -240,12 +242,12 @@ class Operations:
         total_square: float,
     ) -> None:
         """Take a step of layers that this node follows; they belong to a slot of this stage.
-        Moments on the host are other tensors in the lists of `moments` afterwards."""
+        Where `kept` lies on the host it has other tensors afterwards."""
         factor = clip_factor([total_square], self._clip_norm)
         self.device.run(
             "R",
             stage,
-            lambda: self._take(params, gradient, moments, step=step, clip_factor=factor),
+            lambda: self._take(params, gradient, kept, step=step, clip_factor=factor),
         )
 
     # ------------------------------------------------------------------ the shadow's operations

@@ -7,16 +7,14 @@ Hutter, 2019.) Steps count from 0.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
 from bamboo.config.tree import Segment, TrainConfig
-from bamboo.runtime.device.devices import Device
-from bamboo.runtime.device.on_host import moved
+from bamboo.runtime.optim.state import OptimizerState
 
 CLIP_FACTOR = 0.9
 """Stands for the factor of a clipped step where a step is only measured."""
@@ -28,22 +26,6 @@ LEAST_SQUARE = 1e-30
 """The least average square: among smaller squares, those that underflow would count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """First and second moments, one tensor for each parameter, in the parameters' order."""
-
-    exp_avg: list[Tensor]
-    exp_avg_sq: list[Tensor]
-    on_host: bool = False
-    """Whether they are kept in the host's memory, and are on the device during a step alone."""
-
-    def moved(self, device: Device, *, on_host: bool) -> "Moments":
-        """The same, kept on the host or on the device."""
-        first, second = self.exp_avg, self.exp_avg_sq
-        first, second = (moved(device, x, to_host=on_host) for x in (first, second))
-        return Moments(exp_avg=first, exp_avg_sq=second, on_host=on_host)
-
-
 class AdamW:
     """The optimizer of a run; it holds the configuration and no state."""
 
@@ -52,14 +34,20 @@ class AdamW:
         self._train = train
         self._segments = segments
 
-    def new_state(self, params: Sequence[Tensor], *, on_host: bool = False) -> Moments:
-        """Zero moments for these parameters, where the parameters are or on the host."""
+    def state(self, shape: torch.Size) -> dict[str, torch.Size]:
+        """The shapes of what it keeps of a parameter of this shape, by kind; all start as zeros."""
+        return {"exp_avg": shape, "exp_avg_sq": shape}
 
-        def zeros() -> list[Tensor]:
-            places = ("cpu" if on_host else p.device for p in params)
-            return [torch.zeros(p.shape, device=x) for p, x in zip(params, places, strict=True)]
-
-        return Moments(exp_avg=zeros(), exp_avg_sq=zeros(), on_host=on_host)
+    def new_state(self, params: Mapping[str, Tensor], *, on_host: bool = False) -> OptimizerState:
+        """The state of these parameters before the first step, where they are or on the host."""
+        tensors = {
+            name: {
+                kind: torch.zeros(shape, device="cpu" if on_host else p.device)
+                for kind, shape in self.state(p.shape).items()
+            }
+            for name, p in params.items()
+        }
+        return OptimizerState(tensors=tensors, on_host=on_host)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step: linear warm-up, then a cosine that ends at
@@ -77,24 +65,25 @@ class AdamW:
         self,
         params: Sequence[Tensor],
         grads: Sequence[Tensor],
-        moments: Moments,
+        state: OptimizerState,
         *,
         step: int,
         clip_factor: float,
     ) -> None:
-        """Update `params` and `moments` in place; `grads` are not changed.
+        """Update `params` and `state` in place; `grads` are not changed. All three are of the same
+        parameters, in the same order.
 
         Only parameters with two or more dimensions have weight decay.
         """
-        train = self._train
+        train, kept = self._train, list(state.tensors.values())
         on_gpu = bool(params) and params[0].is_cuda
         for decays, chosen in _groups(params, most=math.inf if on_gpu else GROUP_ELEMENTS):
             own = [grads[i] for i in chosen]
             adamw(
                 [params[i] for i in chosen],
                 own if clip_factor == 1.0 else list(torch._foreach_mul(own, clip_factor)),
-                [moments.exp_avg[i] for i in chosen],
-                [moments.exp_avg_sq[i] for i in chosen],
+                [kept[i]["exp_avg"] for i in chosen],
+                [kept[i]["exp_avg_sq"] for i in chosen],
                 [],
                 # The kernel adds one to these before it uses them.
                 list(torch.full((len(chosen),), float(step), device=params[0].device).unbind()),
@@ -141,14 +130,14 @@ def end_step(
     optimizer: AdamW,
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
-    moments: Moments,
+    state: OptimizerState,
     *,
     clip_factor: float,
 ) -> None:
     """The work of an owner at the end of a step, for measurements: the squares for the norm, the
     clipping, and AdamW."""
     squares(grads)
-    optimizer.step(params, grads, moments, step=0, clip_factor=clip_factor)
+    optimizer.step(params, grads, state, step=0, clip_factor=clip_factor)
 
 
 def squares(grads: Iterable[Tensor]) -> list[float]:

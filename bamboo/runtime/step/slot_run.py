@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
+from bamboo.models import named_parameters
+from bamboo.runtime.optim.state import OptimizerState, named_state
 from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Stand
-from bamboo.runtime.step.optimizer import Moments
 from bamboo.runtime.step.stage import Pending, Stage
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.one_f_one_b import one_f_one_b
@@ -51,10 +52,6 @@ class Reduced:
     """The sum of all uses of each tied parameter of this stage, by the tie's number."""
 
 
-KINDS = ("param", "exp_avg", "exp_avg_sq")
-"""The tensors of a parameter; their names in a file are `<kind>/<layer>.<name>`."""
-
-
 class SlotRun:
     """One slot and its state. `step` is the step that it is in, which is also the number of steps
     that its parameters have taken."""
@@ -65,7 +62,7 @@ class SlotRun:
         plan: ExchangePlan,
         batch: BatchShape,
         stage: Stage,
-        moments: Moments,
+        kept: OptimizerState,
         owner: bool,
         replica_on_host: bool = False,
         step: int = 0,
@@ -73,10 +70,11 @@ class SlotRun:
         self.slot: Slot = plan.slot
         self.plan = plan
         self.stage = stage
-        self.moments = moments
+        self.kept = kept
+        """What the optimizer keeps of its parameters."""
         self.owner = owner
         self.replica_on_host = replica_on_host
-        """Whether the moments lie on the host while this is a replica."""
+        """Whether `kept` lies on the host while this is a replica."""
         self.batch = batch
         self.microbatches: Sequence[int] = batch.microbatches_of(plan.blocks[self.slot.pipeline])
         """Global index by local index."""
@@ -118,7 +116,7 @@ class SlotRun:
         self._losses: dict[int, Tensor] = {}
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
-        """Parameters and moments of one layer, in the order of `SlotBuilder.room_for`."""
+        """The state of one layer, in the order of `SlotBuilder.room_for`."""
         return {n: tensor for n, tensor in self.tensors().items() if layer_of(n) == layer}
 
     def settle_losses(self) -> None:
@@ -180,17 +178,9 @@ class SlotRun:
             del self.history[old]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and moments, named as in the final files."""
-        whole: tuple[Sequence[Tensor], ...] = (
-            self.stage.params,
-            self.moments.exp_avg,
-            self.moments.exp_avg_sq,
-        )
-        return {
-            f"{kind}/{name}": tensor.detach()
-            for kind, tensors in zip(KINDS, whole, strict=True)
-            for name, tensor in zip(self.stage.names, tensors, strict=True)
-        }
+        """All of its state, named as in the final files."""
+        params = {name: p.detach() for name, p in named_parameters(self.stage.layers)}
+        return named_state(params, self.kept.tensors, {})
 
     @property
     def exchanged(self) -> bool:

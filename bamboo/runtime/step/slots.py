@@ -1,21 +1,21 @@
 """Builds the run of any slot: its exchange plan, and its stage with fresh or given state."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
-from bamboo.models import Workload, build_shell, named_parameters
+from bamboo.models import Workload, build_shell
 from bamboo.runtime.device.devices import Device, device_of
-from bamboo.runtime.device.staging import HOST, DataOnDevice
+from bamboo.runtime.device.staging import DataOnDevice
+from bamboo.runtime.optim.state import Layout, layout_of, params_in
 from bamboo.runtime.step.exchange import ExchangePlan, Tie
-from bamboo.runtime.step.optimizer import AdamW, Moments
-from bamboo.runtime.step.slot_run import KINDS, SlotRun
+from bamboo.runtime.step.optimizer import AdamW
+from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
@@ -75,36 +75,28 @@ class SlotBuilder:
             device=self.device,
         )
 
-    def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
-        """Memory for these layers' parameters and moments, by name, in the order in which they are
-        sent. It is not initialised. Moments lie on the host where a replica keeps them there."""
-        built = self._named(layers)
-        parameters = self.device.place
-        moments = HOST if self.job.cluster.replica_moments == "host" else parameters
-        return {
-            f"{kind}/{name}": torch.empty(p.shape, device=place)
-            for kind, place in zip(KINDS, (parameters, moments, moments), strict=True)
-            for name, p in built
-        }
+    @property
+    def replica_on_host(self) -> bool:
+        """Whether what the optimizer keeps of a replica lies in the host's memory."""
+        return self.job.cluster.replica_moments == "host"
 
-    def parameter_bytes(self, layers: Iterable[int]) -> int:
-        """Bytes of these layers' parameters. A plain model needs no memory to find out."""
-        return sum(p.nbytes for _, p in self._named(layers))
-
-    def _named(self, layers: Iterable[int]) -> Sequence[tuple[str, Tensor]]:
-        """The parameters by name; those of a plain model have a shape and no memory."""
+    def layout_of(self, layers: Iterable[int]) -> Layout:
+        """The state of these layers. A plain model needs no memory to find out."""
         seed = self.strategy.semantics.seed
-        return named_parameters(
-            (layer, build_shell(self.workload, layer, seed)) for layer in layers
-        )
+        built = ((layer, build_shell(self.workload, layer, seed)) for layer in layers)
+        return layout_of(built, self.optimizer.state)
+
+    def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
+        """Memory for these layers' state, by name, in the order in which it is sent. It is not
+        initialised. The optimizer's part lies on the host where a replica keeps it there."""
+        return self.layout_of(layers).room(self.device.place, on_host=self.replica_on_host)
 
     def build(
         self, slot: Slot, *, owner: bool, held: Mapping[str, Tensor] | None = None, step: int = 0
     ) -> SlotRun:
-        """A run of `slot` with its initial parameters and zero moments, or with the parameters and
-        moments `held`, by name, as they are before `step`: these are taken, not copied. Raises
-        ValueError when one of them has another shape."""
-        values: Mapping[str, Tensor] | None = None if held is None else of_kind(held, KINDS[0])
+        """A run of `slot` in its initial state, or in the state `held`, by name, as it is before
+        `step`: its tensors are taken, not copied. Raises ValueError when one has another shape."""
+        values: Mapping[str, Tensor] | None = None if held is None else params_in(held)
         if held is None and self._initial is not None:
             values = self._initial(self.strategy.placement.layers_of(slot.stage))
         stage = Stage(
@@ -128,21 +120,18 @@ class SlotBuilder:
             counts_in_norm=tuple(stage.counts_in_norm),
             ties=self._ties(),
         )
-        on_host = self.job.cluster.replica_moments == "host"
+        on_host = self.replica_on_host
         if held is None:
-            moments = self.optimizer.new_state(stage.params, on_host=on_host and not owner)
+            params = dict(zip(stage.names, stage.params, strict=True))
+            kept = self.optimizer.new_state(params, on_host=on_host and not owner)
         else:
-            first, second = (of_kind(held, kind) for kind in KINDS[1:])
-            moments = Moments(
-                exp_avg=[first[name] for name in stage.names],
-                exp_avg_sq=[second[name] for name in stage.names],
-                on_host=on_host,
-            )
+            layout = layout_of(stage.layers, self.optimizer.state)
+            kept = layout.optimizer_state(held, on_host=on_host)
         return SlotRun(
             plan=plan,
             batch=self.batch,
             stage=stage,
-            moments=moments,
+            kept=kept,
             owner=owner,
             replica_on_host=on_host,
             step=step,
@@ -167,9 +156,3 @@ class SlotBuilder:
         placement = self.strategy.placement
         stages = range(placement.grid.stages)
         return next(p for p in stages if layer in placement.layers_of(p))
-
-
-def of_kind(held: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """The tensors of one kind, by the name of their parameter."""
-    prefix = f"{kind}/"
-    return {n.removeprefix(prefix): x for n, x in held.items() if n.startswith(prefix)}

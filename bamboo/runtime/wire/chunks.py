@@ -12,21 +12,25 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-SMALL_CHUNK = 1 << 18
-"""Elements, 1 MiB of float32: used between nodes whose training messages wait behind a chunk."""
-LARGE_CHUNK = 1 << 20
+SMALL_CHUNK = 1 << 20
+"""Bytes: used between nodes whose training messages wait behind a chunk."""
+LARGE_CHUNK = 1 << 22
 """Used where nobody trains, or on a connection that carries little else: it moves half as many
 bytes again in the same time as small chunks do (benchmarks/NOTES.md)."""
 
 
-def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
-    """The elements [start, stop) of a chunk, with `size` elements in each chunk; None when there is
-    no such chunk. The first chunk exists even when there are no elements: it tells the receiver
-    so."""
+def bounds_of(chunk: int, whole: int, size: int) -> tuple[int, int] | None:
+    """The bytes [start, stop) of a chunk of `size` bytes, of `whole` in all; None when there is no
+    such chunk. The first chunk exists even when there are no bytes: it tells the receiver so."""
     start = chunk * size
-    if chunk and start >= elements:
+    if chunk and start >= whole:
         return None
-    return start, min(start + size, elements)
+    return start, min(start + size, whole)
+
+
+def as_bytes(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The bytes of each tensor, uncopied. The tensors are contiguous and of any types."""
+    return [tensor.detach().view(-1).view(torch.uint8) for tensor in tensors]
 
 
 def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
@@ -80,11 +84,12 @@ class Copying:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        """Elements in a chunk."""
+        """Bytes of a chunk."""
         self._state: Sequence[Tensor] = ()
-        self.elements = 0
+        """Bytes."""
+        self.bytes = 0
         self._before = 0
-        """Elements before `_state`; they have been sent."""
+        """Bytes before `_state`; they have been sent."""
         self._asked = 0
         """Chunks that were sent; they are asked for in order."""
         self.step = 0
@@ -95,10 +100,10 @@ class Copying:
 
     def begin(self, tensors: Sequence[Tensor], step: int) -> list[int]:
         """Set the state; returns the chunks that were asked for before it was there."""
-        self._state = tensors
+        self._state = as_bytes(tensors)
         self.step = step
         self.begun = True
-        self.elements = sum(tensor.numel() for tensor in tensors)
+        self.bytes = sum(tensor.nbytes for tensor in tensors)
         early, self._early = self._early, []
         return early
 
@@ -106,8 +111,11 @@ class Copying:
         """Copy what is still to be sent: the tensors are about to change."""
         if self._state and not self._frozen:
             self._frozen = True
-            self._before = min(self._asked * self._size, self.elements)
-            self._state = copies_of(self._state, self._before, self.elements)
+            self._before = min(self._asked * self._size, self.bytes)
+            self._state = [
+                copy.view(torch.uint8)  # an empty one is of another type
+                for copy in copies_of(self._state, self._before, self.bytes)
+            ]
 
     @property
     def all_sent(self) -> bool:
@@ -115,48 +123,45 @@ class Copying:
         return self.begun and not self._state
 
     def chunk(self, number: int) -> Tensor | None:
-        """The elements of a chunk, uncopied; None where there is no such chunk, or no state yet."""
+        """The bytes of a chunk, uncopied; None where there is no such chunk, or no state yet."""
         if not self.begun:
             self._early.append(number)
             return None
-        bounds = bounds_of(number, self.elements, self._size)
+        bounds = bounds_of(number, self.bytes, self._size)
         if bounds is None:
             return None
         self._asked = max(self._asked, number + 1)
         part = slice_of(self._state, *(bound - self._before for bound in bounds))
-        if bounds[1] == self.elements:
+        if bounds[1] == self.bytes:
             self._state = ()
         return part
 
 
 class Gathering:
-    """Tensors, one after the other, whose first `window` chunks of `size` elements have been asked
-    for. The chunks are written into `into`, whose tensors are contiguous and all of one type."""
+    """Tensors, one after the other, whose first `window` chunks of `size` bytes have been asked
+    for. The chunks are written into `into`, whose tensors are contiguous and of any types."""
 
     def __init__(self, window: int, into: Sequence[Tensor], size: int) -> None:
         self._asked = window
         self._size = size
-        self._into = [tensor.view(-1).view(torch.uint8) for tensor in into if tensor.numel()]
+        self._into = as_bytes(tensor for tensor in into if tensor.numel())
         self._starts = [0, *accumulate(tensor.numel() for tensor in self._into)]
-        self._elements = sum(tensor.numel() for tensor in into)
-        self._chunks = max(1, -(-self._elements // size))
+        self._chunks = max(1, -(-self._starts[-1] // size))
         self._missing = set(range(self._chunks))
 
-    def take(self, chunk: int, part: Tensor, *, elements: int) -> bool:
-        """Store a chunk, as elements or as their bytes, of a state of `elements` elements in all;
-        False when the chunk is not wanted because it came before. Raises ValueError when the state
-        has another size."""
+    def take(self, chunk: int, part: Tensor, *, whole: int) -> bool:
+        """Store a chunk of a state of `whole` bytes; False when it is not wanted because it came
+        before. Raises ValueError when the state has another size."""
         if chunk not in self._missing:
             return False
-        bounds = bounds_of(chunk, self._elements, self._size)
-        scalar_bytes = self._starts[-1] // max(1, self._elements)
-        data = part.view(-1).view(torch.uint8)
-        if bounds is None or elements != self._elements:
-            raise ValueError(f"state of {elements} elements came, not of {self._elements}")
-        at, stop = bounds[0] * scalar_bytes, bounds[1] * scalar_bytes
-        if data.numel() != stop - at:
-            raise ValueError(f"chunk {chunk} has {data.numel()} bytes, not {stop - at}")
-        self._put(data, at)
+        mine = self._starts[-1]
+        bounds = bounds_of(chunk, mine, self._size)
+        if bounds is None or whole != mine:
+            raise ValueError(f"state of {whole} bytes came, not of {mine}")
+        (data,) = as_bytes([part])
+        if data.numel() != bounds[1] - bounds[0]:
+            raise ValueError(f"chunk {chunk} has {data.numel()} bytes, not {bounds[1] - bounds[0]}")
+        self._put(data, bounds[0])
         self._missing.remove(chunk)
         return True
 

@@ -43,6 +43,7 @@ _DTYPES: dict[str, torch.dtype] = {
     "f8": torch.float64,
     "i8": torch.int64,
     "bf16": torch.bfloat16,
+    "u1": torch.uint8,
 }
 SENDABLE = tuple(_DTYPES.values())
 """The types that a tensor may have to be sent."""

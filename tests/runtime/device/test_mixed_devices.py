@@ -17,7 +17,7 @@ from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.core.events import FaultScope
 from bamboo.core.state import Outcome
 from bamboo.ids import NodeId, RunId
-from bamboo.models import workload as specs
+from bamboo.models import running
 from bamboo.ports import MessageKey
 from bamboo.runtime.check import reference
 from bamboo.runtime.check.verify import compare_tensors
@@ -26,6 +26,7 @@ from bamboo.runtime.node import arrival, new_layout
 from bamboo.runtime.node.arrival import warm_up
 from bamboo.runtime.node.faults import scope_of
 from bamboo.runtime.node.worker import keep_in_folder
+from bamboo.runtime.optim.state import OptimizerState
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.restore import Reading
 from bamboo.runtime.step import exchange, optimizer
@@ -126,7 +127,7 @@ def test_a_run_that_grows_and_loses_nodes(
         executor = node.trainer.executor
         for run in (*executor.owned.values(), *executor.shadowed.values()):
             here = not run.owner and replica_moments == "host"
-            moments = (*run.moments.exp_avg, *run.moments.exp_avg_sq)
+            moments = [x for own in run.kept.tensors.values() for x in own.values()]
             assert {x.device.type for x in moments} == {"cpu" if here else "meta"}
     assert kinds >= {"act", "grad", "partial", "shard", "tie", "ship", "state", "copy", "follow"}
     done = {kind for node in world.nodes.values() for kind in node.trainer.device.kinds}
@@ -244,9 +245,11 @@ def moments_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         optimizer.AdamW,
         "new_state",
-        lambda _, params, **__: optimizer.Moments(
-            exp_avg=[torch.zeros(p.shape) for p in params],
-            exp_avg_sq=[torch.zeros(p.shape) for p in params],
+        lambda own, params, **__: OptimizerState(
+            tensors={
+                name: {kind: torch.zeros(shape) for kind, shape in own.state(p.shape).items()}
+                for name, p in params.items()
+            }
         ),
     )
 
@@ -268,7 +271,7 @@ def nothing_staged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_loss_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each backward reads its loss."""
-    back = specs.run_back
+    back = running.run_back
 
     def reads(output: Tensor, gradient: Tensor | None) -> None:
         if gradient is None:

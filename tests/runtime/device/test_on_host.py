@@ -13,15 +13,15 @@ from bamboo.runtime.device.on_host import compute_in_parts, moved
 pytestmark = pytest.mark.timeout(60)
 
 
-def doubled(kept: Sequence[list[Tensor]]) -> list[list[int]]:
+def doubled(kept: Sequence[dict[str, Tensor]]) -> list[list[int]]:
     """Doubles each first tensor and negates each second one; the places of each part."""
     parts = []
 
-    def work(part: list[int], there: list[list[Tensor]]) -> None:
+    def work(part: list[int], there: list[dict[str, Tensor]]) -> None:
         parts.append(part)
-        for first, second in zip(*there, strict=True):
-            first.mul_(2)
-            second.neg_()
+        for own in there:
+            for kind, tensor in own.items():
+                tensor.mul_(2 if kind == "first" else -1)
 
     compute_in_parts(Lagging(), kept, work)
     return parts
@@ -30,18 +30,28 @@ def doubled(kept: Sequence[list[Tensor]]) -> list[list[int]]:
 def test_each_part_is_within_the_limit_or_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_host, "PART_BYTES", 2 * (8 + 4) * 4)
     sizes = (4, 8, 100, 2, 6, 4, 1)
-    kept = [[torch.full((n,), float(n)) for n in sizes] for _ in range(2)]
-    before = [list(tensors) for tensors in kept]
+    kept = [{kind: torch.full((n,), float(n)) for kind in ("first", "second")} for n in sizes]
+    before = [dict(own) for own in kept]
     assert doubled(kept) == [[0, 1], [2], [3, 4, 5], [6]]
-    for n, first, second in zip(sizes, *kept, strict=True):
-        assert first.tolist() == [2.0 * n] * n
-        assert second.tolist() == [-float(n)] * n
-    for tensors in before:  # whoever still sends the state before has it
-        assert [tensor.tolist() for tensor in tensors] == [[float(n)] * n for n in sizes]
+    for n, own in zip(sizes, kept, strict=True):
+        assert own["first"].tolist() == [2.0 * n] * n
+        assert own["second"].tolist() == [-float(n)] * n
+    for n, own in zip(sizes, before, strict=True):  # a sender of the state before still has it
+        assert all(tensor.tolist() == [float(n)] * n for tensor in own.values())
+
+
+def test_each_has_tensors_of_its_own() -> None:
+    kept = [{"first": torch.ones(2)}, {}, {"first": torch.ones(3), "second": torch.ones(())}]
+    assert doubled(kept) == [[0, 1, 2]]
+    assert [{kind: x.tolist() for kind, x in own.items()} for own in kept] == [
+        {"first": [2.0] * 2},
+        {},
+        {"first": [2.0] * 3, "second": -1.0},
+    ]
 
 
 def test_nothing_is_nothing() -> None:
-    assert doubled(([], [])) == []
+    assert doubled([]) == []
 
 
 def test_what_is_moved_is_whole_when_the_call_returns() -> None:
@@ -53,6 +63,6 @@ def test_what_is_moved_is_whole_when_the_call_returns() -> None:
 
 def test_a_copy_that_nobody_waits_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lagging, "settle", lambda device: None)
-    kept = [[torch.ones(3)], [torch.ones(3)]]
+    kept = [{"first": torch.ones(3)}]
     doubled(kept)
-    assert kept[0][0].isnan().all()
+    assert kept[0]["first"].isnan().all()

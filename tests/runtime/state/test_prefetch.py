@@ -15,6 +15,7 @@ from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKind
+from bamboo.runtime.optim.state import Layout
 from bamboo.runtime.state import prefetch
 from bamboo.runtime.state.prefetch import Following
 from bamboo.runtime.wire.chunks import Gathering
@@ -132,8 +133,10 @@ def test_a_step_is_followed_with_its_gradient_and_its_norm() -> None:
         since=1,
     )
     room = torch.zeros(2)
-    found = Following(feed=feed, room={"0": room}, gathering=Gathering(1, (room,), 2))
-    assert found.gathering.take(0, torch.ones(2), elements=2)
+    layout = Layout(params={}, kept={})
+    gathering = Gathering(1, (room,), 8)
+    found = Following(feed=feed, layout=layout, room={"0": room}, gathering=gathering)
+    assert found.gathering.take(0, torch.ones(2), whole=8)
     found.step = 3
     assert found.stands
     assert not found.can_follow
@@ -220,7 +223,7 @@ def test_chunks_change_hands_while_a_device_computes(
     monkeypatch: pytest.MonkeyPatch, seed: int, lost: bool
 ) -> None:
     """Of a node that runs ahead of its device, and any node may be lost meanwhile."""
-    monkeypatch.setattr(prefetch, "LARGE_CHUNK", 64)
+    monkeypatch.setattr(prefetch, "LARGE_CHUNK", 256)
     draw = random.Random(SEED + seed)
     redundancy = draw.choice(("stash", "eager"))
     settings = settings_of(draw, redundancy=redundancy, device="lagging")

@@ -11,12 +11,14 @@ from bamboo.runtime.wire.chunks import (
     SMALL_CHUNK,
     Copying,
     Gathering,
-    bounds_of,
     copies_of,
     pieces_of,
     put_together,
     slice_of,
 )
+
+KINDS = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+"""Of state: parameters, frozen ones, counters and masks among the buffers."""
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 12))
@@ -28,43 +30,42 @@ def test_chunks_put_together_are_the_whole(sizes: list[int], chunk: int) -> None
     assert torch.equal(torch.cat([torch.empty(0), *chunks]), numbers)
 
 
-@pytest.mark.parametrize("as_bytes", [False, True])
 @given(
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6),
     chunk=st.integers(1, 12),
     window=st.integers(1, 3),
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1),
     rng=st.randoms(use_true_random=False),
 )
 def test_what_comes_in_any_order_lies_where_it_belongs(
-    as_bytes: bool, sizes: list[int], chunk: int, window: int, rng: object
+    sizes: list[int], kinds: list[torch.dtype], chunk: int, window: int, rng: object
 ) -> None:
-    whole = torch.arange(1.0, 1.0 + sum(sizes))
-    into = [torch.zeros(size) for size in sizes]
+    state = [torch.arange(1, 1 + n).to(kinds[i % len(kinds)]) for i, n in enumerate(sizes)]
+    into = [torch.zeros_like(tensor) for tensor in state]
+    copying = Copying(chunk)
+    copying.begin(state, 0)
     gathering = Gathering(window, into, chunk)
     asked = list(range(window))
     while (wanted := gathering.next_chunk()) is not None:
         asked.append(wanted)
+    parts = {number: part for number in asked if (part := copying.chunk(number)) is not None}
+    assert copying.all_sent
     rng.shuffle(asked)  # type: ignore[attr-defined]
-    for number in asked:
-        bounds = bounds_of(number, whole.numel(), chunk)
-        if bounds is None:
-            continue  # nobody answers: there is no such chunk
-        part = whole[slice(*bounds)]
-        part = part.view(torch.uint8) if as_bytes else part
+    for number in (n for n in asked if n in parts):  # nobody answers where there is no such chunk
         assert not gathering.whole
-        assert gathering.take(number, part, elements=whole.numel())
-        assert not gathering.take(number, part, elements=whole.numel())
+        assert gathering.take(number, parts[number], whole=copying.bytes)
+        assert not gathering.take(number, parts[number], whole=copying.bytes)
     assert gathering.whole
-    assert torch.equal(torch.cat(into), whole)
+    assert all(torch.equal(a, b) for a, b in zip(into, state, strict=True))
 
 
 def test_state_of_another_size_is_refused() -> None:
-    elements = SMALL_CHUNK + 3
-    gathering = Gathering(2, [torch.zeros(elements)], SMALL_CHUNK)
-    with pytest.raises(ValueError, match=f"state of 7 elements came, not of {elements}"):
-        gathering.take(0, torch.zeros(7), elements=7)
+    whole = SMALL_CHUNK + 12
+    gathering = Gathering(2, [torch.zeros(whole // 4)], SMALL_CHUNK)
+    with pytest.raises(ValueError, match=f"state of 28 bytes came, not of {whole}"):
+        gathering.take(0, torch.zeros(7), whole=28)
     with pytest.raises(ValueError, match="chunk 1 has 8 bytes, not 12"):
-        gathering.take(1, torch.zeros(2), elements=elements)
+        gathering.take(1, torch.zeros(2), whole=whole)
     assert not gathering.whole
 
 
@@ -109,9 +110,10 @@ def test_state_on_the_host_and_on_a_device_is_sent_in_one_order() -> None:
     here, there = torch.arange(3.0), torch.empty(4, device="meta")
     assert [x.device.type for x in copies_of([there, here, here], 1, 9)] == ["meta", "cpu"]
     assert [len(x) for x in copies_of([there, here, here], 1, 9)] == [3, 5]
-    copying = Copying(4)
+    copying = Copying(16)
     copying.begin([here, here + 3], 0)
     copying.freeze()
     here.zero_()
     copying.freeze()  # at every further step of the owner
-    assert [copying.chunk(n).tolist() for n in range(2)] == [[0, 1, 2, 3], [4, 5]]
+    sent = [copying.chunk(n) for n in range(2)]
+    assert [x.view(torch.float32).tolist() for x in sent if x is not None] == [[0, 1, 2, 3], [4, 5]]
