@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import bamboo.runtime.node.diagnose
 import bamboo.runtime.step.stage
 from bamboo.ids import NodeId
-from bamboo.models import run_layers
+from bamboo.models import Gradients, Tensors, run_layers
 from bamboo.ports import Delivered, MessageKey, PeerGone
 from bamboo.runtime.node.records import ReplicaCheck
 from bamboo.runtime.state.transfer import Transfers
@@ -103,17 +103,17 @@ def doubled_gradient(where: str) -> None:
     honest_forward, honest_backward = Stage.forward, Stage.backward
     hit: list[Pending] = []
 
-    def forward(self: Stage, x: Tensor, step: int, microbatch: int) -> Pending:
+    def forward(self: Stage, x: Tensors, step: int, microbatch: int) -> Pending:
         pending = honest_forward(self, x, step, microbatch)
         if (step, microbatch) == doubled:
             hit.append(pending)
         return pending
 
-    def backward(self: Stage, pending: Pending, gradient: Tensor | None) -> Tensor | None:
+    def backward(self: Stage, pending: Pending, gradients: Gradients | None) -> Gradients:
         if not any(one is pending for one in hit):
-            return honest_backward(self, pending, gradient)
+            return honest_backward(self, pending, gradients)
         before = [None if p.grad is None else p.grad.clone() for p in self.params]
-        out = honest_backward(self, pending, gradient)
+        out = honest_backward(self, pending, gradients)
         for p, old in zip(self.params, before, strict=True):
             assert p.grad is not None
             p.grad.add_(p.grad if old is None else p.grad - old)
@@ -156,20 +156,23 @@ def overflow(where: str) -> None:
 
     def run(
         layers: Sequence[tuple[int, nn.Module]],
-        x: Tensor,
+        x: Tensors,
         again: Container[int] = (),
         /,
         *,
         seed: int,
         **at: Any,
-    ) -> Tensor:
+    ) -> Tensors:
         for one in layers:
             x = run_layers([one], x, again, seed=seed, **at)
             if (one[0], at["step"], at["microbatch"]) == (layer, step, microbatch):
                 if what == "output":
-                    x = x * float("inf")
-                elif x.requires_grad:
-                    x = _Overflowing.apply(x)  # type: ignore[no-untyped-call]
+                    x = tuple(t * float("inf") for t in x)
+                else:
+                    x = tuple(
+                        _Overflowing.apply(t) if t.requires_grad else t  # type: ignore[no-untyped-call]
+                        for t in x
+                    )
         return x
 
     bamboo.runtime.step.stage.run_layers = run  # type: ignore[attr-defined]
@@ -196,7 +199,7 @@ def crash(where: str) -> None:
     crashes_at = int(where)
     honest = Stage.forward
 
-    def forward(self: Stage, x: Tensor, step: int, microbatch: int) -> Pending:
+    def forward(self: Stage, x: Tensors, step: int, microbatch: int) -> Pending:
         if step == crashes_at:
             raise RuntimeError("planted: this layer cannot go on")
         return honest(self, x, step, microbatch)
@@ -209,7 +212,7 @@ def full_gpu(where: str) -> None:
     full_at = int(where)
     honest = Stage.forward
 
-    def forward(self: Stage, x: Tensor, step: int, microbatch: int) -> Pending:
+    def forward(self: Stage, x: Tensors, step: int, microbatch: int) -> Pending:
         if step == full_at:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return honest(self, x, step, microbatch)

@@ -2,12 +2,24 @@
 
 from bamboo.models.build import build_model
 from bamboo.models.layers import build_layer, build_shell, named_parameters, put_parameters
-from bamboo.models.running import run_back, run_layers
+from bamboo.models.running import (
+    BadBoundary,
+    Gradients,
+    Tensors,
+    as_leaves,
+    run_back,
+    run_layers,
+    unpacked,
+)
 from bamboo.models.workload import TiedParameter, Workload, tied_names
 
 __all__ = [
+    "BadBoundary",
+    "Gradients",
+    "Tensors",
     "TiedParameter",
     "Workload",
+    "as_leaves",
     "build_layer",
     "build_model",
     "build_shell",
@@ -16,4 +28,5 @@ __all__ = [
     "run_back",
     "run_layers",
     "tied_names",
+    "unpacked",
 ]

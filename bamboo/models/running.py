@@ -1,12 +1,13 @@
 """Runs consecutive layers forward and backward, with the same bits wherever the model is cut.
 
 Rule: a layer's randomness depends only on the seed, the step, the global microbatch index and the
-layer's global index.
+layer's global index. A boundary between layers is a tuple of tensors, and at every boundary the
+graph is the same, whether the model is cut there or not.
 """
 
 from collections.abc import Container, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,39 @@ from torch.utils.checkpoint import checkpoint
 
 from bamboo.topology.keys import keyed_seed
 
+Tensors: TypeAlias = tuple[Tensor, ...]
+"""What crosses a boundary between layers: one tensor or several, of any shapes."""
+Gradients: TypeAlias = tuple[Tensor | None, ...]
+"""One for each tensor of a boundary; None for one that nothing trains, or that nothing used."""
+
+
+OUT_OF_PLACE = "compute out of place, as with inplace=False"
+ONE_OR_MORE = "return one tensor, or a flat tuple of two or more"
+
+
+class BadBoundary(TypeError):
+    """What a layer returns cannot be the input of another one, or it has written into its own."""
+
+    def __init__(self, layer: int, problem: str, remedy: str) -> None:
+        super().__init__(f"layer {layer} {problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+def unpacked(tensors: Tensors) -> Tensor | Tensors:
+    """What a layer or a loss is given: the tensor where there is one, else the tuple."""
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def as_leaves(tensors: Tensors) -> Tensors:
+    """The same numbers at the beginning of a graph of their own, each with a gradient of its own
+    where it has one in the graph that it comes from."""
+    return tuple(t.detach().requires_grad_(t.requires_grad) for t in tensors)
+
 
 def run_layers(
     layers: Sequence[tuple[int, nn.Module]],
-    x: Tensor,
+    x: Tensors,
     again: Container[int] = (),
     /,
     *,
@@ -25,7 +55,7 @@ def run_layers(
     step: int,
     microbatch: int,
     precision: str = "fp32",
-) -> Tensor:
+) -> Tensors:
     """Run consecutive layers, given as (global index, layer), on one microbatch.
 
     `precision` is `fp32`, or `bf16`: then each layer runs under autocast by itself, and what a
@@ -34,35 +64,83 @@ def run_layers(
 
     Torch's default generator is seeded again for each layer from (seed, step, global microbatch
     index, global layer index), so dropout does not depend on which machine runs the layer. Raises
-    TypeError when a layer returns anything but one tensor.
+    BadBoundary when a layer returns anything but one tensor or a flat tuple of several, or writes
+    into its input.
 
     The layers in `again` keep their input alone, and are computed again in the backward: under the
     same key, the same autocast and with a graph of their own in both, so all numbers are the same.
     """
     low = precision == "bf16"
+    x = _bounded(x)
     for index, layer in layers:
         key = keyed_seed(seed, "layer", step, microbatch, index)
+        versions = [t._version for t in x]
         if index in again:
             y = checkpoint(
                 _run_one, layer, x, key, low, use_reentrant=False, preserve_rng_state=False
             )
         else:
             y = _run_one(layer, x, key, low)
-        if not isinstance(y, Tensor):
-            raise TypeError(f"layer {index} returns {type(y).__name__}, not one tensor")
-        # The layout is the same wherever a cut may be, in both directions: a received copy is
-        # contiguous, and a matrix product of the same numbers in another layout may differ in its
-        # last bit.
-        x = (y.to(torch.bfloat16) if low and y.is_floating_point() else y).contiguous()
-        if x.requires_grad:
-            x.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+        if versions != [t._version for t in x]:
+            raise BadBoundary(index, "writes into its input", OUT_OF_PLACE)
+        x = _bounded(
+            tuple(
+                t.to(torch.bfloat16) if low and t.is_floating_point() else t
+                for t in _returned(index, y)
+            )
+        )
     return x
 
 
-def _run_one(layer: nn.Module, x: Tensor, key: int, low: bool) -> Any:
-    _default_generator(x.device).manual_seed(key)
-    with _lowered(x.device) if low else nullcontext():
-        return layer(x)
+def _run_one(layer: nn.Module, x: Tensors, key: int, low: bool) -> Any:
+    _default_generator(x[0].device).manual_seed(key)
+    with _lowered(x[0].device) if low else nullcontext():
+        return layer(unpacked(x))
+
+
+def _returned(index: int, y: object) -> Tensors:
+    if isinstance(y, Tensor):
+        return (y,)
+    kind = type(y).__name__
+    if not isinstance(y, tuple):
+        raise BadBoundary(index, f"returns {kind}, neither a tensor nor a tuple", ONE_OR_MORE)
+    for place, item in enumerate(y):
+        if not isinstance(item, Tensor):
+            what = f"returns a {kind} whose item {place} is {type(item).__name__}, no tensor"
+            raise BadBoundary(index, what, ONE_OR_MORE)
+    if len(y) < 2:
+        raise BadBoundary(index, f"returns a {kind} of {len(y)}", "return the tensor by itself")
+    return y
+
+
+def _bounded(x: Tensors) -> Tensors:
+    """The tensors of a boundary, as they are on both sides of a cut.
+
+    Their layout is the same wherever a cut may be, in both directions: a received copy is
+    contiguous, and a matrix product of the same numbers in another layout may differ in its last
+    bit. One node hands back all gradients at once, so those of a tensor that is handed through a
+    layer add in the same order as when they come in a message.
+    """
+    x = tuple(t.contiguous() for t in x)
+    trained = [t for t in x if t.requires_grad]
+    if not trained:
+        return x
+    node: Any = _Boundary
+    handed = iter(node.apply(*trained))
+    return tuple(next(handed) if t.requires_grad else t for t in x)
+
+
+class _Boundary(torch.autograd.Function):
+    """The tensors themselves; back, each gradient in one layout, None for one that is unused."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensors:
+        ctx.set_materialize_grads(False)
+        return tuple(t.detach() for t in tensors)
+
+    @staticmethod
+    def backward(_: Any, *gradients: Tensor | None) -> Gradients:
+        return tuple(None if g is None else g.contiguous() for g in gradients)
 
 
 def _lowered(device: torch.device) -> torch.autocast:
@@ -78,24 +156,29 @@ def _default_generator(device: torch.device) -> torch.Generator:
 
 
 class _Given(torch.autograd.Function):
-    """A number whose gradient is always the given gradient of the output."""
+    """A number whose gradients are always the given gradients of the outputs."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
-        return output.new_empty(())  # nobody reads it, so nothing is written
+    def forward(ctx: Any, gradients: Sequence[Tensor], *outputs: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return outputs[0].new_empty(())  # nobody reads it, so nothing is written
 
     @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient, None
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.gradients
 
 
-def run_back(output: Tensor, gradient: Tensor | None) -> None:
-    """Add to the gradients of all that `output` was made from; `gradient` None: `output` is the
-    loss.
+def run_back(outputs: Tensors, gradients: Gradients | None) -> None:
+    """Add to the gradients of all that `outputs` were made from, each of which has a gradient or
+    None; `gradients` None: the one output is the loss.
 
     `torch.autograd.backward` with a gradient would load torch's symbolic shapes to compare two
     sizes, which takes 0.4 s in every process that trains.
     """
-    given: Any = _Given
-    torch.autograd.backward(output if gradient is None else given.apply(output, gradient))
+    if gradients is None:
+        torch.autograd.backward(outputs)
+        return
+    pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None]
+    if pairs:
+        given: Any = _Given
+        torch.autograd.backward(given.apply([g for _, g in pairs], *(y for y, _ in pairs)))

@@ -5,11 +5,13 @@ Rule: nothing here knows stages or ranks.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(output of the last layer, targets_BT int64) -> float32 scalar: the SUM over the tokens."""
+Loss = Callable[[Any, Any], Tensor]
+"""(output of the last layer, targets_BT int64) -> float32 scalar: the SUM over the tokens. The
+output is a tensor, or a tuple where that layer returns several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

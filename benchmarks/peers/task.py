@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bamboo.config.load import job_from_json
 from bamboo.data.dataset import load_data
-from bamboo.models import build_layer, build_model, named_parameters, run_layers
+from bamboo.models import build_layer, build_model, named_parameters, run_layers, unpacked
 from bamboo.runtime.step.optimizer import AdamW, clip_factor, squares
 
 
@@ -44,8 +44,8 @@ class Task:
         seed = self._job.train.seed
         for index in microbatches:
             inputs, targets = self._data.microbatch(step, index)
-            output = run_layers(self._layers, inputs, seed=seed, step=step, microbatch=index)
-            (self._workload.loss(output, targets) / self._tokens).backward()
+            output = run_layers(self._layers, (inputs,), seed=seed, step=step, microbatch=index)
+            (self._workload.loss(unpacked(output), targets) / self._tokens).backward()
         return torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params]
         )

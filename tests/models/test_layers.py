@@ -76,26 +76,29 @@ def test_global_names_and_order() -> None:
 def test_dropout_depends_on_step_microbatch_and_layer_not_on_the_slice() -> None:
     layers = _layers(_workload())
     x = TOKENS_BT
-    whole = run_layers(layers, x, seed=1, step=3, microbatch=4)
+    (whole,) = run_layers(layers, (x,), seed=1, step=3, microbatch=4)
     for piece in ([0], [1, 2], [3]):
         torch.rand(7)
-        x = run_layers([layers[i] for i in piece], x, seed=1, step=3, microbatch=4).detach()
+        (y,) = run_layers([layers[i] for i in piece], (x,), seed=1, step=3, microbatch=4)
+        x = y.detach()
     assert torch.equal(whole, x)
     for other in ((1, 3, 5), (1, 4, 4), (2, 3, 4)):
         seed, step, microbatch = other
-        changed = run_layers(layers, TOKENS_BT, seed=seed, step=step, microbatch=microbatch)
+        (changed,) = run_layers(layers, (TOKENS_BT,), seed=seed, step=step, microbatch=microbatch)
         assert not torch.equal(whole, changed), other
     hidden = torch.arange(256.0).sin().view(2, 8, 16)
     block = layers[1][1]
-    one = run_layers([(1, block)], hidden, seed=1, step=0, microbatch=0)
-    assert not torch.equal(one, run_layers([(2, block)], hidden, seed=1, step=0, microbatch=0))
+    (one,), (other_layer,) = (
+        run_layers([(i, block)], (hidden,), seed=1, step=0, microbatch=0) for i in (1, 2)
+    )
+    assert not torch.equal(one, other_layer)
 
 
 def test_a_forward_without_a_graph_gives_the_same_bits() -> None:
     layers = _layers(_workload())
-    with_graph = run_layers(layers, TOKENS_BT, seed=1, step=0, microbatch=0)
+    (with_graph,) = run_layers(layers, (TOKENS_BT,), seed=1, step=0, microbatch=0)
     with torch.no_grad():
-        without = run_layers(layers, TOKENS_BT, seed=1, step=0, microbatch=0)
+        (without,) = run_layers(layers, (TOKENS_BT,), seed=1, step=0, microbatch=0)
     assert torch.equal(with_graph, without)
 
 
@@ -104,7 +107,7 @@ def test_each_position_sees_only_what_came_before() -> None:
     changed_BT = TOKENS_BT.clone()
     changed_BT[:, 5] = 0
     one, other = (
-        run_layers(layers, x, seed=1, step=0, microbatch=0) for x in (TOKENS_BT, changed_BT)
+        run_layers(layers, (x,), seed=1, step=0, microbatch=0)[0] for x in (TOKENS_BT, changed_BT)
     )
     assert one.shape == (2, 8, 20)
     assert torch.equal(one[:, :5], other[:, :5])
@@ -122,7 +125,7 @@ def test_the_loss_is_a_sum_over_tokens() -> None:
 def test_the_first_loss_is_that_of_a_uniform_guess(tmp_path: Path) -> None:
     job = tiny_job(tmp_path)
     workload, (inputs, targets) = build_model(job), load_data(job).microbatch(0, 0)
-    output = run_layers(_layers(workload), inputs, seed=1, step=0, microbatch=0)
+    (output,) = run_layers(_layers(workload), (inputs,), seed=1, step=0, microbatch=0)
     loss = workload.loss(output, targets).item() / targets.numel()
     assert loss == pytest.approx(math.log(256), rel=0.02)
 

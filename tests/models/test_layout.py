@@ -70,7 +70,7 @@ def _gradients(cut: list[int]) -> list[Tensor | None]:
     for lo, hi in itertools.pairwise([*cut, len(layers)]):
         if lo:
             x = x.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
-        y = run_layers(layers[lo:hi], x, seed=1, step=0, microbatch=0)
+        (y,) = run_layers(layers[lo:hi], (x,), seed=1, step=0, microbatch=0)
         ends.append((x, y))
         x = y
     gradient: Tensor | None = None

@@ -65,7 +65,7 @@ def test_the_example_trains_on_tokens(tmp_path: Path) -> None:
     changed_BT = tokens_BT.clone()
     changed_BT[:, 4] = 9
     one, other = (
-        run_layers(layers, x, seed=1, step=0, microbatch=0) for x in (tokens_BT, changed_BT)
+        run_layers(layers, (x,), seed=1, step=0, microbatch=0)[0] for x in (tokens_BT, changed_BT)
     )
     assert one.shape == (2, 8, 256)
     assert torch.equal(one[:, :4], other[:, :4])

@@ -38,7 +38,7 @@ from torch import Tensor
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
-from bamboo.models import Workload, build_model, build_shell, put_parameters
+from bamboo.models import Gradients, Tensors, Workload, build_model, build_shell, put_parameters
 from bamboo.ports import Buffer
 from bamboo.runtime.check.loss_contract import loss_gradient
 from bamboo.runtime.check.one_layer import (
@@ -71,16 +71,20 @@ FORK_LATER_S = 3_613.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A request to check one layer: its microbatch; the gradient of its output, or for the last
+    """A request to check one layer: its microbatch; the gradients of its output, or for the last
     layer the targets of the loss; and its input of the first microbatch of all."""
 
     index: int
     step: int
     microbatch: int
-    input: Tensor
-    given: Tensor
-    first: Tensor
+    input: Tensors
+    given: Gradients
+    first: Tensors
     is_last: bool
+
+
+_GROUPS = ("input", "given", "first")
+"""The parts of a `Look` that are tensors, in the order in which their bytes are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +128,17 @@ class Alone:
 
     def ask(self, look: Look) -> None:
         """Request the check of a layer; call `answer` once for each request."""
-        buffers = [to_buffer(look.input), to_buffer(look.given), to_buffer(look.first)]
         about = {name: getattr(look, name) for name in ("index", "step", "microbatch", "is_last")}
-        self._send(about | {"tensors": [[b.dtype, b.shape] for b in buffers]})
+        groups = {name: getattr(look, name) for name in _GROUPS}
+        shapes, buffers = {}, []
+        for name, tensors in groups.items():
+            there = [None if t is None else to_buffer(t) for t in tensors]
+            shapes[name] = [
+                None if t is None or b is None else [b.dtype, b.shape, t.requires_grad]
+                for t, b in zip(tensors, there, strict=True)
+            ]
+            buffers += [buffer for buffer in there if buffer is not None]
+        self._send(about | shapes)
         with self._connected():
             for buffer in buffers:
                 self._connection.send_bytes(bytes(buffer.data))
@@ -256,9 +268,9 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
     precision, device = job.train.precision, place_of(job.cluster)
     look = replace(
         look,
-        input=look.input.to(device),
-        given=look.given.to(device),
-        first=look.first.to(device),
+        input=tuple(t.to(device) for t in look.input),
+        given=tuple(None if t is None else t.to(device) for t in look.given),
+        first=tuple(t.to(device) for t in look.first),
     )
     first = OneLayer(workload, place, seed=seed, precision=precision)
     first.check()
@@ -267,8 +279,7 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
     values = {name: later(value) for name, value in first.layer.named_parameters()}
     begun = [parameter.data for parameter in first.layer.parameters()]  # else freed and reused
     put_parameters(first.layer, values)
-    # Here the layer is in the middle of a stage and not the one that begins it.
-    earlier = first.forward(look.first, 0, 0, checked=True, begins=False)
+    earlier = first.forward(look.first, 0, 0, checked=True)
     taken = OneLayer(workload, place, seed=seed, build=build_shell, precision=precision)
     _check_apart(taken, [*begun, *values.values()])
     again = initial if workload.plain else taken.initial()
@@ -280,15 +291,17 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
     put_parameters(taken.layer, values)
     taken.layer.to(device)
     run = taken.forward(look.input, look.step, look.microbatch)
-    loss, gradient = "", look.given
+    loss, gradients = "", look.given
     if look.is_last:
-        value, gradient = loss_gradient(job.file, workload, run.output, look.given)
+        (targets,) = look.given
+        assert targets is not None
+        value, gradients = loss_gradient(job.file, workload, run.output, targets)
         loss = value.hex()
-    output = checksum(run.output)
-    taken.backward(run, gradient)
+    output = checksum(*run.output)
+    taken.backward(run, gradients)
     return Found(
         initial=initial,
-        first_output=checksum(earlier.output),
+        first_output=checksum(*earlier.output),
         output=output,
         loss=loss,
         gradients=checksums(run.gradients.items()),
@@ -337,12 +350,14 @@ def _read_look(connection: Connection) -> Look | None:
     body = json.loads(connection.recv_bytes())
     if not body:
         return None
-    buffers = [
-        Buffer(dtype=dtype, shape=tuple(shape), data=memoryview(bytearray(connection.recv_bytes())))
-        for dtype, shape in body.pop("tensors")
-    ]
-    tensors = [to_tensor(buffer) for buffer in buffers]
-    return Look(**body, input=tensors[0], given=tensors[1], first=tensors[2])
+    for name in _GROUPS:
+        body[name] = tuple(one and _tensor(connection, *one) for one in body[name])
+    return Look(**body)
+
+
+def _tensor(connection: Connection, dtype: str, shape: Sequence[int], trained: bool) -> Tensor:
+    data = memoryview(bytearray(connection.recv_bytes()))
+    return to_tensor(Buffer(dtype=dtype, shape=tuple(shape), data=data)).requires_grad_(trained)
 
 
 def _answer(connection: Connection, body: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from bamboo.models import Gradients, Tensors, as_leaves
 from bamboo.planner.profiles.profiled import LayerProfile
 from bamboo.runtime.device.work import WorkCounter
 from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
@@ -29,7 +30,7 @@ class Bench:
     """A stage of one layer, with the input and an output's gradient of one microbatch."""
 
     def __init__(
-        self, stage: Stage, x: Tensor, *, optimizer: AdamW, clips: bool, accumulates: bool
+        self, stage: Stage, x: Tensors, *, optimizer: AdamW, clips: bool, accumulates: bool
     ) -> None:
         """`accumulates`: most microbatches add their gradient to one that is there already."""
         self._stage = stage
@@ -38,7 +39,7 @@ class Bench:
         self._accumulates = accumulates
         self._clip_factor = CLIP_FACTOR if clips else 1.0
         self._kept = optimizer.new_state(dict(zip(stage.names, stage.params, strict=True)))
-        self._gradient: Tensor | None = None
+        self._gradients: Gradients | None = None
         self._seconds: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
         self.output = x
         """The layer's output, which is the next layer's input, once it has warmed up; for
@@ -55,15 +56,18 @@ class Bench:
         """Run twice: once to count the bytes, once to count the work."""
 
         def seen(_module: object, _inputs: object, output: object) -> None:
-            if isinstance(output, Tensor):  # anything else is refused when it is taken
-                self._output_bytes = output.numel() * output.element_size()
+            # Anything else is refused when it is taken.
+            outputs = output if isinstance(output, tuple) else (output,)
+            self._output_bytes = sum(t.nbytes for t in outputs if isinstance(t, Tensor))
 
         hook = self._stage.layers[0][1].register_forward_hook(seen)
         pending, self._activation_bytes = self._stage.measured_forward(self._x, STEP, MICROBATCH)
         hook.remove()
-        self.output = pending.output.detach()
+        self.output = as_leaves(pending.output)
         if not self._stage.is_last:
-            self._gradient = self.output * GRADIENT_SHARE
+            self._gradients = tuple(
+                t.detach() * GRADIENT_SHARE if t.requires_grad else None for t in self.output
+            )
         self._backward(pending)
         self._update()
         with self._counters["forward"]:
@@ -106,7 +110,7 @@ class Bench:
         return self._stage.forward(self._x, STEP, MICROBATCH)
 
     def _backward(self, pending: Pending) -> None:
-        self._stage.backward(pending, self._gradient)
+        self._stage.backward(pending, self._gradients)
 
     def _update(self) -> None:
         params = self._stage.params
@@ -121,8 +125,9 @@ class Bench:
 
     def _idle_s(self) -> float:
         """The time once the device has done all that it was given."""
-        if self._x.is_cuda:
-            torch.cuda.synchronize(self._x.device)
+        place = self._x[0].device
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
         return time.perf_counter()
 
 

@@ -5,14 +5,15 @@ would train with gradients that depend on how a batch is cut.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from bamboo.errors import InputError
-from bamboo.models import Workload
+from bamboo.models import Gradients, Tensors, Workload, as_leaves, unpacked
 from bamboo.models.build import USER_ERRORS
+from bamboo.models.workload import Loss
 from bamboo.runtime.check.one_layer import leaves_of
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.user_code.traces import placed_line_of
@@ -23,17 +24,15 @@ not shorten: a loss that counts its calls may show only then."""
 ROUNDING = 1e-3
 """Relative to the losses: two orders of the same float32 sum differ by less."""
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
 
 def loss_gradient(
-    file: str, workload: Workload, output: Tensor, targets: Tensor
-) -> tuple[float, Tensor]:
-    """The loss of the last layer's output, and the gradient of that output. Raises InputError."""
-    leaf, before = output.detach().requires_grad_(), settings()
+    file: str, workload: Workload, output: Tensors, targets: Tensor
+) -> tuple[float, Gradients]:
+    """The loss of the last layer's output, and the gradients of that output. Raises InputError."""
+    leaves, before = as_leaves(output), settings()
     try:
         # A copy: in a stage the output is not a leaf, and the loss may write into it.
-        loss: object = workload.loss(leaf.clone(), targets)
+        loss: object = workload.loss(unpacked(tuple(leaf.clone() for leaf in leaves)), targets)
     except USER_ERRORS as error:
         raise _refuse(
             file,
@@ -51,29 +50,29 @@ def loss_gradient(
             f"{file}: the loss at the start is {said!s}; it must be one finite float32 number, a "
             "tensor of no dimension: the sum over the tokens"
         )
-    _check_leaves(file, loss, leaf)
+    _check_leaves(file, loss, leaves)
     try:
         (loss / targets.numel()).backward()  # type: ignore[no-untyped-call]
     except USER_ERRORS as error:
         raise InputError(
             f"{file}: the loss fails in its backward: {placed_line_of(error)}"
         ) from error
-    assert leaf.grad is not None
-    return loss.item(), leaf.grad
+    return loss.item(), tuple(leaf.grad for leaf in leaves)
 
 
-def check_finite(file: str, loss: float, gradient: Tensor) -> None:
+def check_finite(file: str, loss: float, gradients: Gradients) -> None:
     """Raises InputError when training could not begin."""
-    if not torch.isfinite(torch.tensor(loss)) or not bool(torch.isfinite(gradient).all()):
+    finite = all(bool(torch.isfinite(g).all()) for g in gradients if g is not None)
+    if not torch.isfinite(torch.tensor(loss)) or not finite:
         what = (
             f"loss at the start is {loss}"
-            if gradient.isfinite().all()
+            if finite
             else (f"loss at the start is {loss}, with a gradient that is not finite")
         )
         raise InputError(f"{file}: the {what}; it must be one finite float32 number")
 
 
-def check_sum(file: str, workload: Workload, output: Tensor, targets: Tensor) -> None:
+def check_sum(file: str, workload: Workload, output: Tensors, targets: Tensor) -> None:
     """Two halves of a microbatch must add up to the whole; a single sequence is taken twice, and
     must add up to both. Raises InputError; does nothing where the output cannot be told apart by
     sequence."""
@@ -101,12 +100,12 @@ def check_sum(file: str, workload: Workload, output: Tensor, targets: Tensor) ->
 
 
 def check_largest(
-    file: str, workload: Workload, output: Tensor, targets: Tensor, largest: int
+    file: str, workload: Workload, output: Tensors, targets: Tensor, largest: int
 ) -> None:
     """The loss must take the largest token of the data, which this microbatch may not contain."""
     with torch.no_grad():
         try:
-            workload.loss(output.detach().clone(), torch.full_like(targets, largest))
+            workload.loss(unpacked(_copied(output)), torch.full_like(targets, largest))
         except USER_ERRORS as error:
             raise _refuse(
                 file,
@@ -119,18 +118,18 @@ def check_largest(
 
 
 def _sums(
-    loss: Loss, output: Tensor, targets: Tensor, whole: float
+    loss: Loss, output: Tensors, targets: Tensor, whole: float
 ) -> Iterator[tuple[float, float]]:
     """(sum of the parts' losses, loss of the whole) for each dimension of the output that may be
     the one of the sequences."""
     sequences = targets.shape[0]
     half = sequences // 2
-    for dim, size in enumerate(output.shape):
-        if size % sequences or not size:
+    for dim in range(min(t.dim() for t in output)):
+        if any(t.shape[dim] % sequences or not t.shape[dim] for t in output):
             continue
-        rows = size // sequences * half
         if half:
-            outputs = output.narrow(dim, 0, rows), output.narrow(dim, rows, size - rows)
+            cut = [t.tensor_split([t.shape[dim] // sequences * half], dim) for t in output]
+            outputs = tuple(a for a, _ in cut), tuple(b for _, b in cut)
             parts = [
                 _of(loss, o, t, 1)
                 for o, t in zip(outputs, (targets[:half], targets[half:]), strict=True)
@@ -138,24 +137,30 @@ def _sums(
             together: float | None = whole
         else:
             parts = [whole, whole]
-            together = _of(loss, torch.cat([output] * 2, dim), torch.cat([targets] * 2), 1)
+            together = _of(
+                loss, tuple(torch.cat([t] * 2, dim) for t in output), torch.cat([targets] * 2), 1
+            )
         if together is not None and parts[0] is not None and parts[1] is not None:
             yield parts[0] + parts[1], together
 
 
-def _of(loss: Loss, output: Tensor, targets: Tensor, seed: int) -> float | None:
+def _of(loss: Loss, output: Tensors, targets: Tensor, seed: int) -> float | None:
     """The loss as a number; None where it cannot take this input."""
     torch.manual_seed(seed)
     try:
-        return float(loss(output.detach().clone(), targets.clone()))
+        return float(loss(unpacked(_copied(output)), targets.clone()))
     except USER_ERRORS:
         return None
 
 
-def _check_leaves(file: str, loss: Tensor, leaf: Tensor) -> None:
-    found = list(leaves_of(loss))
+def _copied(output: Tensors) -> Tensors:
+    return tuple(t.detach().clone() for t in output)
+
+
+def _check_leaves(file: str, loss: Tensor, leaves: Tensors) -> None:
+    found = list(leaves_of((loss,)))
     for other in found:
-        if other is not leaf:
+        if not any(other is leaf for leaf in leaves):
             raise InputError(
                 f"{file}: the loss trains with a tensor of shape {tuple(other.shape)} that is no "
                 "layer's parameter, so nobody would step it; make it a parameter of the last layer"
@@ -167,8 +172,11 @@ def _check_leaves(file: str, loss: Tensor, leaf: Tensor) -> None:
         )
 
 
-def _refuse(file: str, workload: Workload, output: Tensor, problem: str, remedy: str) -> InputError:
+def _refuse(
+    file: str, workload: Workload, output: Tensors, problem: str, remedy: str
+) -> InputError:
     return InputError(
-        f"{file}: layer {len(workload.layers) - 1} gives an output of shape {tuple(output.shape)} "
+        f"{file}: layer {len(workload.layers) - 1} gives an output of shape "
+        f"{' and '.join(str(tuple(t.shape)) for t in output)} "
         f"{problem}; {remedy}"
     )

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from bamboo.errors import InputError
-from bamboo.models import build_layer, run_back, run_layers
+from bamboo.models import BadBoundary, Gradients, Tensors, build_layer, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
+from bamboo.models.running import OUT_OF_PLACE, as_leaves
 from bamboo.models.workload import Workload
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong
@@ -26,7 +27,8 @@ CPU_IS_FULL = "DefaultCPUAllocator"
 """The part of torch that reports that the memory is used up."""
 SMALLER = "take a smaller train.microbatch or layer, or a machine with more memory"
 ITS_INPUT = "its input"
-"""Takes the place of a parameter's name for the gradient of the layer's input."""
+"""Takes the place of a parameter's name for the gradient of the layer's input; the number of the
+tensor follows where there are several."""
 DRAW_IN_PLACE = (
     "draw them in the layer's own function, from the default generators of torch, random and "
     "numpy, and read no clock, address, environment or other layer"
@@ -59,13 +61,15 @@ class Place:
 class Pass:
     """The results of one layer and one microbatch."""
 
-    input: Tensor
-    output: Tensor
+    input: Tensors
+    output: Tensors
+    reached: frozenset[int]
+    """The ids of the parameters that the output depends on."""
     saved_bytes: int
     forward_ms: float
     backward_ms: float = 0.0
-    given: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The gradient of the output."""
+    given: Gradients = ()
+    """The gradients of the output."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     """By parameter name; the input's under `ITS_INPUT`."""
     held: "Held | None" = None
@@ -137,19 +141,16 @@ class OneLayer:
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensors,
         step: int,
         microbatch: int,
         *,
         checked: bool = False,
-        begins: bool = True,
     ) -> Pass:
-        """Run the layer on one microbatch. `checked`: check here and after the backward that
-        nothing changed which must not. `begins` false: the input is another layer's output, and no
-        backward follows."""
-        leaf = x.detach().clone()
-        leaf.requires_grad_(leaf.is_floating_point())
-        x = leaf if begins else leaf.clone()
+        """Run the layer on one microbatch. Those tensors of the input collect a gradient that
+        require one. `checked`: check here and after the backward that nothing changed which must
+        not."""
+        x = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in x)
         before, held = settings(), Held(self.layer, x) if checked else None
         own = {tensor.untyped_storage().data_ptr() for _, tensor in named_tensors(self.layer)}
         saved: dict[int, int] = {}
@@ -160,7 +161,7 @@ class OneLayer:
                 saved[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        begin_s = idle_s(x)
+        begin_s = idle_s(x[0])
         try:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 y = run_layers(
@@ -171,53 +172,61 @@ class OneLayer:
                     microbatch=microbatch,
                     precision=self._precision,
                 )
+        except BadBoundary as error:
+            raise self.place.refuse(error.problem, error.remedy) from error
         except USER_ERRORS as error:
             raise self.place.refuse(
                 f"fails in its forward: {placed_line_of(error)}", remedy_of(error)
             ) from error
-        forward_ms = (idle_s(x) - begin_s) * 1000
+        forward_ms = (idle_s(x[0]) - begin_s) * 1000
         self._check_settings(before)
-        self._check_output(leaf, y)
+        reached = self._check_output(x, y)
         self._check_kept(held)
         return Pass(
             input=x,
             output=y,
+            reached=reached,
             saved_bytes=sum(saved.values()),
             forward_ms=forward_ms,
             held=held,
         )
 
-    def backward(self, run: Pass, gradient: Tensor) -> Tensor:
-        """Run back from the gradient of the output. Returns the gradient of the input, or
-        `gradient` itself where the input has none."""
+    def backward(self, run: Pass, gradients: Gradients) -> Gradients:
+        """Run back from the gradients of the output. Returns those of the input."""
         self.layer.zero_grad(set_to_none=True)
-        run.given = gradient
+        run.given = gradients
         before = settings()
-        begin_s = idle_s(gradient)
+        begin_s = idle_s(run.input[0])
         try:
-            run_back(run.output, gradient)
+            run_back(run.output, gradients)
         except USER_ERRORS as error:
             raise self.place.refuse(
                 f"fails in its backward: {placed_line_of(error)}", remedy_of(error)
             ) from error
-        run.backward_ms = (idle_s(gradient) - begin_s) * 1000
-        run.output = run.output.detach()  # This frees the graph.
+        run.backward_ms = (idle_s(run.input[0]) - begin_s) * 1000
+        run.output = as_leaves(run.output)  # This frees the graph.
         self._check_settings(before)
         self._check_kept(run.held)
         run.held = None
         for name, parameter in self.layer.named_parameters():
-            run.gradients[name] = self._gradient(name, parameter)
-        if self.place.index == 0:
-            return gradient
-        if run.input.grad is None:
+            run.gradients[name] = self._gradient(name, parameter, run.reached)
+        found = tuple(leaf.grad for leaf in run.input)
+        if all(gradient is None for gradient in found) and any(
+            leaf.requires_grad for leaf in run.input
+        ):
             raise self.place.refuse(
                 "passes no gradient to its input", "let its output depend on it"
             )
-        run.gradients[ITS_INPUT] = run.input.grad
-        return run.input.grad
+        for place, gradient in enumerate(found):
+            if gradient is not None:
+                name = ITS_INPUT if len(found) == 1 else f"{ITS_INPUT} {place}"
+                run.gradients[name] = gradient
+        return found
 
-    def _gradient(self, name: str, parameter: Tensor) -> Tensor:
+    def _gradient(self, name: str, parameter: Tensor, reached: frozenset[int]) -> Tensor:
         grad = parameter.grad
+        if grad is None and id(parameter) in reached:
+            return torch.zeros_like(parameter)  # nothing uses what it is for
         if grad is None:
             raise self.place.refuse(
                 f"has a parameter {name!r} that takes no part in its output", "remove it"
@@ -234,19 +243,23 @@ class OneLayer:
         if found is not None:
             raise self.place.refuse(*found)
 
-    def _check_output(self, x: Tensor, y: Tensor) -> None:
-        if not y.is_floating_point() or not y.requires_grad:
+    def _check_output(self, x: Tensors, y: Tensors) -> frozenset[int]:
+        """Returns the ids of the parameters that the output depends on."""
+        if not any(t.requires_grad for t in y):
             raise self.place.refuse(
                 "returns nothing in floating numbers that depends on what is trained",
                 "return one such tensor",
             )
-        if y.dtype not in SENDABLE:
-            raise self.place.refuse(
-                f"returns {y.dtype}, which is not sent between nodes",
-                f"return one of {', '.join(str(t) for t in SENDABLE if t.is_floating_point)}",
-            )
-        known = {id(x), *(id(parameter) for parameter in self.layer.parameters())}
-        for leaf in leaves_of(y):
+        for t in y:
+            if t.dtype not in SENDABLE:
+                raise self.place.refuse(
+                    f"returns {t.dtype}, which is not sent between nodes",
+                    f"return one of {', '.join(map(str, SENDABLE))}",
+                )
+        own = {id(parameter) for parameter in self.layer.parameters()}
+        known = own.union(map(id, x))
+        found = list(leaves_of(y))
+        for leaf in found:
             if id(leaf) not in known:
                 raise self.place.refuse(
                     f"trains with a tensor of shape {tuple(leaf.shape)} that is none of its own "
@@ -254,6 +267,7 @@ class OneLayer:
                     "register it in this layer; where two layers share it, give each its own and "
                     "name both in Workload.tied",
                 )
+        return frozenset(own.intersection(map(id, found)))
 
     def _check_kept(self, held: "Held | None") -> None:
         found = None if held is None else held.difference(self.layer)
@@ -264,17 +278,17 @@ class OneLayer:
 class Held:
     """What must be the same after a layer has run."""
 
-    def __init__(self, layer: nn.Module, x: Tensor) -> None:
+    def __init__(self, layer: nn.Module, x: Tensors) -> None:
         self._x = x
-        self._given = x.detach().clone()
+        self._given = tuple(t.detach().clone() for t in x)
         self._modes = {name: module.training for name, module in layer.named_modules()}
         self._trained = {name: (p, p.requires_grad) for name, p in layer.named_parameters()}
         self._values = {name: value.detach().clone() for name, value in named_tensors(layer)}
 
     def difference(self, layer: nn.Module) -> tuple[str, str] | None:
         """(problem, remedy) of the first thing that has changed."""
-        if not same(self._x.detach(), self._given):
-            return "writes into its input", "compute out of place, as with inplace=False"
+        if not same(self._x, self._given):
+            return "writes into its input", OUT_OF_PLACE
         trained = {name: (p, p.requires_grad) for name, p in layer.named_parameters()}
         for name in {**self._trained, **trained}:
             now, before = trained.get(name), self._trained.get(name)
@@ -286,7 +300,7 @@ class Held:
         values = dict(named_tensors(layer))
         for name in {**self._values, **values}:
             value, given = values.get(name), self._values.get(name)
-            if value is None or given is None or not same(value, given):
+            if value is None or given is None or not same((value,), (given,)):
                 return self._changed(name)
         modes = {name: module.training for name, module in layer.named_modules()}
         for name in sorted(modes.keys() & self._modes.keys()):
@@ -325,13 +339,10 @@ def _kept_aside(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{prefix}.{name}" if prefix else name, value
 
 
-def leaves_of(y: Tensor) -> Iterator[Tensor]:
-    """The leaves in which the graph of `y` collects gradients."""
-    if y.grad_fn is None:
-        if y.requires_grad:
-            yield y
-        return
-    seen, waiting = set(), [y.grad_fn]
+def leaves_of(tensors: Tensors) -> Iterator[Tensor]:
+    """The leaves in which the graph of these tensors collects gradients."""
+    yield from (y for y in tensors if y.grad_fn is None and y.requires_grad)
+    seen, waiting = set(), [y.grad_fn for y in tensors if y.grad_fn is not None]
     while waiting:
         node = waiting.pop()
         if node in seen:
@@ -353,17 +364,27 @@ def later(value: Tensor) -> Tensor:
     return torch.where(moved == 0.0, 1e-3, moved)
 
 
-def same(a: Tensor, b: Tensor) -> bool:
-    """Equal shape, type and bytes: unlike with ==, NaN is equal to itself."""
-    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
-        return False
-    return _bytes_of(a).equal(_bytes_of(b))
+def same(some: Tensors, others: Tensors) -> bool:
+    """Equal shapes, types and bytes: unlike with ==, NaN is equal to itself."""
+    return len(some) == len(others) and all(
+        (a.shape, a.dtype, a.layout) == (b.shape, b.dtype, b.layout)
+        and _bytes_of(a).equal(_bytes_of(b))
+        for a, b in zip(some, others, strict=True)
+    )
 
 
-def checksum(tensor: Tensor) -> int:
-    """A checksum of shape, type and bytes."""
-    about = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
-    return zlib.crc32(_bytes_of(tensor).cpu().numpy().data, zlib.crc32(about))
+def kind_of(tensors: Tensors) -> tuple[tuple[object, ...], ...]:
+    """What a layer costs depends on this of its input, and on none of its numbers."""
+    return tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in tensors)
+
+
+def checksum(*tensors: Tensor) -> int:
+    """A checksum of shapes, types and bytes."""
+    found = 0
+    for tensor in tensors:
+        about = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
+        found = zlib.crc32(_bytes_of(tensor).cpu().numpy().data, zlib.crc32(about, found))
+    return found
 
 
 def checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
@@ -390,7 +411,7 @@ def remedy_of(error: BaseException) -> str:
     if isinstance(error, TookTooLong):
         return "wait for nothing in it, or take a smaller model or train.microbatch"
     if "in-place operation" in said or "inplace operation" in said:
-        return "compute out of place, as with inplace=False"
+        return OUT_OF_PLACE
     if "deepcopy" in said:
         return "list a function that makes the layer in the place of the layer"
     if "Cannot re-initialize CUDA in forked" in said:

@@ -83,7 +83,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
                 "parameters": sum(p.numel() for p in one.layer.parameters()),
                 "parameter_bytes": _bytes(one.layer.parameters()),
                 "shapes": {name: list(p.shape) for name, p in one.layer.named_parameters()},
-                "output_bytes": _bytes([first[index].output]),
+                "output_bytes": _bytes(first[index].output),
                 "activation_bytes": first[index].saved_bytes,
                 "forward_ms": times[index].forward_ms,
                 "backward_ms": times[index].backward_ms,

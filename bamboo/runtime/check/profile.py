@@ -20,19 +20,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, NoDevice
-from bamboo.models import build_model
+from bamboo.models import BadBoundary, Tensors, build_model
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiles.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
-from bamboo.runtime.check.one_layer import SMALLER, is_full
+from bamboo.runtime.check.one_layer import SMALLER, is_full, kind_of
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes
 from bamboo.runtime.device.staging import data_at, place_of
@@ -93,20 +92,21 @@ class Profiler:
         load = os.getloadavg()[0] / (os.cpu_count() or 1)
         factories = self._workload.layers
         layers: list[LayerProfile] = []
-        known: dict[tuple[object, ...], int] = {}
-        x = self._data.microbatch(0, 0)[0]
+        known: dict[tuple[object, ...], tuple[int, Tensors]] = {}
+        x: Tensors = (self._data.microbatch(0, 0)[0],)
         for index, factory in enumerate(factories):
             ends = (index == 0, index == len(factories) - 1)
-            signature = (id(factory), tuple(x.shape), x.dtype, *ends)
-            like = known.setdefault(signature, index)
-            if like == index:
+            signature = (id(factory), *kind_of(x), *ends)
+            if signature in known:
+                like, x = known[signature]
+                layer = layers[like]
+            else:
                 met = {id(other) for other in layers[:index]}
                 left = len({id(other) for other in layers[index:]} - met) or 1
                 now_s = time.perf_counter()
                 until_s = now_s + (self._deadline_s - now_s) / left
                 layer, x = self._layer(index, x, until_s=until_s)
-            else:
-                layer = layers[like]
+                known[signature] = index, x
             layers.append(layer)
             self._told(index + 1, 0)
         return Profile(
@@ -125,7 +125,7 @@ class Profiler:
             layers=tuple(layers),
         )
 
-    def _layer(self, index: int, x: Tensor, *, until_s: float) -> tuple[LayerProfile, Tensor]:
+    def _layer(self, index: int, x: Tensors, *, until_s: float) -> tuple[LayerProfile, Tensors]:
         """Measure one layer; returns its profile and its output."""
         name = ""
         try:
@@ -205,6 +205,8 @@ class Profiler:
             return InputError(
                 f"{where} does not fit into the memory of this machine's {self._kind}; {SMALLER}"
             )
+        if isinstance(error, BadBoundary):
+            return InputError(f"{where} {error.problem}; {error.remedy}")
         if self._shaped:
             raise error  # our own layer, so not the user's fault
         return InputError(f"{where} fails: {type(error).__name__}: {said}; correct it")

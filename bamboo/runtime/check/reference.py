@@ -9,7 +9,7 @@ from torch import Tensor, nn, zeros_like
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
-from bamboo.models import Workload, build_layer, named_parameters, run_layers, tied_names
+from bamboo.models import Workload, build_layer, named_parameters, run_layers, tied_names, unpacked
 from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.optim.state import named_state
 from bamboo.runtime.step.optimizer import AdamW, clip_factor, mean_loss, squares
@@ -73,9 +73,10 @@ class CalmRun:
 
     def _run(self, microbatch: int) -> float:
         inputs, targets = self._data.microbatch(self.steps_done, microbatch)
-        train, at = self._job.train, {"step": self.steps_done, "microbatch": microbatch}
-        output = run_layers(self._layers, inputs, seed=train.seed, precision=train.precision, **at)
-        loss = self._workload.loss(output, targets)
+        train = self._job.train
+        at = {"seed": train.seed, "step": self.steps_done, "microbatch": microbatch}
+        output = run_layers(self._layers, (inputs,), precision=train.precision, **at)
+        loss = self._workload.loss(unpacked(output), targets)
         (loss / self._tokens).backward()  # type: ignore[no-untyped-call]
         return loss.item()
 

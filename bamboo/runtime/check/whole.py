@@ -18,7 +18,7 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.errors import InputError
-from bamboo.models import Workload
+from bamboo.models import Tensors, Workload, as_leaves
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.check.alone import Alone, Found, Look
 from bamboo.runtime.check.loss_contract import check_finite, check_largest, loss_gradient
@@ -31,6 +31,7 @@ from bamboo.runtime.check.one_layer import (
     checksum,
     checksums,
     idle_s,
+    kind_of,
     later,
     remedy_of,
     same,
@@ -110,21 +111,22 @@ class Whole:
     def run(self, step: int, microbatch: int) -> list[Pass]:
         """Forward and backward of one microbatch, layer by layer; the results must be finite."""
         passes, targets = self._forward(step, microbatch, checked=True)
-        loss, gradient = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
-        check_finite(self._job.file, loss, gradient)
+        loss, gradients = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
+        check_finite(self._job.file, loss, gradients)
         for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
-            gradient = one.backward(run, gradient)
+            gradients = one.backward(run, gradients)
             run.gradients = {}
         return passes
 
     def _forward(
         self, step: int, microbatch: int, *, checked: bool = False
     ) -> tuple[list[Pass], Tensor]:
-        x, targets = self.data.microbatch(step, microbatch)
+        inputs, targets = self.data.microbatch(step, microbatch)
+        x: Tensors = (inputs,)
         passes: list[Pass] = []
         for one in self.layers:
             passes.append(one.forward(x, step, microbatch, checked=checked))
-            x = passes[-1].output.detach()
+            x = as_leaves(passes[-1].output)
             self._tell()
         return passes, targets
 
@@ -140,7 +142,7 @@ class Whole:
                 parameter.data.copy_(later(parameter))
         microbatch = batch_shape(self._job).total - 1
         passes, targets = self._forward(LATER_STEP, microbatch)
-        loss, gradient = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
+        loss, gradients = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
         chosen = self._chosen()
         waiting: deque[tuple[Look, Found]] = deque()
         for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
@@ -149,19 +151,19 @@ class Whole:
                 index=index,
                 step=LATER_STEP,
                 microbatch=microbatch,
-                input=run.input.detach(),
-                given=targets if is_last else gradient,
-                first=first[index].input.detach(),
+                input=run.input,
+                given=(targets,) if is_last else gradients,
+                first=first[index].input,
                 is_last=is_last,
             )
-            gradient = one.backward(run, gradient)
+            gradients = one.backward(run, gradients)
             if index not in chosen:
                 self._tell()
                 continue
             here = Found(
                 initial=self._initial[index],
-                first_output=checksum(one.forward(look.first, 0, 0).output),
-                output=checksum(run.output),
+                first_output=checksum(*one.forward(look.first, 0, 0).output),
+                output=checksum(*run.output),
                 loss=loss.hex() if is_last else "",
                 gradients=checksums(run.gradients.items()),
             )
@@ -233,7 +235,7 @@ class Whole:
         """The times of every layer, with its input of the `first` passes."""
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, one in enumerate(first):
-            kind = (id(self._workload.layers[index]), tuple(one.input.shape), one.input.dtype)
+            kind = (id(self._workload.layers[index]), *kind_of(one.input))
             alike[kind].append(index)
         out: dict[int, Times] = {}
         for indices in alike.values():
@@ -253,7 +255,7 @@ class Whole:
             self._check_repeats(one, run, runs)
             if runs:
                 run.gradients = {}
-                run.output = run.input = torch.empty(0)
+                run.output = run.input = run.given = ()
             runs.append(run)
         return Times(
             forward_ms=statistics.median(run.forward_ms for run in runs),
@@ -265,10 +267,8 @@ class Whole:
         """A layer that keeps something between calls may show it only after several calls."""
         if not before:
             return
-        equal = same(run.output, before[0].output) and all(
-            same(run.gradients[name], gradient) for name, gradient in before[0].gradients.items()
-        )
-        if not equal:
+        found, then = ((*one.output, *one.gradients.values()) for one in (run, before[0]))
+        if not same(found, then):
             raise one.place.refuse(
                 f"gives another output or gradient when it runs the same microbatch for the "
                 f"{len(before) + 1}th time",
@@ -284,14 +284,14 @@ class Whole:
         clip_factor = CLIP_FACTOR if self._job.train.clip_norm > 0 else 1.0
         seconds = []
         for _ in range(UPDATES):
-            begin_s = idle_s(run.given)
+            begin_s = idle_s(run.input[0])
             end_step(optimizer, [*params.values()], grads, kept, clip_factor=clip_factor)
-            seconds.append(idle_s(run.given) - begin_s)
+            seconds.append(idle_s(run.input[0]) - begin_s)
         return 1e3 * statistics.median(seconds)
 
     # ------------------------------------------------------------------ the data
 
-    def check_largest_token(self, output: Tensor) -> None:
+    def check_largest_token(self, output: Tensors) -> None:
         """Model and loss must take every token of the data, not only those of two microbatches.
         This comes last, because no other process makes such a call."""
         largest = self._largest_token

@@ -105,4 +105,4 @@ class Lagging(Clocked):
 def _unwritten(like: Tensor) -> Tensor:
     if like.is_floating_point():
         return torch.full_like(like, math.nan)
-    return torch.full_like(like, -1)
+    return ~like

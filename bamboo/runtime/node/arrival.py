@@ -20,7 +20,16 @@ from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
-from bamboo.models import build_layer, build_model, named_parameters, run_back, run_layers
+from bamboo.models import (
+    Tensors,
+    as_leaves,
+    build_layer,
+    build_model,
+    named_parameters,
+    run_back,
+    run_layers,
+    unpacked,
+)
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
@@ -137,7 +146,8 @@ def warm_up(builder: SlotBuilder) -> None:
     if device.place.type == "cpu":
         return
     known = set()
-    x, targets = device.put(builder.dataset.microbatch(0, 0))
+    inputs, targets = device.put(builder.dataset.microbatch(0, 0))
+    x: Tensors = (inputs,)
     for index, factory in enumerate(builder.workload.layers):
         last = index == len(builder.workload.layers) - 1
         if id(factory) in known and not last:
@@ -152,28 +162,26 @@ def warm_up(builder: SlotBuilder) -> None:
     device.settle()
 
 
-def _warm_layer(builder: SlotBuilder, index: int, x: Tensor, targets: Tensor | None) -> Tensor:
+def _warm_layer(builder: SlotBuilder, index: int, x: Tensors, targets: Tensor | None) -> Tensors:
     """What a stage and its step do with one layer, on the input `x`; returns its output. With
     `targets` it is the last one."""
     train = builder.job.train
     layer = build_layer(builder.workload, index, train.seed).to(builder.device.place)
     at = {"seed": train.seed, "step": 0, "microbatch": 0}
     for _ in range(2):  # the second backward adds to the gradients of the first
-        leaf = x.detach().requires_grad_(index > 0 and x.is_floating_point())
-        y = run_layers([(index, layer)], leaf, precision=train.precision, **at)
-        loss = None if targets is None else builder.workload.loss(y, targets) / builder.tokens
-        if loss is not None:
-            run_back(loss, None)
-        elif y.requires_grad:
-            run_back(y, torch.zeros_like(y))
+        y = run_layers([(index, layer)], as_leaves(x), precision=train.precision, **at)
+        if targets is None:
+            run_back(y, tuple(torch.zeros_like(t) if t.requires_grad else None for t in y))
+        else:
+            run_back((builder.workload.loss(unpacked(y), targets) / builder.tokens,), None)
     named = dict(named_parameters([(index, layer)]))
     params = [*named.values()]
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
     kept = builder.optimizer.new_state(named)
     end_step(builder.optimizer, params, grads, kept, clip_factor=CLIP_FACTOR)
-    staged = builder.device.fetch([y.detach(), *grads])
+    staged = builder.device.fetch([*as_leaves(y), *grads])
     builder.device.put(staged.tensors, staged)
-    return y.detach()
+    return as_leaves(y)
 
 
 def needed_bytes(builder: SlotBuilder) -> int:

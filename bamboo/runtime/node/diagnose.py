@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from bamboo.models import run_layers
+from bamboo.models import Tensors, run_layers
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.messages import Mailbox
@@ -92,7 +92,7 @@ def _look_at_outputs(waiting: _Waiting, run: SlotRun) -> tuple[bool, tuple[int, 
         if run.stage.is_first:
             x = run.stage.input_of(run.step, microbatch)
         elif waiting.come(run, "act", COPY + local):
-            x = waiting.mailbox.take(run.slot, "act", run.step, COPY + local).tensors[0]
+            x = waiting.mailbox.take(run.slot, "act", run.step, COPY + local).tensors
         else:
             return False, None
         found = _first_layer(run, x, microbatch)
@@ -103,9 +103,9 @@ def _look_at_outputs(waiting: _Waiting, run: SlotRun) -> tuple[bool, tuple[int, 
 
 
 @torch.no_grad()
-def _first_layer(run: SlotRun, x: torch.Tensor, microbatch: int) -> tuple[int, str] | None:
+def _first_layer(run: SlotRun, x: Tensors, microbatch: int) -> tuple[int, str] | None:
     """(layer, what); layer -1 when the input is already not finite."""
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+    if not _finite(x):
         return -1, "input"
     for layer in run.stage.layers:
         x = run_layers(
@@ -116,11 +116,15 @@ def _first_layer(run: SlotRun, x: torch.Tensor, microbatch: int) -> tuple[int, s
             microbatch=microbatch,
             precision=run.stage.precision,
         )
-        if not bool(torch.isfinite(x).all()):
+        if not _finite(x):
             return layer[0], "output"
     if run.stage.is_last and not bool(torch.isfinite(run.stage.loss_of(x, run.step, microbatch))):
         return run.stage.layers[-1][0], "loss"
     return None
+
+
+def _finite(tensors: Tensors) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def _gradients_count(waiting: _Waiting, run: SlotRun) -> bool:

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from bamboo.models import Gradients, Tensors
 from bamboo.ports import MessageKey
 from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import compute_in_parts
 from bamboo.runtime.optim.state import OptimizerState
 from bamboo.runtime.step.optimizer import AdamW, clip_factor
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
-from bamboo.runtime.wire.messages import Mailbox
+from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.strategy import stage_modes
 
@@ -78,6 +79,23 @@ def act_key(run: SlotRun, local: int) -> MessageKey:
     return MessageKey(kind="act", to=run.slot, source=before, step=run.step, index=local)
 
 
+def _trained(output: Tensors) -> dict[str, Any]:
+    """What a message must say of its tensors beside their bytes: which of them require a gradient,
+    unless it is all floating ones, as in most models."""
+    if all(t.requires_grad == t.is_floating_point() for t in output):
+        return {}
+    return {"trained": [place for place, t in enumerate(output) if t.requires_grad]}
+
+
+def _received(message: Message) -> Tensors:
+    """The boundary that `message` carries, with what `_trained` says of it."""
+    trained = message.meta.get("trained")
+    return tuple(
+        t.detach().requires_grad_(t.is_floating_point() if trained is None else place in trained)
+        for place, t in enumerate(message.tensors)
+    )
+
+
 class Operations:
     """The dispatch table of the executor, with what the operations need."""
 
@@ -118,10 +136,10 @@ class Operations:
             self.counts[instruction.kind] += 1
         return self._table[instruction.kind](run, instruction)
 
-    def _input(self, run: SlotRun, local: int) -> Tensor:
+    def _input(self, run: SlotRun, local: int) -> Tensors:
         if run.stage.is_first:
             return run.stage.input_of(run.step, run.microbatches[local])
-        return self._mailbox.take(run.slot, "act", run.step, local).tensors[0]
+        return _received(self._mailbox.take(run.slot, "act", run.step, local))
 
     @staticmethod
     def _adopted(run: SlotRun, instruction: Instruction) -> bool:
@@ -148,13 +166,16 @@ class Operations:
         if not run.stage.is_last:
             to = run.plan.grid.protected(run.slot)
             key = MessageKey(kind="act", to=to, source=run.slot, step=run.step, index=local)
-            self._mailbox.post(key, [pending.output])
+            self._mailbox.post(key, pending.output, _trained(pending.output))
         return True
 
-    def _gradient(self, run: SlotRun, local: int) -> Tensor | None:
+    def _gradients(self, run: SlotRun, local: int) -> Gradients | None:
         if run.stage.is_last:
             return None
-        return self._mailbox.take(run.slot, "grad", run.step, local).tensors[0]
+        message = self._mailbox.take(run.slot, "grad", run.step, local)
+        outputs = range(len(run.pending[local].output))
+        came = dict(zip(message.meta.get("of", outputs), message.tensors, strict=True))
+        return tuple(came.get(place) for place in outputs)
 
     def _backward(self, run: SlotRun, op: Instruction) -> bool:
         local = op.microbatch
@@ -163,16 +184,18 @@ class Operations:
         if local in run.backed:
             out = run.backed[local]
         else:
-            gradient = self._gradient(run, local)
-            out = self.device.run("B", op.stage, lambda: run.backward(local, gradient))
+            gradients = self._gradients(run, local)
+            out = self.device.run("B", op.stage, lambda: run.backward(local, gradients))
         del run.pending[local]
         run.cursor += 1
         if not run.stage.is_first:
-            assert out is not None, "a later stage has a gradient for the one before"
             to = run.plan.grid.protector(run.slot)
             key = MessageKey(kind="grad", to=to, source=run.slot, step=run.step, index=local)
             modes = stage_modes(self._redundancy, run.plan.grid.stages)
-            self._mailbox.post(key, [out], also_shadow=modes[to.stage] == "full")
+            sent = {place: gradient for place, gradient in enumerate(out) if gradient is not None}
+            meta = {} if len(sent) == len(out) else {"of": [*sent]}
+            also_shadow = modes[to.stage] == "full"
+            self._mailbox.post(key, [*sent.values()], meta, also_shadow=also_shadow)
         return True
 
     def _exchange(self, run: SlotRun, op: Instruction) -> bool:
@@ -260,15 +283,15 @@ class Operations:
         else:
             kept = self._mailbox.kept(act_key(run, local))
             assert kept is not None, "the stash had it when the operation was found ready"
-            x = kept.tensors[0]
+            x = _received(kept)
         self.device.run("FR", op.stage, lambda: run.forward(local, x))
         return True
 
     def _backward_ahead(self, run: SlotRun, op: Instruction) -> bool:
         local = op.microbatch
         assert local is not None
-        gradient = self._gradient(run, local)
-        run.backed[local] = self.device.run("BR", op.stage, lambda: run.backward(local, gradient))
+        gradients = self._gradients(run, local)
+        run.backed[local] = self.device.run("BR", op.stage, lambda: run.backward(local, gradients))
         return True
 
     def step_replica(self, run: SlotRun, op: Instruction) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
-from bamboo.models import named_parameters
+from bamboo.models import Gradients, Tensors, as_leaves, named_parameters
 from bamboo.runtime.optim.state import OptimizerState, named_state
 from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Stand
 from bamboo.runtime.step.stage import Pending, Stage
@@ -108,7 +108,7 @@ class SlotRun:
         self.step += 1
         self.cursor = 0
         self.pending: dict[int, Pending] = {}
-        self.backed: dict[int, Tensor | None] = {}
+        self.backed: dict[int, Gradients] = {}
         """Input gradients of the redundant backwards that the shadow has run."""
         self.exchange = Exchange(self.plan, self.step)
         self.shipped = False
@@ -136,7 +136,7 @@ class SlotRun:
         """Whether this slot was promoted and has not caught up yet."""
         return self.recovery is not None
 
-    def forward(self, local: int, x: Tensor) -> Pending:
+    def forward(self, local: int, x: Tensors) -> Pending:
         """Compute the forward of a local microbatch, unless it was computed already."""
         microbatch = self.microbatches[local]
         if self.graph_bytes == 0:
@@ -147,15 +147,15 @@ class SlotRun:
         self.peak_graphs = max(self.peak_graphs, len(self.pending) - len(self.backed))
         return pending
 
-    def backward(self, local: int, gradient: Tensor | None) -> Tensor | None:
+    def backward(self, local: int, gradients: Gradients | None) -> Gradients:
         """Compute the backward of a local microbatch; backwards come in order. A virtual node whose
         last backward this is goes to the exchange."""
         pending = self.pending[local]
-        out = self.stage.backward(pending, gradient)
+        out = self.stage.backward(pending, gradients)
         microbatch = self.microbatches[local]
         if pending.loss is not None:
             self._losses[microbatch] = pending.loss.detach()
-        self.pending[local] = Pending(input=None, output=pending.output.detach(), loss=pending.loss)
+        self.pending[local] = Pending(input=(), output=as_leaves(pending.output), loss=pending.loss)
         if (microbatch + 1) % self.batch.microbatches == 0:
             virtual_node = self.batch.virtual_node_of(microbatch)
             self.exchange.add_leaf(virtual_node, self.stage.take_gradients())

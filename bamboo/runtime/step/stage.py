@@ -13,7 +13,10 @@ from torch import Tensor
 
 from bamboo.data.dataset import Dataset
 from bamboo.models import (
+    Gradients,
+    Tensors,
     Workload,
+    as_leaves,
     build_layer,
     build_shell,
     named_parameters,
@@ -21,6 +24,7 @@ from bamboo.models import (
     run_back,
     run_layers,
     tied_names,
+    unpacked,
 )
 from bamboo.topology.strategy import Strategy
 
@@ -31,9 +35,9 @@ CPU = torch.device("cpu")
 class Pending:
     """A microbatch between its forward and its backward: the graph hangs on `output`."""
 
-    input: Tensor | None
-    """The leaf that collects the gradient for the stage before; None on the first stage."""
-    output: Tensor
+    input: Tensors
+    """The leaves that collect the gradients for the stage before; () once they are sent."""
+    output: Tensors
     """The input of the next stage; on the last stage the loss, divided by the global tokens."""
     loss: Tensor | None
     """Sum of the loss over the microbatch's tokens, on the last stage only."""
@@ -85,16 +89,17 @@ class Stage:
         self.counts_in_norm = [name not in users for name in self.names]
         """False for the copies of tied parameters: only their owner counts."""
 
-    def input_of(self, step: int, microbatch: int) -> Tensor:
+    def input_of(self, step: int, microbatch: int) -> Tensors:
         """The first stage's input: tokens_BT of the microbatch with this global index."""
-        return self._data.microbatch(step, microbatch)[0]
+        return (self._data.microbatch(step, microbatch)[0],)
 
-    def forward(self, x: Tensor, step: int, microbatch: int) -> Pending:
-        """Run the layers on one microbatch (global index) and keep the graph."""
-        leaf = None if self.is_first else x.detach().requires_grad_(x.is_floating_point())
+    def forward(self, x: Tensors, step: int, microbatch: int) -> Pending:
+        """Run the layers on one microbatch (global index) and keep the graph. Those tensors of the
+        input collect a gradient that require one."""
+        leaves = as_leaves(x)
         y = run_layers(
             self.layers,
-            x if leaf is None else leaf,
+            leaves,
             self._again,
             seed=self.seed,
             step=step,
@@ -104,10 +109,10 @@ class Stage:
         loss = None
         if self.is_last:
             loss = self.loss_of(y, step, microbatch)
-            y = loss / self._tokens
-        return Pending(input=leaf, output=y, loss=loss)
+            y = (loss / self._tokens,)
+        return Pending(input=leaves, output=y, loss=loss)
 
-    def measured_forward(self, x: Tensor, step: int, microbatch: int) -> tuple[Pending, int]:
+    def measured_forward(self, x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
         """The same as `forward`, and the bytes that autograd saved in addition to the
         parameters."""
         own = {p.untyped_storage().data_ptr() for p in self.params}
@@ -123,17 +128,17 @@ class Stage:
             pending = self.forward(x, step, microbatch)
         return pending, sum(saved.values())
 
-    def loss_of(self, output: Tensor, step: int, microbatch: int) -> Tensor:
+    def loss_of(self, output: Tensors, step: int, microbatch: int) -> Tensor:
         """The loss of the last stage's output, summed over the microbatch's tokens."""
-        return self._workload.loss(output, self._data.microbatch(step, microbatch)[1])
+        return self._workload.loss(unpacked(output), self._data.microbatch(step, microbatch)[1])
 
-    def backward(self, pending: Pending, gradient: Tensor | None) -> Tensor | None:
-        """Add to the parameters' gradients; returns the gradient of the input, or None on stage 0.
+    def backward(self, pending: Pending, gradients: Gradients | None) -> Gradients:
+        """Add to the parameters' gradients; returns the gradients of the input.
 
-        `gradient` is the gradient of the output, None on the last stage.
+        `gradients` are those of the output, None on the last stage.
         """
-        run_back(pending.output, gradient)
-        return None if pending.input is None else pending.input.grad
+        run_back(pending.output, gradients)
+        return tuple(leaf.grad for leaf in pending.input)
 
     def take_gradients(self) -> list[Tensor]:
         """The gradients accumulated since the last call, in parameter order; zeros where none."""

@@ -40,10 +40,13 @@ MOST_FRAME_BYTES = FRAME_BYTES + HEADER_LIMIT_BYTES + 2 * ALIGNMENT_BYTES
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, torch.dtype] = {
     "f4": torch.float32,
+    "f2": torch.float16,
+    "bf16": torch.bfloat16,
     "f8": torch.float64,
     "i8": torch.int64,
-    "bf16": torch.bfloat16,
+    "i4": torch.int32,
     "u1": torch.uint8,
+    "bool": torch.bool,
 }
 SENDABLE = tuple(_DTYPES.values())
 """The types that a tensor may have to be sent."""

@@ -113,7 +113,7 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x.relu_())
 """,
-        "layer 2 (Odd) fails in its forward: RuntimeError",
+        "layer 2 (Odd) writes into its input; compute out of place",
     ),
     "a parameter left out": (
         """
@@ -159,13 +159,45 @@ class Odd(Good):
 """,
         "layer 3 (Good) fails in its forward: RuntimeError",
     ),
-    "two outputs": (
+    "a list": (
         """
 class Odd(Good):
     def forward(self, x):
-        return self.linear(x), x
+        return [self.linear(x), x]
 """,
-        "layer 2 (Odd) fails in its forward: TypeError: layer 2 returns tuple, not one tensor",
+        "layer 2 (Odd) returns list, neither a tensor nor a tuple; return one tensor, or a flat",
+    ),
+    "nothing": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        self.linear(x)
+""",
+        "layer 2 (Odd) returns NoneType, neither a tensor nor a tuple; return one tensor, or a",
+    ),
+    "a dict": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return {"x": self.linear(x)}
+""",
+        "layer 2 (Odd) returns dict, neither a tensor nor a tuple; return one tensor, or a flat",
+    ),
+    "a tuple of one": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return (self.linear(x),)
+""",
+        "layer 2 (Odd) returns a tuple of 1; return the tensor by itself",
+    ),
+    "a tuple in a tuple": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x), (x, x)
+""",
+        "layer 2 (Odd) returns a tuple whose item 1 is tuple, no tensor; return one tensor, or a",
     ),
     "no gradient at all": (
         """

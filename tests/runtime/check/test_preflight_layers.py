@@ -27,13 +27,13 @@ LAYER = {
     "bfloat16": (in_init("self.bfloat16()"), "(torch.bfloat16)"),
     "a parameter without memory": (in_init("self.to('meta')"), "(on meta)"),
     "lazy": (in_init("self.lazy = nn.LazyLinear(3)"), "'lazy.weight' whose shape follows from"),
-    "an output of half precision": (
-        odd("def forward(self, x): return self.linear(x).half()\n"),
-        "layer 2 (Odd) returns torch.float16, which is not sent between nodes; return one of",
+    "an output of short numbers": (
+        odd("def forward(self, x): return self.linear(x), x.short()\n"),
+        "layer 2 (Odd) returns torch.int16, which is not sent between nodes; return one of",
     ),
     "a complex output": (
         odd("def forward(self, x): return torch.complex(self.linear(x), x)\n"),
-        "layer 2 (Odd) returns nothing in floating numbers",
+        "layer 2 (Odd) returns torch.complex64, which is not sent between nodes",
     ),
     "clamping its own weights": (
         in_forward("self.linear.weight.data.clamp_(-0.01, 0.01)"),
@@ -63,8 +63,7 @@ LAYER = {
     ),
     "in place as a layer of its own": (
         "def build(job): return [embed, Good, lambda: nn.ReLU(inplace=True), head]",
-        "layer 2 (ReLU) fails in its forward: RuntimeError: a leaf Variable that requires grad is "
-        "being used in an in-place operation.; compute out of place, as with inplace=False",
+        "layer 2 (ReLU) writes into its input; compute out of place, as with inplace=False",
     ),
     "more than a GPU has": (
         in_forward("raise torch.OutOfMemoryError('Tried to allocate 2.00 GiB')"),

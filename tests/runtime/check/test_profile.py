@@ -12,7 +12,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
-from bamboo.models import build_model
+from bamboo.models import Tensors, as_leaves, build_model
 from bamboo.planner.profiles.profiled import Profile
 from bamboo.runtime.check import profile as room
 from bamboo.runtime.check.alone import Alone
@@ -100,11 +100,11 @@ def _held_by_stages(job: JobConfig, profiler: Profiler, cut: tuple[int, ...]) ->
     placement = Placement(cut=cut, grid=Grid(pipelines=1, stages=len(cut) - 1), redundancy="off")
     strategy = replace(profiler._strategy, placement=placement)
     data, held = load_data(job), 0
-    x = data.microbatch(0, 0)[0]
+    x: Tensors = (data.microbatch(0, 0)[0],)
     for number in range(len(cut) - 1):
         stage = Stage(build_model(job), data, strategy, stage=number, tokens=64)
         pending, more = stage.measured_forward(x, 0, 0)
-        x, held = pending.output.detach(), held + more
+        x, held = as_leaves(pending.output), held + more
     return held
 
 
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused_before_it_is_made(
     ("body", "word"),
     [
         ("raise ValueError('no\\n way')", "fails: ValueError: no way; correct it"),
-        ("return x, x", "fails: TypeError: layer 1 returns tuple, not one tensor; correct it"),
+        ("return [x]", "(Mix) returns list, neither a tensor nor a tuple; return one tensor"),
         ("raise MemoryError", "does not fit into the memory of this machine's CPU"),
         ("x = x.new_empty(1 << 60)", "does not fit into the memory of this machine's CPU"),
     ],

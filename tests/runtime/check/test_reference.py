@@ -55,7 +55,7 @@ def _ordinary(job: JobConfig, *, tied: bool) -> list[float]:
     for step in range(job.train.steps):
         parts = [data.microbatch(step, m) for m in range(job.train.batch // job.train.microbatch)]
         inputs, targets = (torch.cat(side) for side in zip(*parts, strict=True))
-        logits = run_layers(layers, inputs, seed=1, step=step, microbatch=0)
+        (logits,) = run_layers(layers, (inputs,), seed=1, step=step, microbatch=0)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -182,7 +182,7 @@ def test_gradients_do_not_depend_on_the_cut(tmp_path: Path, cut: list[int]) -> N
             # Received memory may start anywhere, not at an aligned place as torch's own does.
             room = torch.empty(x.numel() + 1)[1:].view_as(x)
             x = room.copy_(x.detach()).requires_grad_()
-        y = run_layers(layers[lo:hi], x, seed=1, step=0, microbatch=0)
+        (y,) = run_layers(layers[lo:hi], (x,), seed=1, step=0, microbatch=0)
         ends.append((x, y))
         x = y
     loss = workload.loss(x, targets) / (job.train.batch * job.model.context)

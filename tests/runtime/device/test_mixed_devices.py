@@ -17,7 +17,7 @@ from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.core.events import FaultScope
 from bamboo.core.state import Outcome
 from bamboo.ids import NodeId, RunId
-from bamboo.models import running
+from bamboo.models import Gradients, Tensors, run_back
 from bamboo.ports import MessageKey
 from bamboo.runtime.check import reference
 from bamboo.runtime.check.verify import compare_tensors
@@ -271,12 +271,11 @@ def nothing_staged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_loss_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each backward reads its loss."""
-    back = running.run_back
 
-    def reads(output: Tensor, gradient: Tensor | None) -> None:
-        if gradient is None:
-            float(output)
-        back(output, gradient)
+    def reads(outputs: Tensors, gradients: Gradients | None) -> None:
+        if gradients is None:
+            float(outputs[0])
+        run_back(outputs, gradients)
 
     monkeypatch.setattr("bamboo.runtime.step.stage.run_back", reads)
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import bamboo.runtime.node.diagnose
 from bamboo.ids import NodeId
-from bamboo.models import run_layers
+from bamboo.models import Tensors, run_layers
 from bamboo.ports import MessageKey
 from bamboo.runtime.node.diagnose import diagnose
 from bamboo.runtime.step.slot_run import SlotRun
@@ -50,13 +50,13 @@ class Ring:
         monkeypatch.setattr(bamboo.runtime.node.diagnose, "POLL_S", 0.0)
 
     def _run_layers(
-        self, layers: Sequence[tuple[int, nn.Module]], x: Tensor, *, seed: int, **at: int
-    ) -> Tensor:
+        self, layers: Sequence[tuple[int, nn.Module]], x: Tensors, *, seed: int, **at: int
+    ) -> Tensors:
         out = x
         for one in layers:
             out = run_layers([one], out, seed=seed, **at)
             if (one[0], at["microbatch"]) == self.bad:
-                out = out * float("nan")
+                out = tuple(t * float("nan") for t in out)
         return out
 
     def forward(self) -> None:
@@ -75,15 +75,15 @@ class Ring:
                 if not run.stage.is_last:
                     to = self.grid.protected(slot)
                     key = MessageKey(kind="act", to=to, source=slot, step=0, index=local)
-                    self.mailboxes[slot].post(key, [y])
+                    self.mailboxes[slot].post(key, y)
         self.carry()
 
-    def _sent(self, run: SlotRun, local: int) -> Tensor:
+    def _sent(self, run: SlotRun, local: int) -> Tensors:
         before = self.grid.protector(run.slot)
         key = MessageKey(kind="act", to=run.slot, source=before, step=0, index=local)
         message = self.mailboxes[before].kept(key)
         assert message is not None
-        return message.tensors[0]
+        return message.tensors
 
     def carry(self) -> None:
         for link in self.wires.busy():

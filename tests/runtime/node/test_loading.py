@@ -73,7 +73,7 @@ from bamboo.models import run_back
 layer = torch.nn.Linear(5, 7)
 x = torch.randn(3, 5, requires_grad=True)
 gradient = torch.randn(3, 7)
-run_back(layer(x), gradient)
+run_back((layer(x),), (gradient,))
 light = "sympy" not in sys.modules
 ours, layer.weight.grad, x_ours, x.grad = layer.weight.grad, None, x.grad, None
 torch.autograd.backward(layer(x), gradient)

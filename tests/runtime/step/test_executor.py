@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bamboo.ids import NodeId
+from bamboo.models import as_leaves
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.device.devices import Cpu
 from bamboo.runtime.step.executor import Completed, Executor, Interrupted
@@ -353,7 +354,7 @@ def test_a_promoted_slot_sends_what_is_there_and_computes_the_rest(ahead: int) -
     for local in range(ahead):
         kept = bench.mailbox.kept(MessageKey(kind="act", to=S1, source=S0, step=0, index=local))
         assert kept is not None
-        run.forward(local, kept.tensors[0])
+        run.forward(local, as_leaves((kept.tensors[0].requires_grad_(),)))
     run.owner = True
     run.recovery = Recovery(
         victim="b", planned=False, seen_s=0.0, decided_s=0.0, promoted_s=0.0, version=0
