@@ -2,7 +2,7 @@
 
 `build(job)` returns the layers in order, as functions that make one layer each. Every stage of the
 pipeline is a consecutive slice of this list. Layers draw random numbers from torch's default
-generator only, and take and return one tensor.
+generator only, and take and return one tensor here.
 """
 
 from collections.abc import Callable

@@ -172,7 +172,7 @@ class DryRun(Standing):
         place = state.step * before.width + before.backward_at[microbatch]
         links.carry(lanes, takes_ns, (self._arrive, before, place))
         if state.sends_twice and before.shadow is not None:
-            size = at_stage(self._costs.boundary_bytes, before.slot.stage)
+            size = at_stage(self._costs.back_bytes, before.slot.stage)
             place = state.step * before.microbatches + microbatch
             self._send(state, before.shadow.id, (self._arrive_again, before, place), size)
 

@@ -38,7 +38,9 @@ class Costs:
     bytes_per_s: float = 0.0
     """Rate of each directed link between two nodes; 0: a message takes its latency only."""
     boundary_bytes: tuple[float, ...] = ()
-    """Output of the stage for one microbatch; its gradient has the same size."""
+    """Output of the stage for one microbatch."""
+    back_bytes: tuple[float, ...] = ()
+    """The gradients of that output, which the next stage sends back."""
     gradient_bytes: tuple[float, ...] = ()
     """All parameter gradients of the stage: what is shipped to the shadow."""
     exchange_bytes: tuple[float, ...] = ()
@@ -61,12 +63,14 @@ class Costs:
         latency_s: float = 0.0,
         bytes_per_s: float = 0.0,
         boundary_bytes: Sequence[float] = (),
+        back_bytes: Sequence[float] | None = None,
         gradient_bytes: Sequence[float] = (),
         exchange_bytes: Sequence[float] = (),
         peers_s: Sequence[float] = (),
         far: Far | None = None,
     ) -> "Costs":
-        """Costs with one figure per stage; a single figure applies to all stages.
+        """Costs with one figure per stage; a single figure applies to all stages. `back_bytes`
+        None: the gradients of an output have its size.
 
         Raises InputError when a list has another length, or a figure is negative or not finite.
         """
@@ -78,6 +82,9 @@ class Costs:
             latency_s=per_stage("latency_s", (latency_s,), 1)[0],
             bytes_per_s=per_stage("bytes_per_s", (bytes_per_s,), 1)[0],
             boundary_bytes=per_stage("boundary_bytes", boundary_bytes, stages),
+            back_bytes=per_stage(
+                "back_bytes", boundary_bytes if back_bytes is None else back_bytes, stages
+            ),
             gradient_bytes=per_stage("gradient_bytes", gradient_bytes, stages),
             exchange_bytes=per_stage("exchange_bytes", exchange_bytes, stages),
             peers_s=per_stage("peers_s", peers_s, stages),

@@ -104,13 +104,14 @@ class Standing:
             state.sends_twice = before.shadow is not None and (
                 self._modes[before.slot.stage] == "full"
             )
-            size = at_stage(self._costs.boundary_bytes, before.slot.stage)
+            there = at_stage(self._costs.boundary_bytes, before.slot.stage)
+            back = at_stage(self._costs.back_bytes, before.slot.stage)
             before.output_lanes = links.lanes(before.node.id, owner)
             state.gradient_lanes = links.lanes(owner, before.node.id)
             if before.output_lanes is not None:
-                before.output_ns = before.output_lanes.carry_ns(size)
+                before.output_ns = before.output_lanes.carry_ns(there)
             if state.gradient_lanes is not None:
-                state.gradient_ns = state.gradient_lanes.carry_ns(size)
+                state.gradient_ns = state.gradient_lanes.carry_ns(back)
 
     def _durations_of(self, stage: int) -> dict[str, int]:
         """The duration of each kind of operation."""

@@ -79,6 +79,7 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             parameters=int(layer["parameters"]),
             forward_flops=float(flop),
             output_bytes=int(layer["output_bytes"]),
+            back_bytes=layer.get("back_bytes"),
             activation_bytes=int(layer["activation_bytes"]),
         )
         for layer, flop in zip(layers, flops, strict=True)

@@ -30,28 +30,31 @@ def wire_bytes(
     microbatches: int,
     boundary_bytes: int,
     gradient_bytes: Sequence[int],
+    back_bytes: int | None = None,
 ) -> dict[str, float]:
     """Bytes of tensors that all nodes send in a calm step, by kind of message.
 
     `microbatches`: of each pipeline; `boundary_bytes`: a microbatch's output of a stage, the same
-    for all; `gradient_bytes`: of each stage's parameters. With D pipelines of P stages:
+    for all; `gradient_bytes`: of each stage's parameters; `back_bytes`: of the gradients of an
+    output, None: as many as the output's. With D pipelines of P stages:
 
-    - `act`, `grad`: a boundary tensor over each of D (P - 1) boundaries for each microbatch; in
-      mode `full` the gradient goes to the shadow too, unless that is the node that sends it.
+    - `act`, `grad`: an output, and back its gradients, over each of D (P - 1) boundaries for each
+      microbatch; in mode `full` these go to the shadow too, unless that node sends them.
     - `partial`: a pipeline with k partial sums sends k shards of 1/D to each of D - 1 others.
     - `shard`: each pipeline sends its sum of 1/D to each of D - 1 others.
     - `ship`: the reduced gradient once to each stage's shadow; parameters and moments never.
     """
     pipelines, stages = grid.pipelines, grid.stages
-    crossing = float(pipelines * (stages - 1) * microbatches * boundary_bytes)
+    crossings = pipelines * (stages - 1) * microbatches
+    returned = boundary_bytes if back_bytes is None else back_bytes
     # The shadow of stage p - 1 is the owner of p - 2, cyclically: of two stages the sender itself.
     twice = mode == "full" and stages > 2
     partials = sum(partials_at_end(b, virtual_nodes) for b in blocks(virtual_nodes, pipelines))
     others = (pipelines - 1) / pipelines
     whole = sum(gradient_bytes)
     return {
-        "act": crossing,
-        "grad": crossing * (2 if twice else 1),
+        "act": float(crossings * boundary_bytes),
+        "grad": float(crossings * returned * (2 if twice else 1)),
         "partial": partials * others * whole,
         "shard": pipelines * others * whole,
         "ship": 0.0 if mode in BARE_MODES else float(pipelines * whole),

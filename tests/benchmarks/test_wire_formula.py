@@ -35,6 +35,19 @@ def test_one_pipeline_sends_boundaries_and_ships_to_shadows() -> None:
     assert sent(1, 2, "full")["grad"] == 80.0  # its shadow is who sends it
 
 
+def test_a_gradient_may_have_fewer_bytes_than_its_output() -> None:
+    found = wire_bytes(
+        Grid(pipelines=1, stages=4),
+        mode="full",
+        virtual_nodes=4,
+        microbatches=8,
+        boundary_bytes=10,
+        gradient_bytes=[100] * 4,
+        back_bytes=4,
+    )
+    assert (found["act"], found["grad"]) == (240.0, 2 * 96.0)
+
+
 def test_pipelines_send_their_partials_and_the_shards() -> None:
     # One partial each: 4 pipelines x 3 others x a quarter of 400 bytes, once to sum, once back.
     found = sent(4, 4, "peer")

@@ -113,7 +113,8 @@ def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: in
 
 def _check_countable(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> None:
     """Raise InputError where sums of bytes would not fit into 64 bits."""
-    sizes, most = sizes_of(facts), max(layer.output_bytes for layer in facts)
+    sizes = sizes_of(facts)
+    most = max(max(layer.output_bytes, layer.returned_bytes) for layer in facts)
     whole = max(one.alone(sizes) + one.beside(sizes) + 2 * one.crossing * most for one in weights)
     whole += sizes.again
     if whole > MOST_IN_ALL:

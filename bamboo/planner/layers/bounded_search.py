@@ -194,8 +194,14 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
             (layer.again_bytes for layer in facts),
         )
     )
-    # What crosses a cut before layer i; nothing crosses at the ends of the model.
-    crossing = np.array([0, *(layer.output_bytes for layer in facts[:-1]), 0], dtype=np.int64)
+    # What crosses a cut before layer i, forward and back; nothing does at the ends of the model.
+    there, back = (
+        np.array([0, *sizes, 0], dtype=np.int64)
+        for sizes in (
+            [layer.output_bytes for layer in facts[:-1]],
+            [layer.returned_bytes for layer in facts[:-1]],
+        )
+    )
     out = []
     for stage, weight in enumerate(weights):
         own = (
@@ -208,10 +214,11 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
             + weight.following_activations * activations
             + weight.following_again * again
         )
-        crosses = weight.crossing * crossing
         # The stage after the last one begins at layer 0.
         taken_off = following if stage < len(weights) - 1 else 0
-        out.append(_Parts(first=crosses - own, stop=crosses + own - taken_off, following=following))
+        first = weight.crossing * back - own
+        stop = weight.crossing * there + own - taken_off
+        out.append(_Parts(first=first, stop=stop, following=following))
     return out
 
 

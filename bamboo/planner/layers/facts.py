@@ -24,12 +24,15 @@ class LayerFacts:
     forward_flops: float
     """Multiplications and additions of one forward; a backward counts twice as many."""
     output_bytes: int
-    """The tensor for the next layer."""
+    """The tensors for the next layer."""
     activation_bytes: int
     """Tensors that autograd holds between forward and backward, the layer's input included."""
     input_bytes: int | None = None
     """Its input, where it keeps that alone and is computed again in its backward; None: it is
     not."""
+    back_bytes: int | None = None
+    """The gradients of its output, from the next layer, which are fewer bytes where the output has
+    masks or tensors that nothing trains; None: as many bytes as the output."""
     host_moments: bool = False
     """Whether the moments of its replica lie in the host's memory."""
 
@@ -48,6 +51,11 @@ class LayerFacts:
         """What a replica holds: the parameters, their moments, and the gradient that comes in."""
         moments = 0 if self.host_moments else self.moment_bytes
         return 2 * FLOAT_BYTES * self.parameters + moments
+
+    @property
+    def returned_bytes(self) -> int:
+        """What the next layer sends back."""
+        return self.output_bytes if self.back_bytes is None else self.back_bytes
 
     @property
     def held_bytes(self) -> int:

@@ -122,13 +122,14 @@ def memory_report(
         )
     stages = [facts[first:stop] for first, stop in itertools.pairwise(cut)]
     sizes = [sizes_of(layers) for layers in stages]
-    # Bytes to the next stage: no layer comes before the first, and the last sends none.
-    outputs = [0, *(layers[-1].output_bytes for layers in stages[:-1]), 0]
+    # No stage comes before the first, and none after the last.
+    outputs = [*(layers[-1].output_bytes for layers in stages[:-1]), 0]
+    returned = [0, *(layers[-1].returned_bytes for layers in stages[:-1])]
     return tuple(
         counts.bytes_of(
             sizes[counts.stage],
             sizes[(counts.stage + 1) % grid.stages],
-            crossing_bytes=outputs[counts.stage] + outputs[counts.stage + 1],
+            crossing_bytes=outputs[counts.stage] + returned[counts.stage],
         )
         for counts in stage_counts(grid, shape, mode)
     )

@@ -53,7 +53,9 @@ class LayerProfile:
     """Scalars, including its copy of a tied parameter."""
     parameter_bytes: int
     output_bytes: int
-    """The tensor for the next layer."""
+    """The tensors for the next layer."""
+    input_gradient_bytes: int
+    """The gradients for the layer before."""
     activation_bytes: int
     """Tensors that autograd holds between forward and backward, its input included. The last layer
     also includes what the loss holds."""
@@ -126,7 +128,7 @@ class Profile:
         """What a stage of this layer alone keeps of a microbatch until its neighbours' shadows are
         safe: its output, and its input's gradient. (Two steps are kept at most, see `memory`.)"""
         after = self.layers[index].output_bytes if index < len(self.layers) - 1 else 0
-        before = self.layers[index - 1].output_bytes if index > 0 else 0
+        before = self.layers[index].input_gradient_bytes if index > 0 else 0
         return after + before
 
     @property
@@ -150,9 +152,10 @@ class Profile:
                 parameters=layer.parameters,
                 forward_flops=layer.forward.product_flops,
                 output_bytes=layer.output_bytes,
+                back_bytes=None if following is None else following.input_gradient_bytes,
                 activation_bytes=layer.activation_bytes,
             )
-            for layer in self.layers
+            for layer, following in zip(self.layers, (*self.layers[1:], None), strict=True)
         )
 
 

@@ -53,6 +53,7 @@ def gpt_profile(
     )
     made = _embedding(facts[0], size), _block(facts[1], size), _head(facts[-1], size)
     first, block, last = map(_with_casts, made, CASTS[precision])
+    block, last = (replace(one, input_gradient_bytes=first.output_bytes) for one in (block, last))
     return Profile(
         job=job,
         source=SOURCE,
@@ -212,6 +213,7 @@ def _layer(
         parameters=facts.parameters,
         parameter_bytes=FLOAT_BYTES * facts.parameters,
         output_bytes=facts.output_bytes,
+        input_gradient_bytes=0,
         activation_bytes=facts.activation_bytes,
         forward=forward,
         backward=backward,

@@ -228,8 +228,8 @@ def crossing_bytes(
         owner, shadow = assignment.owner(slot), assignment.shadow(slot)
         here, stage = zone_of[owner], slot.stage
         if stage < grid.stages - 1 and zone_of[assignment.owner(grid.protected(slot))] != here:
-            crossings = 2 * microbatches[slot.pipeline]
-            total += crossings * at_stage(costs.boundary_bytes, stage)
+            both = at_stage(costs.boundary_bytes, stage) + at_stage(costs.back_bytes, stage)
+            total += microbatches[slot.pipeline] * both
         if shadow is not None and zone_of[shadow] != here:
             total += at_stage(costs.gradient_bytes, stage)
         peers = (zone_of[assignment.owner(peer)] for peer in grid.column(stage) if peer != slot)

@@ -60,6 +60,7 @@ def costs_for(workload: WorkloadFigures, grid: Grid) -> Costs:
         latency_s=workload.latency_s,
         bytes_per_s=workload.bytes_per_s,
         boundary_bytes=[float(layers[-1].output_bytes) for layers in of_stage],
+        back_bytes=[float(layers[-1].returned_bytes) for layers in of_stage],
         gradient_bytes=[float(size) for size in gradient],
         exchange_bytes=[size * share for size in gradient],
     )

@@ -54,15 +54,22 @@ class StepFloor:
         work, cut = self._workload, self._cut(grid.stages)
         forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.back_s))
         count = max(shares) * work.shape.microbatches
-        links_s = [self._carry_s(size) for size in self._boundary_bytes(grid.stages)[:-1]]
+        links_s = [
+            (self._carry_s(there), self._carry_s(back))
+            for there, back in zip(
+                self._boundary_bytes(grid.stages)[:-1],
+                self._back_bytes(grid.stages)[:-1],
+                strict=True,
+            )
+        ]
         around_s, least_s = 0.0, 0.0
-        for stage, there_s in enumerate((*links_s, 0.0)):
+        for stage, (there_s, back_s) in enumerate((*links_s, (0.0, 0.0))):
             both_s = forward[stage] + backward[stage]
             least_s = max(least_s, around_s + count * both_s)
-            around_s += both_s + 2 * (work.latency_s + there_s)
+            around_s += both_s + 2 * work.latency_s + there_s + back_s
             if stage < grid.stages - 1:
                 beyond_s = forward[stage + 1] + backward[stage + 1]
-                least_s = max(least_s, around_s + (count - 1) * there_s + beyond_s)
+                least_s = max(least_s, around_s + (count - 1) * max(there_s, back_s) + beyond_s)
         last_s = self._peers_s(grid, shares)[0] + work.sums(work.steps_s, cut)[0]
         return least_s + last_s
 
@@ -85,6 +92,7 @@ class StepFloor:
         exchanged = (self._most_partials(shares) + 1) / grid.pipelines * peers
         return _sent_bytes(
             self._boundary_bytes(grid.stages),
+            self._back_bytes(grid.stages),
             self._gradient_bytes(grid.stages),
             microbatches=microbatches,
             copies=shipped + exchanged,
@@ -110,6 +118,7 @@ class StepFloor:
             forward_s=(0.0,),
             backward_s=(0.0,),
             boundary_bytes=self._boundary_bytes(grid.stages),
+            back_bytes=self._back_bytes(grid.stages),
             gradient_bytes=gradient,
             exchange_bytes=[size * back for size in gradient],
         )
@@ -126,6 +135,10 @@ class StepFloor:
     def _boundary_bytes(self, stages: int) -> list[float]:
         layers = self._workload.layers
         return [float(layers[stop - 1].output_bytes) for stop in self._cut(stages)[1:]]
+
+    def _back_bytes(self, stages: int) -> list[float]:
+        layers = self._workload.layers
+        return [float(layers[stop - 1].returned_bytes) for stop in self._cut(stages)[1:]]
 
     def _most_partials(self, shares: tuple[int, ...]) -> int:
         if shares not in self._partials:
@@ -166,16 +179,17 @@ class StepFloor:
 
 def _sent_bytes(
     boundary_bytes: Sequence[float],
+    back_bytes: Sequence[float],
     gradient_bytes: Sequence[float],
     *,
     microbatches: int,
     copies: float,
 ) -> tuple[float, ...]:
     """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs of
-    `microbatches`, and its gradient `copies` times. `boundary_bytes` and `gradient_bytes` are those
-    of each stage."""
-    crossing = [0.0, *boundary_bytes[:-1], 0.0]
+    `microbatches`, and its gradient `copies` times. `boundary_bytes`, `back_bytes` and
+    `gradient_bytes` are those of each stage."""
+    outputs, returned = (*boundary_bytes[:-1], 0.0), (0.0, *back_bytes[:-1])
     return tuple(
         microbatches * (before + after) + size * copies
-        for (before, after), size in zip(pairwise(crossing), gradient_bytes, strict=True)
+        for before, after, size in zip(returned, outputs, gradient_bytes, strict=True)
     )

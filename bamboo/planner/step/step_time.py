@@ -301,6 +301,7 @@ class StepTimes(StepFloor):
             latency_s=workload.latency_s,
             bytes_per_s=workload.bytes_per_s,
             boundary_bytes=self._boundary_bytes(shape.stages),
+            back_bytes=self._back_bytes(shape.stages),
             gradient_bytes=self._gradient_bytes(shape.stages),
             peers_s=shape.peers_s,
             far=self._far(shape),

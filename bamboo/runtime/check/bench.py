@@ -44,7 +44,7 @@ class Bench:
         self.output = x
         """The layer's output, which is the next layer's input, once it has warmed up; for
         the last layer, the loss."""
-        self._output_bytes = self._activation_bytes = 0
+        self._output_bytes = self._activation_bytes = self._input_gradient_bytes = 0
         self._counters = {kind: WorkCounter() for kind in self._seconds}
 
     @property
@@ -100,6 +100,7 @@ class Bench:
             parameters=sum(p.numel() for p in self._stage.params),
             parameter_bytes=self._stage.parameter_bytes(),
             output_bytes=self._output_bytes,
+            input_gradient_bytes=self._input_gradient_bytes,
             activation_bytes=self._activation_bytes,
             forward=forward,
             backward=backward,
@@ -110,7 +111,8 @@ class Bench:
         return self._stage.forward(self._x, STEP, MICROBATCH)
 
     def _backward(self, pending: Pending) -> None:
-        self._stage.backward(pending, self._gradients)
+        back = self._stage.backward(pending, self._gradients)
+        self._input_gradient_bytes = sum(g.nbytes for g in back if g is not None)
 
     def _update(self) -> None:
         params = self._stage.params

@@ -84,6 +84,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
                 "parameter_bytes": _bytes(one.layer.parameters()),
                 "shapes": {name: list(p.shape) for name, p in one.layer.named_parameters()},
                 "output_bytes": _bytes(first[index].output),
+                "back_bytes": _bytes(g for g in first[index].given if g is not None),
                 "activation_bytes": first[index].saved_bytes,
                 "forward_ms": times[index].forward_ms,
                 "backward_ms": times[index].backward_ms,

@@ -79,21 +79,35 @@ def act_key(run: SlotRun, local: int) -> MessageKey:
     return MessageKey(kind="act", to=run.slot, source=before, step=run.step, index=local)
 
 
-def _trained(output: Tensors) -> dict[str, Any]:
-    """What a message must say of its tensors beside their bytes: which of them require a gradient,
+def act_meta(output: Tensors) -> dict[str, Any]:
+    """What the message with an output says beside its tensors: which of them require a gradient,
     unless it is all floating ones, as in most models."""
     if all(t.requires_grad == t.is_floating_point() for t in output):
         return {}
     return {"trained": [place for place, t in enumerate(output) if t.requires_grad]}
 
 
-def _received(message: Message) -> Tensors:
-    """The boundary that `message` carries, with what `_trained` says of it."""
+def output_in(message: Message) -> Tensors:
+    """The output that a message carries, with what `act_meta` says of it."""
     trained = message.meta.get("trained")
     return tuple(
         t.detach().requires_grad_(t.is_floating_point() if trained is None else place in trained)
         for place, t in enumerate(message.tensors)
     )
+
+
+def gradient_message(gradients: Gradients) -> tuple[list[Tensor], dict[str, Any]]:
+    """The tensors and the meta of the message with the gradients of an output: one that there is
+    not takes no bytes, and then the places of the others are named."""
+    sent = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
+    return [*sent.values()], {} if len(sent) == len(gradients) else {"of": [*sent]}
+
+
+def gradients_in(message: Message, output: Tensors) -> Gradients:
+    """The gradients that a message carries, one for each tensor of `output`."""
+    places = range(len(output))
+    came = dict(zip(message.meta.get("of", places), message.tensors, strict=True))
+    return tuple(came.get(place) for place in places)
 
 
 class Operations:
@@ -139,7 +153,7 @@ class Operations:
     def _input(self, run: SlotRun, local: int) -> Tensors:
         if run.stage.is_first:
             return run.stage.input_of(run.step, run.microbatches[local])
-        return _received(self._mailbox.take(run.slot, "act", run.step, local))
+        return output_in(self._mailbox.take(run.slot, "act", run.step, local))
 
     @staticmethod
     def _adopted(run: SlotRun, instruction: Instruction) -> bool:
@@ -166,16 +180,14 @@ class Operations:
         if not run.stage.is_last:
             to = run.plan.grid.protected(run.slot)
             key = MessageKey(kind="act", to=to, source=run.slot, step=run.step, index=local)
-            self._mailbox.post(key, pending.output, _trained(pending.output))
+            self._mailbox.post(key, pending.output, act_meta(pending.output))
         return True
 
     def _gradients(self, run: SlotRun, local: int) -> Gradients | None:
         if run.stage.is_last:
             return None
         message = self._mailbox.take(run.slot, "grad", run.step, local)
-        outputs = range(len(run.pending[local].output))
-        came = dict(zip(message.meta.get("of", outputs), message.tensors, strict=True))
-        return tuple(came.get(place) for place in outputs)
+        return gradients_in(message, run.pending[local].output)
 
     def _backward(self, run: SlotRun, op: Instruction) -> bool:
         local = op.microbatch
@@ -192,10 +204,8 @@ class Operations:
             to = run.plan.grid.protector(run.slot)
             key = MessageKey(kind="grad", to=to, source=run.slot, step=run.step, index=local)
             modes = stage_modes(self._redundancy, run.plan.grid.stages)
-            sent = {place: gradient for place, gradient in enumerate(out) if gradient is not None}
-            meta = {} if len(sent) == len(out) else {"of": [*sent]}
-            also_shadow = modes[to.stage] == "full"
-            self._mailbox.post(key, [*sent.values()], meta, also_shadow=also_shadow)
+            tensors, meta = gradient_message(out)
+            self._mailbox.post(key, tensors, meta, also_shadow=modes[to.stage] == "full")
         return True
 
     def _exchange(self, run: SlotRun, op: Instruction) -> bool:
@@ -283,7 +293,7 @@ class Operations:
         else:
             kept = self._mailbox.kept(act_key(run, local))
             assert kept is not None, "the stash had it when the operation was found ready"
-            x = _received(kept)
+            x = output_in(kept)
         self.device.run("FR", op.stage, lambda: run.forward(local, x))
         return True
 

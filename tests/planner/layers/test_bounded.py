@@ -81,6 +81,9 @@ def drawn(number: int) -> tuple[list[LayerFacts], list[int], Bounds, list[tuple[
     if again.random() < 0.5:  # some layers keep their input alone
         held = [again.choice([None, 0, x.activation_bytes // 2, 8]) for x in facts]
         facts = [replace(x, input_bytes=size) for x, size in zip(facts, held, strict=True)]
+    back = random.Random(f"back {number}")
+    if back.random() < 0.3:  # what comes back is not what went there
+        facts = [replace(x, back_bytes=back.choice([None, 0, 4 * most])) for x in facts]
     if random.Random(f"host {number}").random() < 0.3:
         facts = [replace(x, host_moments=True) for x in facts]
     costs = [random_of.randint(0, random_of.choice([1, 5, 30])) for _ in range(layers)]

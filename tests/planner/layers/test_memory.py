@@ -43,6 +43,12 @@ def test_a_case_counted_by_hand() -> None:
     assert first.total == 240 + 240 + 480 + 18000 + 1800 + 640 + 240 + 12000
 
 
+def test_a_stash_keeps_what_a_stage_sends_on_and_what_it_sends_back() -> None:
+    masked = [replace(layer, back_bytes=7) for layer in LAYERS]
+    first, last = memory_report(masked, cut=(0, 3, 4), grid=GRID, shape=SHAPE, mode="stash")
+    assert (first.stash, last.stash) == (2 * 3 * 300, 2 * 3 * 7)
+
+
 def test_off_keeps_no_copy_and_stash_computes_nothing_ahead() -> None:
     off = memory_report(LAYERS, cut=(0, 2, 4), grid=GRID, shape=SHAPE, mode="off")
     assert all(s.replica == s.stash == s.shipping == s.ahead == 0 for s in off)

@@ -127,6 +127,8 @@ def test_bytes_between_zones_by_hand() -> None:
     assert crossing("pipelines") == 8 * 100_000
     # 3 boundaries each way for 3 and 5 microbatches; all 8 reduced gradients.
     assert crossing("neighbours") == 2 * 3 * 10 * (3 + 5) + 8 * 1000
+    sizes = replace(sizes, back_bytes=(4.0,) * 4)
+    assert crossing("neighbours") == 3 * (10 + 4) * (3 + 5) + 8 * 1000
 
 
 @settings(max_examples=60, deadline=None)

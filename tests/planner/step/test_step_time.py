@@ -35,6 +35,13 @@ def workload(virtual_nodes: int = 4, microbatches: int = 2) -> WorkloadFigures:
     )
 
 
+def returning(back_bytes: int | None) -> WorkloadFigures:
+    """The same, with so many bytes of the gradient of each layer's output."""
+    work = workload()
+    layers = tuple(replace(layer, back_bytes=back_bytes) for layer in work.layers)
+    return replace(work, layers=layers)
+
+
 @pytest.mark.parametrize("mode", ["off", "stash", "eager", "gap"])
 @pytest.mark.parametrize(("pipelines", "stages"), [(1, 4), (2, 4), (2, 2), (3, 4)])
 def test_a_calm_grid_takes_what_its_dry_run_takes(pipelines: int, stages: int, mode: str) -> None:
@@ -102,15 +109,19 @@ def test_gradients_that_take_longer_than_a_step_are_seen_after_more_steps() -> N
     st.sampled_from(["off", "stash", "gap", "full", "peer"]),
     st.integers(1, 4),
     st.integers(2, 5),
-    st.sampled_from([0.0, 3e3, 1e5]),
-    st.sampled_from([0.0, 0.005]),
+    st.tuples(st.sampled_from([0.0, 3e3, 1e5]), st.sampled_from([0.0, 0.005])),
+    st.sampled_from([None, 0, 9, 400]),
 )
 @settings(max_examples=60, deadline=None)
 def test_no_step_takes_less_than_its_floor(
-    mode: str, pipelines: int, stages: int, bytes_per_s: float, latency_s: float
+    mode: str,
+    pipelines: int,
+    stages: int,
+    link: tuple[float, float],
+    back_bytes: int | None,
 ) -> None:
     grid, shares = Grid(pipelines=pipelines, stages=stages), equal_shares(4, pipelines)
-    work = replace(workload(), bytes_per_s=bytes_per_s, latency_s=latency_s)
+    work = replace(returning(back_bytes), bytes_per_s=link[0], latency_s=link[1])
     times = StepTimes(work, mode)
     assert times.calm_s(grid, shares) >= times.floor_s(grid, shares)
 
@@ -128,6 +139,9 @@ def test_what_nodes_send_and_shadows_compute_ahead_is_counted() -> None:
     assert stash.calm_ahead(grid, shares) == ((0.0, 0.0),) * 4
     for forwards, backwards in StepTimes(workload(), "full").calm_ahead(grid, shares):
         assert 0 < backwards <= forwards <= 1
+    # Of these 64 bytes only 24 have a gradient that comes back.
+    masked = StepTimes(returning(24), "off").sent_bytes(grid, shares)
+    assert masked == tuple(n + exchanged for n in (4 * 64, 4 * 88, 4 * 88, 4 * 24))
     assert {b for _, b in StepTimes(workload(), "eager").calm_ahead(grid, shares)} == {0.0}
 
 

@@ -1,0 +1,244 @@
+"""Boundaries of several tensors: random layers with skips, masks and unused outputs have the same
+bits under every cut, and faults at a boundary are seen."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bamboo.ids import NodeId
+from bamboo.models import (
+    Gradients,
+    Tensors,
+    as_leaves,
+    run_back,
+    run_layers,
+    running,
+    unpacked,
+)
+from bamboo.ports import MessageKey
+from bamboo.runtime.step.operations import act_meta, gradient_message, gradients_in, output_in
+from bamboo.runtime.wire.frames import decode, encode, to_buffer, to_tensor
+from bamboo.runtime.wire.messages import Message
+from bamboo.topology.slots import Slot
+
+WIDTH = 6
+MOST_LAYERS = 4
+SEEDS = 12
+"""Of these, fp32 and bf16 each take half, and so do layers that are computed again."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a layer makes one of its outputs of its inputs."""
+
+    kind: str
+    takes: tuple[int, ...]
+
+
+class Drawn(nn.Module):
+    """A layer of drawn recipes, with one weight for each; some of the weights are frozen."""
+
+    def __init__(self, recipes: Sequence[Recipe], draw: random.Random) -> None:
+        super().__init__()
+        self.recipes = recipes
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.randn(WIDTH, WIDTH) / 2, requires_grad=draw.random() < 0.8)
+            for _ in recipes
+        )
+
+    def forward(self, x: Tensor | Tensors) -> Tensor | Tensors:
+        given = (x,) if isinstance(x, Tensor) else x
+        return unpacked(
+            tuple(
+                self._one(recipe, weight, given)
+                for recipe, weight in zip(self.recipes, self.weights, strict=True)
+            )
+        )
+
+    def _one(self, recipe: Recipe, weight: Tensor, given: Tensors) -> Tensor:
+        first, *others = (given[place] for place in recipe.takes)
+        if recipe.kind == "hand":
+            return first
+        if recipe.kind in ("bool", "u1", "i4"):
+            kind = {"bool": torch.bool, "u1": torch.uint8, "i4": torch.int32}[recipe.kind]
+            return (first.detach().float() > 0).to(kind)
+        made = torch.tanh(first.float() @ weight)
+        for other in others:  # several uses of one tensor within a layer
+            made = made + made * other.float() + torch.sin(other.float()) * first.float()
+        if recipe.kind == "half":
+            return made.half()
+        if recipe.kind == "double":
+            return made.double()
+        if recipe.kind == "constant":
+            return made.detach()
+        if recipe.kind == "turned":  # not contiguous
+            return F.dropout(made, 0.2).t().contiguous().t()
+        return made
+
+
+KINDS = ("hand", "hand", "hand", "mix", "mix", "mix", "turned", "bool", "u1", "i4")
+RARE = ("half", "double", "constant")
+
+
+def drawn(seed: int) -> tuple[list[tuple[int, nn.Module]], tuple[float, ...]]:
+    """Layers, and the weights of their outputs in the loss: some outputs are never used."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    layers: list[tuple[int, nn.Module]] = []
+    inputs = 2
+    for index in range(draw.randint(3, MOST_LAYERS)):
+        outputs = draw.choice((1, 2, 3, 4)) if index else 3
+        kinds = ["mix", *(draw.choice((*KINDS, *RARE)) for _ in range(outputs - 1))]
+        draw.shuffle(kinds)
+        takes = (tuple(draw.choices(range(inputs), k=draw.randint(1, 3))) for _ in kinds)
+        recipes = [Recipe(kind, taken) for kind, taken in zip(kinds, takes, strict=True)]
+        if draw.random() < 0.5:  # one tensor in two places, as (x, x)
+            recipes += [Recipe("hand", (draw.randrange(inputs),))] * 2
+        layers.append((index, Drawn(recipes, draw)))
+        inputs = len(recipes)
+    return layers, (*(draw.choice((0.0, 0.5, 1.5)) for _ in range(inputs - 1)), 1.0)
+
+
+def data(microbatch: int) -> Tensors:
+    """Numbers and a mask; each microbatch has a shape of its own."""
+    draw = torch.Generator().manual_seed(microbatch)
+    rows = 3 + 2 * microbatch
+    numbers = torch.randn(rows, WIDTH, generator=draw)
+    return numbers, numbers.flip(0) > 0
+
+
+def loss_of(output: Tensors, weights: Sequence[float]) -> Tensor:
+    used = [
+        (t.float() * weight).square().sum()
+        for t, weight in zip(output, weights, strict=True)
+        if weight
+    ]
+    return torch.stack(used).sum()
+
+
+def carried(tensors: Sequence[Tensor], meta: dict[str, object]) -> Message:
+    """The message as another node gets it, by the bytes of its one frame."""
+    slot = Slot(pipeline=0, stage=0)
+    (frame,) = encode(
+        MessageKey(kind="act", to=slot, source=slot, step=0),
+        sender=NodeId("a"),
+        generation=0,
+        meta=meta,
+        buffers=[to_buffer(t) for t in tensors],
+    )
+    came = decode(memoryview(bytearray(frame))).message
+    return Message(tensors=tuple(map(to_tensor, came.buffers)), meta=came.meta)
+
+
+Carry = Callable[[Sequence[Tensor], dict[str, object]], Message]
+
+
+def trained(
+    seed: int, cut: Sequence[int], *, precision: str, again: bool, carry: Carry = carried
+) -> list[Tensor | None]:
+    """The outputs of two microbatches, then the gradients of all parameters, by stages of `cut`."""
+    layers, weights = drawn(seed)
+    stages = [layers[first:stop] for first, stop in itertools.pairwise((0, *cut, len(layers)))]
+    computed_again = range(len(layers) - 1) if again else range(0)
+    out: list[Tensor | None] = []
+    for microbatch in range(2):
+        x = data(microbatch)
+        ends: list[tuple[Tensors, Tensors]] = []
+        for number, stage in enumerate(stages):
+            leaves = as_leaves(x)
+            y = run_layers(
+                stage,
+                leaves,
+                computed_again,
+                seed=1,
+                step=0,
+                microbatch=microbatch,
+                precision=precision,
+            )
+            ends.append((leaves, y))
+            if number < len(stages) - 1:
+                x = output_in(carry(y, act_meta(y)))
+        out += [t.detach() for t in y]
+        loss = loss_of(y, weights)
+        gradients: Gradients | None = None
+        for leaves, y in reversed(ends):
+            if gradients is None:
+                run_back((loss,), None) if loss.requires_grad else None
+            else:
+                run_back(y, gradients_in(carry(*gradient_message(gradients)), y))
+            gradients = tuple(leaf.grad for leaf in leaves)
+    return out + [p.grad for _, layer in layers for p in layer.parameters()]
+
+
+def equal(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> bool:
+    """All bits; a gradient that there is not is one of zeros."""
+
+    def same(a: Tensor | None, b: Tensor | None) -> bool:
+        if a is None or b is None:
+            return a is b or not bool((b if a is None else a).any())  # type: ignore[union-attr]
+        return a.dtype == b.dtype and torch.equal(a, b)
+
+    return all(same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def cuts(layers: int) -> list[tuple[int, ...]]:
+    places = range(1, layers)
+    return [c for count in range(1, layers) for c in itertools.combinations(places, count)]
+
+
+def differing(
+    seeds: Sequence[int], carry: Carry = carried
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The seeds and cuts that have other bits than the model in one piece."""
+    for seed in seeds:
+        how = {"precision": "bf16" if seed % 2 else "fp32", "again": seed % 4 > 1}
+        whole = trained(seed, (), **how)  # type: ignore[arg-type]
+        assert any(t is not None and bool(t.any()) for t in whole)
+        for cut in cuts(len(drawn(seed)[0])):
+            if not equal(trained(seed, cut, carry=carry, **how), whole):  # type: ignore[arg-type]
+                yield seed, cut
+
+
+def test_every_cut_of_random_layers_has_the_same_bits() -> None:
+    assert [*differing(range(SEEDS))] == []
+
+
+def test_recomputed_layers_have_the_bits_of_kept_ones() -> None:
+    for seed in range(6):
+        for precision in ("fp32", "bf16"):
+            kept, again = (trained(seed, (1,), precision=precision, again=x) for x in (False, True))
+            assert equal(kept, again)
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+def test_swapped_tensors_are_seen() -> None:
+    def swapped(tensors: Sequence[Tensor], meta: dict[str, object]) -> Message:
+        found = [*carried(tensors, meta).tensors]
+        alike = [place for place, t in enumerate(found) if t.dtype == found[0].dtype]
+        if len(alike) > 1:
+            found[alike[0]], found[alike[-1]] = found[alike[-1]], found[alike[0]]
+        return Message(tensors=tuple(found), meta=meta)
+
+    assert any(differing(range(SEEDS), swapped))
+
+
+def test_a_lost_mask_is_seen() -> None:
+    def lost(tensors: Sequence[Tensor], meta: dict[str, object]) -> Message:
+        return carried([torch.ones_like(t) if t.dtype == torch.bool else t for t in tensors], meta)
+
+    assert any(differing(range(SEEDS), lost))
+
+
+def test_another_order_of_addition_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a node for the boundary, the gradients of a tensor in two places add in an order that
+    follows the cut."""
+    monkeypatch.setattr(running, "_bounded", lambda x: tuple(t.contiguous() for t in x))
+    assert any(differing(range(SEEDS)))
