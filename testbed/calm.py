@@ -46,7 +46,7 @@ def _calm(model: ModelConfig, data: DataConfig, train: TrainConfig, steps: int) 
     begun = _BEGUN.pop(job, None)
     if begun is None or begun[0].steps_done > steps:
         prepare(job.cluster)
-        begun = (CalmRun(job, build_model(job), load_data(job)), {})
+        begun = (CalmRun(job, workload := build_model(job), load_data(job, own=workload.data)), {})
     run, losses = begun
     for step in range(run.steps_done, steps):
         losses[step] = run.step().hex()
@@ -101,7 +101,8 @@ def samples_difference(
 
 @lru_cache(maxsize=64)
 def _data(data: DataConfig, model: ModelConfig, train: TrainConfig) -> Dataset:
-    return load_data(JobConfig(model=model, data=data, train=train))
+    job = JobConfig(model=model, data=data, train=train)
+    return load_data(job, own=build_model(job).data)
 
 
 def assert_calm(run: Cluster) -> None:

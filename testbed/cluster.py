@@ -104,9 +104,10 @@ class Cluster:
 
     def _strategy(self) -> Strategy:
         job, grid = self.job, self.grid
-        layers = len(build_model(job).layers)
+        workload = build_model(job)
+        layers = len(workload.layers)
         cut = job.cluster.cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages))
-        digest = load_data(job).digest
+        digest = load_data(job, own=workload.data).digest
         return Strategy(
             semantics=semantics(job, data_digest=digest, code={}),
             placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),

@@ -394,7 +394,8 @@ def builder_of(job: JobConfig) -> SlotBuilder:
     """What all nodes of a job build their slots with."""
     job = resolve(job)
     prepare(job.cluster)
-    data, workload = load_data(job), build_model(job)
+    workload = build_model(job)
+    data = load_data(job, own=workload.data)
     grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
     layers = len(workload.layers)
     cut = tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))

@@ -1,129 +1,184 @@
-"""Text as windows of tokens, addressed by (step, microbatch): a pure function of the content.
+"""What a job trains on, addressed by (step, microbatch): a pure function of the content.
 
-Rule: any node can produce any microbatch, and each window comes once in each data epoch. Shapes: B
-sequences of a microbatch, T = context tokens.
+Rule: any node can produce any microbatch, and each sample comes once in each data epoch.
 """
 
-import hashlib
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from typing import Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import DataConfig, JobConfig, ModelConfig
 from bamboo.data.order import SampleOrder
-from bamboo.data.sources import read_source
+from bamboo.data.text import Text, named_by, text_of
 from bamboo.errors import InputError
 
-COUNT_BYTES = 1 << 20
+STEPS_COUNTED = 8
+"""The steps whose counts are kept: a loss is divided once for each microbatch of a step."""
+
+
+class Data(Protocol):
+    """A finite set of samples, numbered from 0, the same on every machine. In addition it may have
+
+        count: int, or (index, key) -> int
+
+    what a sample weighs in the loss, as for the labels in it that are not masked; without it each
+    sample weighs 1. Order, repetition and the slices of the batch are not its concern.
+    """
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+
+    @property
+    def digest(self) -> str:
+        """What identifies the contents: other contents must have another one."""
+
+    @property
+    def unit(self) -> str:
+        """What is counted, in the singular: `token`, `image`, `sample`."""
+
+    def batch(
+        self, indices: Sequence[int], keys: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """(inputs, targets) of these samples, on the CPU. A tuple of one is handed to the first
+        layer, or to the loss, as that tensor. `keys`: for each sample a number of 63 bits that
+        follows from seed, data epoch and sample: all that is drawn for a sample, as for
+        augmentation, is drawn from it."""
 
 
 class Dataset:
-    """Windows of `context` + 1 tokens, each of which begins with the last token of the one before.
+    """The samples of a job in the order in which its steps use them."""
 
-    Window w covers tokens [w * context, w * context + context]; the inputs are all but its last
-    token, the targets all but its first. A last window that would be too short is left out.
-    """
-
-    def __init__(
-        self, text: bytearray, *, context: int, batch: int, microbatch: int, seed: int
-    ) -> None:
-        self._tokens = torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0)
-        self._window = torch.arange(context + 1)
-        self._context = context
-        self.samples = max(len(text) - 1, 0) // context
-        """Windows in one data epoch."""
+    def __init__(self, data: Data, *, batch: int, microbatch: int, seed: int) -> None:
+        self.data = data
+        self.text = data if isinstance(data, Text) else None
+        """The same, where it is text."""
+        self.samples = data.samples
+        self.digest = data.digest
+        self.unit = data.unit
+        self._microbatches = range(batch // microbatch)
+        count: int | Callable[[int, int], int] = getattr(data, "count", 1)
+        self._count = count if callable(count) else None
+        self._whole = 0 if callable(count) else batch * count
         self._order = SampleOrder(
             samples=self.samples, batch=batch, microbatch=microbatch, seed=seed
         )
-        self.size_bytes = len(text)
-        self.digest = hashlib.sha256(text).hexdigest()
-        """SHA-256 of the bytes."""
+        self._counted = lru_cache(STEPS_COUNTED)(self._sum_of)
 
     def sample_indices(self, step: int, index: int) -> list[int]:
-        """The windows of global microbatch `index` of `step`, steps counted from 0."""
+        """The samples of global microbatch `index` of `step`, steps counted from 0."""
         return self._order.of(step, index)
 
-    def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
-        """(inputs_BT, targets_BT), int64, of the global microbatch `index` of `step`."""
-        starts_B = torch.tensor(self.sample_indices(step, index)) * self._context
-        window_BT = self._tokens[starts_B[:, None] + self._window].long()
-        return window_BT[:, :-1].contiguous(), window_BT[:, 1:].contiguous()
+    def microbatch(self, step: int, index: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """(inputs, targets) of the global microbatch `index` of `step`."""
+        keys = [] if self.text else self._order.keys_of(step, index)  # nothing is drawn for text
+        return self.data.batch(self._order.of(step, index), keys)
 
-    @cached_property
-    def unigram_entropy_nats(self) -> float:
-        """Entropy of the byte frequencies: the loss of the best model that ignores context."""
-        share = self._counts / self._counts.sum()
-        present = share[share > 0]
-        return float(-(present * np.log(present)).sum())
+    def count(self, step: int) -> int:
+        """What all samples of a step weigh together: its loss is divided by that. Raises InputError
+        for a step that weighs nothing, or a weight that is no whole number from 0."""
+        return self._whole or self._counted(step)
 
-    @cached_property
-    def largest_token(self) -> int:
-        """The largest token that occurs; a model's vocabulary must be larger."""
-        return int(np.flatnonzero(self._counts)[-1])
-
-    @cached_property
-    def _counts(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        counts = np.zeros(256, dtype=np.int64)
-        tokens = self._tokens.numpy()
-        for start in range(0, len(tokens), COUNT_BYTES):
-            # bincount widens its input to 8 bytes a token, so count in pieces.
-            counts += np.bincount(tokens[start : start + COUNT_BYTES], minlength=256)
-        return counts
+    def _sum_of(self, step: int) -> int:
+        total, weight_of = 0, self._count
+        assert weight_of is not None
+        for index in self._microbatches:
+            keys = self._order.keys_of(step, index)
+            for sample, key in zip(self._order.of(step, index), keys, strict=True):
+                weight = weight_of(sample, key)
+                if not isinstance(weight, int) or weight < 0:
+                    raise InputError(
+                        f"step {step}: the data counts {weight!r} for sample {sample}; return a "
+                        "whole number from 0, as int(...) makes one"
+                    )
+                total += weight
+        if not total:
+            raise InputError(
+                f"step {step}: the data counts 0 for all of its samples, and a loss is divided by "
+                "that; leave out samples without a label, or take a larger train.batch"
+            )
+        return total
 
 
 def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
     """Raise InputError unless the data has this SHA-256, which the run was made for."""
     if data.digest == digest:
         return
-    key, value = _named(job)
+    if data.text is None:
+        raise InputError.at(
+            file=job.file,
+            key="model.model",
+            value=job.model.model,
+            problem=f"its data has the digest {data.digest[:12]}, the run was made for "
+            f"{digest[:12]}",
+            remedy="make the digest of the contents alone, and give every node the same",
+        )
+    key, value = named_by(job)
     raise InputError.at(
         file=job.file,
         key=key,
         value=value,
-        problem=f"{data.size_bytes:,} bytes with digest {data.digest[:12]} are here, the run was "
-        f"made for digest {digest[:12]}",
+        problem=f"{data.text.size_bytes:,} bytes with digest {data.digest[:12]} are here, the run "
+        f"was made for digest {digest[:12]}",
         remedy="give every node the files as they were at launch",
     )
 
 
-def _named(job: JobConfig) -> tuple[str, str]:
-    """The key of the job file that names the data, and its value."""
-    return ("data.path", job.data.path) if job.data.path else ("data.source", job.data.source)
-
-
-def load_data(job: JobConfig, text: bytearray | None = None) -> Dataset:
-    """Read and hash the job's text; takes well under a second for 16 MB and keeps no cache. `text`:
-    the text, if it was read elsewhere already.
+def load_data(job: JobConfig, text: bytearray | None = None, *, own: Data | None = None) -> Dataset:
+    """The data of a job: its workload's `own`, or else the text of [data], which is read and hashed
+    well under a second for 16 MB. `text`: the text, if it was read elsewhere already.
 
     Raises InputError when there is no text, less than one window of it, or a token that the
-    model's vocabulary has no row for.
+    model's vocabulary has no row for; and for own data whose attributes are not what `Data` says.
     """
-    text = read_source(job) if text is None else text
-    data = Dataset(
-        text,
-        context=job.model.context,
-        batch=job.train.batch,
-        microbatch=job.train.microbatch,
-        seed=job.train.seed,
-    )
-    key, value = _named(job)
-    if data.samples < 1:
-        cuts = len(text) == job.data.max_bytes > 0  # and there may be more than that
-        raise InputError.at(
-            file=job.file,
-            key="data.max_bytes" if cuts else key,
-            value=job.data.max_bytes if cuts else value,
-            problem=f"{len(text)} bytes hold no window of context + 1 = {job.model.context + 1}",
-            remedy="give more text or a smaller model.context",
-        )
-    if job.model.vocabulary < 256 and data.largest_token >= job.model.vocabulary:
-        raise InputError.at(
-            file=job.file,
-            key="model.vocabulary",
-            value=job.model.vocabulary,
-            problem=f"the data holds byte {data.largest_token}",
-            remedy="take at least 256",
-        )
+    data = text_of(job, text) if own is None else _checked(job, own)
+    train = job.train
+    return Dataset(data, batch=train.batch, microbatch=train.microbatch, seed=train.seed)
+
+
+def _checked(job: JobConfig, data: Data) -> Data:
+    """The data itself, where it is what `Data` says and the job says nothing of a text."""
+    plain = DataConfig()
+    of_text: list[tuple[str, object, object]] = [
+        (f"data.{f.name}", getattr(job.data, f.name), getattr(plain, f.name)) for f in fields(plain)
+    ]
+    for key, value, unsaid in (
+        *of_text,
+        ("model.context", job.model.context, ModelConfig().context),
+    ):
+        if value != unsaid:
+            raise InputError.at(
+                file=job.file,
+                key=key,
+                value=value,
+                problem=f"is of a text, and {job.model.model} brings data of its own",
+                remedy="leave it out",
+            )
+    count = getattr(data, "count", 1)
+    for name, value, good, wanted in (
+        ("samples", found := getattr(data, "samples", None), _is_count(found), "a number above 0"),
+        ("digest", found := getattr(data, "digest", None), _is_text(found), "a text"),
+        ("unit", found := getattr(data, "unit", None), _is_text(found), "a word, as 'sample'"),
+        ("batch", found := getattr(data, "batch", None), callable(found), "a function"),
+        ("count", count, callable(count) or _is_count(count), "a number above 0, or a function"),
+    ):
+        if not good:
+            raise InputError.at(
+                file=job.file,
+                key="model.model",
+                value=job.model.model,
+                problem=f"its data ({type(data).__name__}) has {name} = {value!r}",
+                remedy=f"make it {wanted}",
+            )
     return data
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())

@@ -35,6 +35,14 @@ class SampleOrder:
             position += len(part)
         return out
 
+    def keys_of(self, step: int, index: int) -> list[int]:
+        """A key for each of these samples, which follows from seed, data epoch and sample."""
+        first = step * self._batch + index * self._microbatch
+        return [
+            keyed_seed(self._seed, "sample", place // self.samples, sample)
+            for place, sample in enumerate(self.of(step, index), first)
+        ]
+
     def _permutation(self, data_epoch: int) -> Tensor:
         found = self._permutations.get(data_epoch)
         if found is None:

@@ -1,13 +1,15 @@
-"""From a job's `[model]` to a Workload: the built-in GPT, or a user's own list of layers.
+"""From a job's `[model]` to a Workload: the built-in GPT, or a user's own.
 
-A user's file has a function `build(job)` that returns a Workload, or a list whose items are layers
-(nn.Module) or functions that make one. Its own lines, `build` and each function start with the
-random numbers of a key of their own (`draws`), whatever runs them and whatever ran before.
+A user's file has a function `build(job)` that returns a Workload, or only its layers: an
+nn.Sequential, or a list or tuple whose items are layers (nn.Module) or functions that make one. Its
+own lines, `build` and each function start with the random numbers of a key of their own (`draws`),
+whatever runs them and whatever ran before.
 """
 
 import copy
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,18 @@ def build_model(job: JobConfig) -> Workload:
         if job.code and isinstance(error, FileNotFoundError):
             remedy = f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
         raise _refuse(job, placed_line_of(error), remedy) from error
-    if isinstance(built, Workload):
-        flaw = flaw_of(built)
-        if flaw is not None:
-            raise _refuse(job, *flaw)
-        return built
+    if not isinstance(built, Workload):
+        return Workload(layers=_factories(job, built), loss=token_loss)
+    flaw = flaw_of(built)
+    if flaw is not None:
+        raise _refuse(job, *flaw)
+    return replace(built, layers=_factories(job, built.layers))
+
+
+def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], ...]:
+    """One for each layer. Raises InputError for what is no list of layers."""
+    if isinstance(built, nn.Sequential):
+        built = tuple(built)
     if not isinstance(built, Sequence) or not built:
         raise _refuse(
             job, f"it returned {type(built).__name__}", "return a non-empty list of layers"
@@ -69,8 +78,7 @@ def build_model(job: JobConfig) -> Workload:
     # One factory for each function, however often it is listed, so that layers are known to be
     # alike.
     made: dict[int, Callable[[], nn.Module]] = {}
-    factories = (made.setdefault(id(item), _factory(job, i, item)) for i, item in enumerate(built))
-    return Workload(layers=tuple(factories), loss=token_loss)
+    return tuple(made.setdefault(id(item), _factory(job, i, item)) for i, item in enumerate(built))
 
 
 def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
@@ -99,7 +107,7 @@ def _refuse_shared(job: JobConfig, layers: Sequence[tuple[int, nn.Module]]) -> N
                 raise _refuse(
                     job,
                     f"{seen[memory]} and {place} are one parameter",
-                    "return a bamboo.models.Workload that names it in `tied`",
+                    "make one in each layer, and name both in `tied` of a bamboo.models.Workload",
                 )
         seen |= places
 

@@ -19,18 +19,16 @@ Flaw = tuple[str, str]
 
 def flaw_of(workload: Workload) -> Flaw | None:
     """The first problem for which `workload` is not a model; None when there is none."""
-    if not isinstance(workload.layers, Sequence) or not workload.layers:
-        return f"layers is {workload.layers!r}", "give a tuple with one function a layer"
-    for index, factory in enumerate(workload.layers):
-        if isinstance(factory, nn.Module):
-            return (
-                f"layers[{index}] is a {type(factory).__name__}, which is a layer already",
-                "give a function that makes one, or return a plain list of layers",
-            )
+    layers: object = workload.layers
+    if not isinstance(layers, Sequence | nn.Sequential) or not len(layers):
+        return f"layers is {layers!r}", "give a tuple of layers, or of functions that make one"
+    for index, factory in enumerate(layers):
         if not callable(factory):
-            return f"layers[{index}] is {factory!r}", "give a function that makes a layer"
+            return f"layers[{index}] is {factory!r}", "give a layer, or a function that makes one"
     if not callable(workload.loss):
         return f"loss is {workload.loss!r}", "give a function of (output, targets)"
+    if not (workload.metrics is None or callable(workload.metrics)):
+        return f"metrics is {workload.metrics!r}", "give a function of (outputs, targets)"
     if not isinstance(workload.plain, bool):
         return f"plain is {workload.plain!r}", "give True or False, or leave it out"
     if not isinstance(workload.tied, Sequence) or not all(

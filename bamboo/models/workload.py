@@ -3,15 +3,19 @@
 Rule: nothing here knows stages or ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from bamboo.data.dataset import Data
+
 Loss = Callable[[Any, Any], Tensor]
-"""(output of the last layer, targets_BT int64) -> float32 scalar: the SUM over the tokens. The
-output is a tensor, or a tuple where that layer returns several."""
+"""(outputs of the last layer, targets of the data) -> float32 scalar: the SUM over all that the
+data counts. Each is a tensor, or the tuple where there are several."""
+Metrics = Callable[[Any, Any], Mapping[str, tuple[Any, Any]]]
+"""The same arguments -> {name: (sum, count)}: each a number, or a tensor of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +36,18 @@ class TiedParameter:
 class Workload:
     """One factory per layer, in order; the output of a layer is the input of the next one.
 
-    A factory draws initial values only from the generators that `draws` keys.
+    A user's may have layers themselves in their place, or an nn.Sequential of them: `build_model`
+    makes factories of them. A factory draws initial values only from the generators that `draws`
+    keys.
     """
 
-    layers: tuple[Callable[[], nn.Module], ...]
+    layers: Sequence[Callable[[], nn.Module]] | nn.Sequential
     loss: Loss
+    data: Data | None = None
+    """None: the text of [data]."""
+    metrics: Metrics | None = None
+    """What is recorded beside a step's loss: the sums of all microbatches, divided by the
+    counts."""
     tied: tuple[TiedParameter, ...] = ()
     plain: bool = False
     """Whether layers have no tensors but their parameters, and keep nothing that was computed from

@@ -137,7 +137,7 @@ def _single(job: JobConfig, stamps: Stamps) -> list[nn.Parameter]:
         optimizer.zero_grad()
         total = 0.0
         for m in range(job.train.batch // job.train.microbatch):
-            inputs, targets = data.microbatch(step, m)
+            (inputs,), (targets,) = data.microbatch(step, m)
             loss = workload.loss(module(inputs), targets)
             (loss / tokens).backward()  # type: ignore[no-untyped-call]
             total += loss.item()
@@ -183,9 +183,9 @@ def _pipeline_rank(
 def _run_schedule(runner: Any, rank: Rank, data: Dataset, step: int, mine: range) -> None:
     losses: list[Tensor] = []
     if rank.is_first:
-        runner.step(torch.cat([data.microbatch(step, m)[0] for m in mine]))
+        runner.step(torch.cat([data.microbatch(step, m)[0][0] for m in mine]))
     elif rank.is_last:
-        targets = torch.cat([data.microbatch(step, m)[1] for m in mine])
+        targets = torch.cat([data.microbatch(step, m)[1][0] for m in mine])
         runner.step(target=targets, losses=losses)
         sum(float(x.detach()) for x in losses)
     else:

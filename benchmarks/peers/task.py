@@ -35,7 +35,7 @@ class Task:
         self._params = [*named.values()]
         self._optimizer = AdamW(self._job.train)
         self._kept = self._optimizer.new_state(named)
-        self._tokens = self._job.train.batch * self._job.model.context
+        self._count = self._data.count(0)
 
     def gradient(self, step: int, microbatches: Iterable[int]) -> Tensor:
         """The flat gradient of these microbatches of a step."""
@@ -44,8 +44,8 @@ class Task:
         seed = self._job.train.seed
         for index in microbatches:
             inputs, targets = self._data.microbatch(step, index)
-            output = run_layers(self._layers, (inputs,), seed=seed, step=step, microbatch=index)
-            (self._workload.loss(unpacked(output), targets) / self._tokens).backward()
+            output = run_layers(self._layers, inputs, seed=seed, step=step, microbatch=index)
+            (self._workload.loss(unpacked(output), unpacked(targets)) / self._count).backward()
         return torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params]
         )

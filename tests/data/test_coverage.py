@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bamboo.data.coverage import Addressing, Coverage, Difference, check_coverage
 from bamboo.data.dataset import Dataset
+from bamboo.data.text import Text
 from bamboo.telemetry.samples import SamplesRecord, used
 
 
@@ -46,7 +47,7 @@ def a_run(
 ) -> Run:
     text = bytearray(i % 251 for i in range(samples * 4 + 1))
     batch = microbatches * microbatch
-    dataset = Dataset(text, context=4, batch=batch, microbatch=microbatch, seed=seed)
+    dataset = Dataset(Text(text, context=4), batch=batch, microbatch=microbatch, seed=seed)
     data = Addressing(
         microbatches=microbatches,
         microbatch=microbatch,

@@ -13,13 +13,14 @@ import torch
 
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.sources import MOST_BYTES, stdlib_files
+from bamboo.data.text import Text
 from bamboo.errors import InputError
 from tests.jobs import TEXT, tiny_job
 
 
 def _dataset(samples: int, *, batch: int = 8, microbatch: int = 2, seed: int = 1) -> Dataset:
     text = bytearray(i % 251 for i in range(samples * 4 + 1))
-    return Dataset(text, context=4, batch=batch, microbatch=microbatch, seed=seed)
+    return Dataset(Text(text, context=4), batch=batch, microbatch=microbatch, seed=seed)
 
 
 def _samples(data: Dataset, step: int, microbatches: int) -> list[int]:
@@ -28,7 +29,7 @@ def _samples(data: Dataset, step: int, microbatches: int) -> list[int]:
 
 def test_windows_hold_inputs_and_the_next_tokens() -> None:
     data = _dataset(10)
-    inputs_BT, targets_BT = data.microbatch(0, 1)
+    (inputs_BT,), (targets_BT,) = data.microbatch(0, 1)
     assert inputs_BT.shape == targets_BT.shape == (2, 4)
     assert inputs_BT.dtype == targets_BT.dtype == torch.int64
     for row, sample in enumerate(data.sample_indices(0, 1)):
@@ -69,12 +70,13 @@ def test_a_batch_larger_than_the_data_goes_through_it_again() -> None:
 
 
 def test_digest_and_entropy(tmp_path: Path) -> None:
-    data = load_data(tiny_job(tmp_path))
+    data = load_data(tiny_job(tmp_path)).text
+    assert data is not None
     assert data.digest == hashlib.sha256(TEXT.encode()).hexdigest()
     counts = Counter(TEXT.encode())
     expected = -sum(n / len(TEXT) * math.log(n / len(TEXT)) for n in counts.values())
     assert data.unigram_entropy_nats == pytest.approx(expected, abs=1e-12)
-    flat = Dataset(bytearray(range(256)), context=5, batch=1, microbatch=1, seed=1)
+    flat = Text(bytearray(range(256)), context=5)
     assert flat.unigram_entropy_nats == pytest.approx(math.log(256))
 
 
@@ -112,7 +114,8 @@ def test_more_than_a_node_may_hold_is_refused_before_it_is_read(tmp_path: Path) 
     with pytest.raises(InputError, match="2,000,000,000 are the most"):
         load_data(tiny_job(tmp_path, whole))
     data = load_data(tiny_job(tmp_path, ["data.path=texts", "data.max_bytes=100"]))
-    assert data.size_bytes == 100, "of a part nobody asks how much there is"
+    assert data.text is not None
+    assert data.text.size_bytes == 100, "of a part nobody asks how much there is"
 
 
 def test_the_standard_library_without_tests_and_packages(tmp_path: Path) -> None:
@@ -125,7 +128,8 @@ def test_the_standard_library_without_tests_and_packages(tmp_path: Path) -> None
     job = tiny_job(tmp_path, ["data.source=python-stdlib", 'data.path=""'])
     data = load_data(job)
     assert data.digest == load_data(job).digest
-    assert 2.5 < data.unigram_entropy_nats < 4.0
+    assert data.text is not None
+    assert 2.5 < data.text.unigram_entropy_nats < 4.0
 
 
 @pytest.mark.parametrize(
@@ -183,4 +187,6 @@ def test_data_that_vanished_is_refused(tmp_path: Path) -> None:
 def test_a_vocabulary_without_the_datas_bytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model.vocabulary = 120: the data holds byte 122"):
         load_data(tiny_job(tmp_path, ["model.vocabulary=120"]))
-    assert load_data(tiny_job(tmp_path, ["model.vocabulary=123"])).largest_token == 122
+    text = load_data(tiny_job(tmp_path, ["model.vocabulary=123"])).text
+    assert text is not None
+    assert text.largest_token == 122

@@ -124,7 +124,7 @@ def test_the_loss_is_a_sum_over_tokens() -> None:
 
 def test_the_first_loss_is_that_of_a_uniform_guess(tmp_path: Path) -> None:
     job = tiny_job(tmp_path)
-    workload, (inputs, targets) = build_model(job), load_data(job).microbatch(0, 0)
+    workload, ((inputs,), (targets,)) = build_model(job), load_data(job).microbatch(0, 0)
     (output,) = run_layers(_layers(workload), (inputs,), seed=1, step=0, microbatch=0)
     loss = workload.loss(output, targets).item() / targets.numel()
     assert loss == pytest.approx(math.log(256), rel=0.02)

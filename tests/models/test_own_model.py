@@ -120,3 +120,21 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_bytes(b"\x00\xff")
     with pytest.raises(InputError, match=r"mine\.py"):
         build_model(job)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    ["nn.Sequential(*parts)", "tuple(parts)", "Workload(layers=nn.Sequential(*parts), loss=sum)"],
+)
+def test_ready_layers_are_taken_in_any_of_these_forms(tmp_path: Path, layers: str) -> None:
+    source = HEAD + (
+        "from bamboo.models import Workload\n"
+        "def build(job):\n"
+        "    parts = [embed(job), nn.Linear(16, 16), nn.Linear(16, 256)]\n"
+        f"    return {layers}\n"
+    )
+    workload = build_model(_job(tmp_path, source))
+    assert [type(build_layer(workload, i, 1)).__name__ for i in range(3)] == [
+        *("Embedding", "Linear", "Linear")
+    ]
+    assert build_layer(workload, 1, 1) is not build_layer(workload, 1, 1)

@@ -65,15 +65,15 @@ def kept_in(folder: RunFolder, job: JobConfig) -> tuple[JobConfig, RunFolder]:
 def test_the_first_loss_is_the_next_one_of_the_other_run(other: RunFolder, tmp_path: Path) -> None:
     """With the data at the same place, and the same keys of randomness; the other run is gone."""
     job, new = kept_in(other, job_with(other, "run:run"))
-    before = calm_run(other.path, job_of_run(other.path), data := load_data(job))
+    before = calm_run(other.path, job_of_run(other.path), build_model(job), data := load_data(job))
     for _ in range(STEPS):
         before.step()
     other.path.rename(tmp_path / "elsewhere")
-    after = calm_run(new.path, job, data)
+    after = calm_run(new.path, job, build_model(job), data)
     after.steps_done = STEPS
     assert after.step().hex() == before.step().hex()
     fresh = CalmRun(job, build_model(job), data)
-    assert fresh.step().hex() != calm_run(new.path, job, data).step().hex()
+    assert fresh.step().hex() != calm_run(new.path, job, build_model(job), data).step().hex()
 
 
 def test_a_node_begins_its_stage_with_them_and_with_moments_of_zero(other: RunFolder) -> None:
@@ -91,7 +91,7 @@ def test_a_node_begins_its_stage_with_them_and_with_moments_of_zero(other: RunFo
         dataset=data,
         initial=lambda layers: load_layers(new.path / INIT_FOLDER, layers, digest=job.weights),
     )
-    calm = calm_run(new.path, job, data).tensors()
+    calm = calm_run(new.path, job, build_model(job), data).tensors()
     wide = builder.laid_out(Grid(pipelines=1, stages=3), (0, 1, 3, 4), ())
     for made in (builder, wide):
         for stage in range(made.strategy.placement.grid.stages):
@@ -124,7 +124,7 @@ def test_a_run_that_began_with_them_is_verified(other: RunFolder) -> None:
     new.strategy.write_text(strategy.to_json())
     new.resolved.write_text(job_to_json(job))
     prepare(job.cluster)
-    calm = calm_run(new.path, job, data)
+    calm = calm_run(new.path, job, build_model(job), data)
     losses = [{"v": 1, "step": step, "loss": calm.step()} for step in range(2)]
     new.metrics.write_text("".join(json.dumps(one) + "\n" for one in losses))
     write_stage(new.final, 0, calm.tensors(), 2)

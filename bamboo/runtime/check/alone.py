@@ -81,8 +81,11 @@ class Look:
     given: Gradients
     first: Tensors
     is_last: bool
+    count: int
+    """What the data counts for the whole step."""
 
 
+_NUMBERS = ("index", "step", "microbatch", "is_last", "count")
 _GROUPS = ("input", "given", "first")
 """The parts of a `Look` that are tensors, in the order in which their bytes are sent."""
 
@@ -128,7 +131,7 @@ class Alone:
 
     def ask(self, look: Look) -> None:
         """Request the check of a layer; call `answer` once for each request."""
-        about = {name: getattr(look, name) for name in ("index", "step", "microbatch", "is_last")}
+        about = {name: getattr(look, name) for name in _NUMBERS}
         groups = {name: getattr(look, name) for name in _GROUPS}
         shapes, buffers = {}, []
         for name, tensors in groups.items():
@@ -293,9 +296,8 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
     run = taken.forward(look.input, look.step, look.microbatch)
     loss, gradients = "", look.given
     if look.is_last:
-        (targets,) = look.given
-        assert targets is not None
-        value, gradients = loss_gradient(job.file, workload, run.output, targets)
+        targets = tuple(t for t in look.given if t is not None)
+        value, gradients = loss_gradient(job.file, workload, run.output, targets, look.count)
         loss = value.hex()
     output = checksum(*run.output)
     taken.backward(run, gradients)

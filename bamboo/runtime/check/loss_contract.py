@@ -1,6 +1,7 @@
-"""What a model's loss must be: one finite float32 number, the sum over the tokens.
+"""What a model's loss must be: one finite float32 number, the sum over all that the data
+counts.
 
-Rule: a run divides the sum over a whole step's tokens by their count. A loss that is already a mean
+Rule: a run divides the sum over a whole step by the step's count. A loss that is already a mean
 would train with gradients that depend on how a batch is cut.
 """
 
@@ -21,25 +22,32 @@ from bamboo.user_code.traces import placed_line_of
 MOST_REPEATS, REPEATS_S = 100, 0.2
 """How often the loss is asked at most, and within which processor time, which a busy machine does
 not shorten: a loss that counts its calls may show only then."""
+_END_WITH = {
+    True: "end with a value for each token of the vocabulary",
+    False: "end with what the loss takes, and give it the targets of the data",
+}
+"""Of a text, and of other data."""
 ROUNDING = 1e-3
 """Relative to the losses: two orders of the same float32 sum differ by less."""
 
 
 def loss_gradient(
-    file: str, workload: Workload, output: Tensors, targets: Tensor
+    file: str, workload: Workload, output: Tensors, targets: Tensors, count: int
 ) -> tuple[float, Gradients]:
-    """The loss of the last layer's output, and the gradients of that output. Raises InputError."""
+    """The loss of the last layer's output, and the gradients of that output by the loss divided by
+    `count`, that of the step. Raises InputError."""
     leaves, before = as_leaves(output), settings()
     try:
         # A copy: in a stage the output is not a leaf, and the loss may write into it.
-        loss: object = workload.loss(unpacked(tuple(leaf.clone() for leaf in leaves)), targets)
+        outputs = unpacked(tuple(leaf.clone() for leaf in leaves))
+        loss: object = workload.loss(outputs, unpacked(targets))
     except USER_ERRORS as error:
         raise _refuse(
             file,
             workload,
             output,
             f"that the loss cannot take: {placed_line_of(error)}",
-            "end with a value for each token of the vocabulary",
+            _END_WITH[workload.data is None],
         ) from error
     found = changed(before)
     if found is not None:
@@ -48,11 +56,11 @@ def loss_gradient(
         said = loss if not isinstance(loss, Tensor) else f"{tuple(loss.shape)} {loss.dtype}"
         raise InputError(
             f"{file}: the loss at the start is {said!s}; it must be one finite float32 number, a "
-            "tensor of no dimension: the sum over the tokens"
+            "tensor of no dimension: the sum over all that the data counts"
         )
     _check_leaves(file, loss, leaves)
     try:
-        (loss / targets.numel()).backward()  # type: ignore[no-untyped-call]
+        (loss / count).backward()  # type: ignore[no-untyped-call]
     except USER_ERRORS as error:
         raise InputError(
             f"{file}: the loss fails in its backward: {placed_line_of(error)}"
@@ -72,10 +80,12 @@ def check_finite(file: str, loss: float, gradients: Gradients) -> None:
         raise InputError(f"{file}: the {what}; it must be one finite float32 number")
 
 
-def check_sum(file: str, workload: Workload, output: Tensors, targets: Tensor) -> None:
-    """Two halves of a microbatch must add up to the whole; a single sequence is taken twice, and
-    must add up to both. Raises InputError; does nothing where the output cannot be told apart by
-    sequence."""
+def check_sum(
+    file: str, workload: Workload, output: Tensors, targets: Tensors, samples: int
+) -> None:
+    """Two halves of a microbatch of so many samples must add up to the whole; a single sample is
+    taken twice, and must add up to both. Raises InputError; does nothing where outputs and targets
+    cannot be told apart by sample."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         whole = _of(workload.loss, output, targets, 1)
         end_s, asked = time.thread_time() + REPEATS_S, 1
@@ -89,23 +99,24 @@ def check_sum(file: str, workload: Workload, output: Tensors, targets: Tensor) -
                     "from these two alone, and draw in the last layer"
                 )
         assert whole is not None
-        sums = list(_sums(workload.loss, output, targets, whole))
+        sums = list(_sums(workload.loss, output, targets, samples, whole))
     if not sums or any(abs(a - b) <= ROUNDING * (abs(a) + abs(b) + 1e-30) for a, b in sums):
         return
     parts, together = sums[0]
     raise InputError(
         f"{file}: the loss of two halves of a microbatch adds up to {parts:g}, that of the whole "
-        f"is {together:g}: it is no sum over the tokens; sum it, as with reduction='sum' for 'mean'"
+        f"is {together:g}: it is no sum over what is counted; sum it, as with reduction='sum' for "
+        "'mean'"
     )
 
 
 def check_largest(
-    file: str, workload: Workload, output: Tensors, targets: Tensor, largest: int
+    file: str, workload: Workload, output: Tensors, targets: Tensors, largest: int
 ) -> None:
     """The loss must take the largest token of the data, which this microbatch may not contain."""
     with torch.no_grad():
         try:
-            workload.loss(unpacked(_copied(output)), torch.full_like(targets, largest))
+            workload.loss(unpacked(_copied(output)), torch.full_like(targets[0], largest))
         except USER_ERRORS as error:
             raise _refuse(
                 file,
@@ -113,42 +124,42 @@ def check_largest(
                 output,
                 f"with which the loss cannot take {largest}, the largest token of the data: "
                 f"{placed_line_of(error)}",
-                "end with a value for each token of the vocabulary",
+                _END_WITH[True],
             ) from error
 
 
 def _sums(
-    loss: Loss, output: Tensors, targets: Tensor, whole: float
+    loss: Loss, output: Tensors, targets: Tensors, samples: int, whole: float
 ) -> Iterator[tuple[float, float]]:
     """(sum of the parts' losses, loss of the whole) for each dimension of the output that may be
-    the one of the sequences."""
-    sequences = targets.shape[0]
-    half = sequences // 2
+    the one of the samples. There are none where a target has another first dimension."""
+    if not targets or any(t.dim() == 0 or t.shape[0] != samples for t in targets):
+        return
+    half = samples // 2
     for dim in range(min(t.dim() for t in output)):
-        if any(t.shape[dim] % sequences or not t.shape[dim] for t in output):
+        if any(t.shape[dim] % samples or not t.shape[dim] for t in output):
             continue
         if half:
-            cut = [t.tensor_split([t.shape[dim] // sequences * half], dim) for t in output]
-            outputs = tuple(a for a, _ in cut), tuple(b for _, b in cut)
+            cut = [t.tensor_split([t.shape[dim] // samples * half], dim) for t in output]
+            cut_targets = [t.tensor_split([half]) for t in targets]
             parts = [
-                _of(loss, o, t, 1)
-                for o, t in zip(outputs, (targets[:half], targets[half:]), strict=True)
+                _of(loss, tuple(t[n] for t in cut), tuple(t[n] for t in cut_targets), 1)
+                for n in range(2)
             ]
             together: float | None = whole
         else:
             parts = [whole, whole]
-            together = _of(
-                loss, tuple(torch.cat([t] * 2, dim) for t in output), torch.cat([targets] * 2), 1
-            )
+            twice = tuple(torch.cat([t] * 2, dim) for t in output)
+            together = _of(loss, twice, tuple(torch.cat([t] * 2) for t in targets), 1)
         if together is not None and parts[0] is not None and parts[1] is not None:
             yield parts[0] + parts[1], together
 
 
-def _of(loss: Loss, output: Tensors, targets: Tensor, seed: int) -> float | None:
+def _of(loss: Loss, output: Tensors, targets: Tensors, seed: int) -> float | None:
     """The loss as a number; None where it cannot take this input."""
     torch.manual_seed(seed)
     try:
-        return float(loss(unpacked(_copied(output)), targets.clone()))
+        return float(loss(unpacked(_copied(output)), unpacked(_copied(targets))))
     except USER_ERRORS:
         return None
 

@@ -56,8 +56,6 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
     missing or empty data.
     """
     prepare(job.cluster)
-    text, described = read_described(job)
-    data = load_data(job, text)
     with recording() as recorder:
         before = settings()
         workload = build_model(job)
@@ -65,14 +63,17 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
         if found is not None:
             raise InputError(f"{job.file}: {job.model.model} {found[0]}; {found[1]}")
         _check_cut(job, workload)
+        data, described = _data_of(job, workload)
         whole = Whole(job, workload, data)
         first = whole.run(0, 0)
-        check_sum(job.file, workload, first[-1].output, whole.data.microbatch(0, 0)[1])
+        targets = whole.data.microbatch(0, 0)[1]
+        check_sum(job.file, workload, first[-1].output, targets, job.train.microbatch)
         with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
         times = whole.time(first)
-        whole.check_largest_token(first[-1].output)
+        if data.text is not None:
+            whole.check_largest_token(first[-1].output, data.text.largest_token)
         code = code_taken_along(job, recorder)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -117,13 +118,22 @@ def of_data(job: JobConfig) -> dict[str, Any]:
     """The same for a resolved job's data and numerics alone, without a layer. Raises InputError
     when the data is missing or empty."""
     prepare(job.cluster)
-    text, described = read_described(job)
+    # Data of its own comes with the model's file.
+    data, described = _data_of(job, build_model(job))
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [],
         "tied": [],
-        **_facts(job, load_data(job, text), described),
+        **_facts(job, data, described),
     }
+
+
+def _data_of(job: JobConfig, workload: Workload) -> tuple[Dataset, dict[str, Any]]:
+    """The data, and what is said of its files, {} where it is no text."""
+    if workload.data is not None:
+        return load_data(job, own=workload.data), {}
+    text, described = read_described(job)
+    return load_data(job, text), described
 
 
 def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +141,8 @@ def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str
         "data": described,
         "data_digest": data.digest,
         "samples": data.samples,
-        "unigram_entropy_nats": data.unigram_entropy_nats,
+        "unit": data.unit,
+        "unigram_entropy_nats": data.text and data.text.unigram_entropy_nats,
         "numerics": local_numerics(job),
         "cores": len(os.sched_getaffinity(0)),
     }

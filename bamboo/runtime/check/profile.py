@@ -70,9 +70,9 @@ class Profiler:
         self._device = _device(asked.device)
         self._kind = "GPU" if self._device.type == "cuda" else "CPU"
         prepare(job.cluster)
-        data = load_data(job)
-        self._data = data_at(data, self._device)
         self._workload = build_model(job)
+        data = load_data(job, own=self._workload.data)
+        self._data = data_at(data, self._device)
         count = len(self._workload.layers)
         self._strategy = Strategy(
             semantics=semantics(job, data_digest=data.digest, code={"profiled": job.model.model}),
@@ -93,7 +93,7 @@ class Profiler:
         factories = self._workload.layers
         layers: list[LayerProfile] = []
         known: dict[tuple[object, ...], tuple[int, Tensors]] = {}
-        x: Tensors = (self._data.microbatch(0, 0)[0],)
+        x = self._data.microbatch(0, 0)[0]
         for index, factory in enumerate(factories):
             ends = (index == 0, index == len(factories) - 1)
             signature = (id(factory), *kind_of(x), *ends)
@@ -154,15 +154,7 @@ class Profiler:
         return found
 
     def _stage(self, index: int) -> Stage:
-        tokens = self._job.train.batch * self._job.model.context
-        return Stage(
-            self._workload,
-            self._data,
-            self._strategy,
-            stage=index,
-            tokens=tokens,
-            place=self._device,
-        )
+        return Stage(self._workload, self._data, self._strategy, stage=index, place=self._device)
 
     def _measure(self, bench: Bench, index: int, name: str, *, until_s: float) -> None:
         """Repeat at least LEAST_REPEATS times, and until this layer's share of the time is used."""

@@ -35,11 +35,10 @@ class CalmRun:
         self._params: list[Tensor] = [parameter for _, parameter in named]
         self._optimizer = AdamW(job.train, job.segments)
         self._kept = self._optimizer.new_state(dict(named))
-        self._tokens = job.train.batch * job.model.context
         self.steps_done = 0
 
     def step(self) -> float:
-        """One optimizer step; returns the mean loss per token in nats."""
+        """One optimizer step; returns the loss for each unit that the data counts."""
         tree: TreeSum[list[Tensor]] = TreeSum(self._shape.virtual_nodes, _add)
         losses: list[float] = []
         for virtual_node in range(self._shape.virtual_nodes):
@@ -56,8 +55,9 @@ class CalmRun:
         self._optimizer.step(
             self._params, grads, self._kept, step=self.steps_done, clip_factor=factor
         )
+        count = self._data.count(self.steps_done)
         self.steps_done += 1
-        return mean_loss(losses, self._tokens)
+        return mean_loss(losses, count)
 
     def tensors(self) -> dict[str, Tensor]:
         """All of its state, named as in the final files."""
@@ -75,9 +75,9 @@ class CalmRun:
         inputs, targets = self._data.microbatch(self.steps_done, microbatch)
         train = self._job.train
         at = {"seed": train.seed, "step": self.steps_done, "microbatch": microbatch}
-        output = run_layers(self._layers, (inputs,), precision=train.precision, **at)
-        loss = self._workload.loss(unpacked(output), targets)
-        (loss / self._tokens).backward()  # type: ignore[no-untyped-call]
+        output = run_layers(self._layers, inputs, precision=train.precision, **at)
+        loss = self._workload.loss(unpacked(output), unpacked(targets))
+        (loss / self._data.count(self.steps_done)).backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
     def _add_tied(self, grads: list[Tensor]) -> list[Tensor]:

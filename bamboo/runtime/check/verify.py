@@ -25,7 +25,7 @@ from bamboo.core.numerics import differing, facts_of, named
 from bamboo.core.state import Fact
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError, NoDevice
-from bamboo.models import build_model
+from bamboo.models import Workload, build_model
 from bamboo.named_files import read_own
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.stdout_answer import answer_equal, tell_progress
@@ -49,9 +49,8 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
     final = brought_final(run) if brought else read_final(run / "final")
     losses = recorded_losses(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
-    data = load_data(job, brought_text(run) if brought else None)
-    ours = repeatable(run, job, data)
-    calm = calm_run(run, job, data)
+    ours, workload, data = repeatable(run, job, brought_text(run) if brought else None)
+    calm = calm_run(run, job, workload, data)
     result: dict[str, Any] = {
         "schema_version": 1,
         "equal": True,
@@ -71,10 +70,10 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
     return result | compare_tensors(calm, final.tensors)
 
 
-def calm_run(run: Path, job: JobConfig, data: Dataset) -> CalmRun:
+def calm_run(run: Path, job: JobConfig, workload: Workload, data: Dataset) -> CalmRun:
     """The calm reference of the run in this folder, before its first step. Raises InputError when
     the weights that the run began with are missing."""
-    calm = CalmRun(job, build_model(job), data)
+    calm = CalmRun(job, workload, data)
     if not job.weights:
         return calm
     mine, folder = calm.tensors(), run / INIT_FOLDER
@@ -125,9 +124,12 @@ def recorded_losses(text: str) -> dict[int, list[float]]:
     return out
 
 
-def repeatable(run: Path, job: JobConfig, data: Dataset) -> Semantics:
-    """The run's semantics, once it is checked that this machine can repeat its bits. Raises
-    InputError with what differs: of the training, or of what it was computed with."""
+def repeatable(
+    run: Path, job: JobConfig, text: bytearray | None = None
+) -> tuple[Semantics, Workload, Dataset]:
+    """The run's semantics, what it trains and on what, once it is checked that this machine can
+    repeat its bits. `text`: the data, where it was brought. Raises InputError with what differs: of
+    the training, or of what it was computed with."""
     of_run = semantics_of(run)
     code: dict[str, Any] | None = None
     if job.code:
@@ -136,6 +138,8 @@ def repeatable(run: Path, job: JobConfig, data: Dataset) -> Semantics:
         raise InputError(
             f"{run}: has no copy of its model's code, so it is of an older release; verify it there"
         )
+    workload = build_model(job)
+    data = load_data(job, text, own=workload.data)
     here = same_semantics(job, of_run, data_digest=data.digest, code=code)
     try:
         facts = facts_of(local_numerics(job))
@@ -145,7 +149,7 @@ def repeatable(run: Path, job: JobConfig, data: Dataset) -> Semantics:
             f"on a machine with a GPU of that kind, with the run's release of torch{_or_rent(job)}"
         ) from error
     refuse_other_numerics(run, job, of_run, facts)
-    return here
+    return here, workload, data
 
 
 def semantics_of(run: Path) -> Semantics:

@@ -22,7 +22,6 @@ from bamboo.checkpoint.final import MANIFEST, read_final, tensor_sha256
 from bamboo.checkpoint.manifest import MANIFEST as COMPLETED_BY
 from bamboo.checkpoint.manifest import HashAt, Manifest, folder_of
 from bamboo.config.tree import JobConfig
-from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.ports import ObjectStore
 from bamboo.runtime.check.reference import CalmRun
@@ -65,13 +64,12 @@ def verify_segment(
             f"most {done}"
         )
     prepare(job.cluster)
-    data = load_data(job)
-    ours = repeatable(run, job, data)
+    ours, workload, data = repeatable(run, job)
     try:
         kept = _Kept(*checkpoints(run, job), run.resolve().name, ours.hash_at)
         start = kept.start(first, stop, done) if first else None
         witnesses = kept.of(stop) | _final_of(run, stop)
-        calm = calm_run(run, job, data)
+        calm = calm_run(run, job, workload, data)
         if start is not None:
             kept.load(calm, start)
     except StorageUnavailable as error:

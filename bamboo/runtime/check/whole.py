@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.errors import InputError
-from bamboo.models import Tensors, Workload, as_leaves
+from bamboo.models import Gradients, Tensors, Workload, as_leaves
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.check.alone import Alone, Found, Look
 from bamboo.runtime.check.loss_contract import check_finite, check_largest, loss_gradient
@@ -69,7 +68,6 @@ class Whole:
     def __init__(self, job: JobConfig, workload: Workload, data: Dataset) -> None:
         self._job = job
         self._workload = workload
-        self._largest_token = data.largest_token
         place = place_of(job.cluster)
         self.data = data_at(data, place)
         """The job's data where the layers run."""
@@ -111,18 +109,21 @@ class Whole:
     def run(self, step: int, microbatch: int) -> list[Pass]:
         """Forward and backward of one microbatch, layer by layer; the results must be finite."""
         passes, targets = self._forward(step, microbatch, checked=True)
-        loss, gradients = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
+        loss, gradients = self._loss(passes[-1].output, targets, step)
         check_finite(self._job.file, loss, gradients)
         for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
             gradients = one.backward(run, gradients)
             run.gradients = {}
         return passes
 
+    def _loss(self, output: Tensors, targets: Tensors, step: int) -> tuple[float, Gradients]:
+        count = self.data.count(step)
+        return loss_gradient(self._job.file, self._workload, output, targets, count)
+
     def _forward(
         self, step: int, microbatch: int, *, checked: bool = False
-    ) -> tuple[list[Pass], Tensor]:
-        inputs, targets = self.data.microbatch(step, microbatch)
-        x: Tensors = (inputs,)
+    ) -> tuple[list[Pass], Tensors]:
+        x, targets = self.data.microbatch(step, microbatch)
         passes: list[Pass] = []
         for one in self.layers:
             passes.append(one.forward(x, step, microbatch, checked=checked))
@@ -142,7 +143,7 @@ class Whole:
                 parameter.data.copy_(later(parameter))
         microbatch = batch_shape(self._job).total - 1
         passes, targets = self._forward(LATER_STEP, microbatch)
-        loss, gradients = loss_gradient(self._job.file, self._workload, passes[-1].output, targets)
+        loss, gradients = self._loss(passes[-1].output, targets, LATER_STEP)
         chosen = self._chosen()
         waiting: deque[tuple[Look, Found]] = deque()
         for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
@@ -152,9 +153,10 @@ class Whole:
                 step=LATER_STEP,
                 microbatch=microbatch,
                 input=run.input,
-                given=(targets,) if is_last else gradients,
+                given=targets if is_last else gradients,
                 first=first[index].input,
                 is_last=is_last,
+                count=self.data.count(LATER_STEP),
             )
             gradients = one.backward(run, gradients)
             if index not in chosen:
@@ -291,15 +293,14 @@ class Whole:
 
     # ------------------------------------------------------------------ the data
 
-    def check_largest_token(self, output: Tensors) -> None:
+    def check_largest_token(self, output: Tensors, largest: int) -> None:
         """Model and loss must take every token of the data, not only those of two microbatches.
         This comes last, because no other process makes such a call."""
-        largest = self._largest_token
-        tokens, targets = (torch.full_like(x, largest) for x in self.data.microbatch(0, 0))
+        (tokens,), targets = self.data.microbatch(0, 0)
         first = self.layers[0]
         try:
             with torch.no_grad():
-                first.layer(tokens)
+                first.layer(torch.full_like(tokens, largest))
         except USER_ERRORS as error:
             raise first.place.refuse(
                 f"cannot take {largest}, the largest token of the data: {line_of(error)}",

@@ -42,19 +42,25 @@ class OnHost:
         return True
 
 
-class DataOnDevice(Dataset):
+class DataOnDevice:
     """The microbatches of a data set, put on a device by `put`."""
 
     def __init__(self, data: Dataset, put: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
         self._data = data
         self._put = put
 
-    def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
-        inputs_BT, targets_BT = self._put(self._data.microbatch(step, index))
-        return inputs_BT, targets_BT
+    def microbatch(self, step: int, index: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """(inputs, targets) of the global microbatch `index` of `step`."""
+        inputs, targets = self._data.microbatch(step, index)
+        put = tuple(self._put([*inputs, *targets]))
+        return put[: len(inputs)], put[len(inputs) :]
+
+    def count(self, step: int) -> int:
+        """What all samples of a step weigh together."""
+        return self._data.count(step)
 
 
-def data_at(data: Dataset, place: torch.device) -> Dataset:
+def data_at(data: Dataset, place: torch.device) -> DataOnDevice:
     """The data set with its microbatches at `place`, for code that waits for each copy."""
     return DataOnDevice(data, lambda tensors: [tensor.to(place) for tensor in tensors])
 

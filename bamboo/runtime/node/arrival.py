@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
@@ -118,10 +117,11 @@ def load_builder(
     """
     prepare(job.cluster)
     semantics = strategy.semantics
-    dataset = load_data(job, text)
-    check_digest(job, dataset, semantics.data_digest)
     if job.code:
         check_identity(Path(job.code), semantics.model.get("code", {}))
+    workload = build_model(job)
+    dataset = load_data(job, text, own=workload.data)
+    check_digest(job, dataset, semantics.data_digest)
     initial: Initial | None = None
     if semantics.init:
         if run_dir is None:
@@ -130,7 +130,7 @@ def load_builder(
     return SlotBuilder(
         job=job,
         strategy=strategy,
-        workload=build_model(job),
+        workload=workload,
         dataset=dataset,
         initial=initial,
         device=device_of(job.cluster, strategy.placement.cut, speed),
@@ -146,8 +146,7 @@ def warm_up(builder: SlotBuilder) -> None:
     if device.place.type == "cpu":
         return
     known = set()
-    inputs, targets = device.put(builder.dataset.microbatch(0, 0))
-    x: Tensors = (inputs,)
+    x, targets = (device.put(tensors) for tensors in builder.dataset.microbatch(0, 0))
     for index, factory in enumerate(builder.workload.layers):
         last = index == len(builder.workload.layers) - 1
         if id(factory) in known and not last:
@@ -162,7 +161,7 @@ def warm_up(builder: SlotBuilder) -> None:
     device.settle()
 
 
-def _warm_layer(builder: SlotBuilder, index: int, x: Tensors, targets: Tensor | None) -> Tensors:
+def _warm_layer(builder: SlotBuilder, index: int, x: Tensors, targets: Tensors | None) -> Tensors:
     """What a stage and its step do with one layer, on the input `x`; returns its output. With
     `targets` it is the last one."""
     train = builder.job.train
@@ -173,7 +172,8 @@ def _warm_layer(builder: SlotBuilder, index: int, x: Tensors, targets: Tensor | 
         if targets is None:
             run_back(y, tuple(torch.zeros_like(t) if t.requires_grad else None for t in y))
         else:
-            run_back((builder.workload.loss(unpacked(y), targets) / builder.tokens,), None)
+            loss = builder.workload.loss(unpacked(y), unpacked(targets))
+            run_back((loss / builder.dataset.count(0),), None)
     named = dict(named_parameters([(index, layer)]))
     params = [*named.values()]
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]

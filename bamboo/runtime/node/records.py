@@ -42,7 +42,6 @@ class Records:
         store_away: Callable[[], bool] = lambda: False,
     ) -> None:
         self._me = me
-        self._tokens = builder.tokens
         self._outbox = outbox
         self._store_away = store_away
         self._data = builder.dataset
@@ -52,14 +51,16 @@ class Records:
         """Record the loss of the step just taken, if this slot is where the loss is known."""
         if run.slot.stage != run.plan.grid.stages - 1:
             return
-        loss = mean_loss([done.losses[m] for m in sorted(done.losses)], self._tokens)
         step = run.step - 1
+        count = self._data.count(step)
+        loss = mean_loss([done.losses[m] for m in sorted(done.losses)], count)
         record = {
             "kind": "step",
             "step": step,
             "loss": loss,
             "loss_hex": loss.hex(),
-            "tokens": self._tokens,
+            "count": count,
+            "unit": self._data.unit,
             "gradient_norm": math.sqrt(done.total_square),
             "clip_factor": factor,
             "used": used(done.losses, lambda m: self._data.sample_indices(step, m)),

@@ -173,9 +173,9 @@ def gradient_norm(squares_in_global_order: Iterable[float]) -> float:
     return math.sqrt(_add_in_order(squares_in_global_order))
 
 
-def mean_loss(loss_sums_in_global_order: Iterable[float], tokens: int) -> float:
-    """The reported loss of a step: the microbatches' sums, added in global order, per token."""
-    return _add_in_order(loss_sums_in_global_order) / tokens
+def mean_loss(loss_sums_in_global_order: Iterable[float], count: int) -> float:
+    """The reported loss of a step: the microbatches' sums in global order, by what was counted."""
+    return _add_in_order(loss_sums_in_global_order) / count
 
 
 def clip_factor(squares_in_global_order: Iterable[float], clip_norm: float) -> float:

@@ -51,8 +51,6 @@ class SlotBuilder:
         self.dataset = dataset
         self.optimizer = AdamW(job.train, job.segments)
         self.batch = batch_shape(job)
-        self.tokens = job.train.batch * job.model.context
-        """Tokens in a whole step."""
         grid = strategy.placement.grid
         self.shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
 
@@ -104,7 +102,6 @@ class SlotBuilder:
             DataOnDevice(self.dataset, self.device.put),
             self.strategy,
             stage=slot.stage,
-            tokens=self.tokens,
             values=values,
             place=self.device.place,
             recompute=self.job.cluster.recomputes,

@@ -2,7 +2,7 @@
 
 Rule: a stage knows nothing of nodes, messages or redundancy. The owner and the shadow of a stage
 run this same code on the same inputs, which is why their bits are the same. Shapes: inputs and
-outputs are whatever the layers say; stage 0 takes tokens_BT, int64.
+outputs are whatever the layers say; stage 0 takes the inputs of the data.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bamboo.data.dataset import Dataset
 from bamboo.models import (
     Gradients,
     Tensors,
@@ -26,6 +25,7 @@ from bamboo.models import (
     tied_names,
     unpacked,
 )
+from bamboo.runtime.device.staging import DataOnDevice
 from bamboo.topology.strategy import Strategy
 
 CPU = torch.device("cpu")
@@ -38,15 +38,15 @@ class Pending:
     input: Tensors
     """The leaves that collect the gradients for the stage before; () once they are sent."""
     output: Tensors
-    """The input of the next stage; on the last stage the loss, divided by the global tokens."""
+    """The input of the next stage; on the last stage the loss, divided by the step's count."""
     loss: Tensor | None
-    """Sum of the loss over the microbatch's tokens, on the last stage only."""
+    """Sum of the loss over the microbatch, on the last stage only."""
 
 
 class Stage:
     """The layers of one stage with their parameters, in global order.
 
-    `tokens`: tokens in a whole step, by which every loss is divided. `values`: its parameters by
+    Every loss is divided by what `data` counts for the whole step. `values`: its parameters by
     global name where they are not the layers' own initial values; they are taken, not copied,
     where they lie at `place`, the device that computes. `recompute`: a backward computes its layers
     again, but for the model's last one. Raises ValueError when a value has another shape.
@@ -55,11 +55,10 @@ class Stage:
     def __init__(
         self,
         workload: Workload,
-        dataset: Dataset,
+        data: DataOnDevice,
         strategy: Strategy,
         *,
         stage: int,
-        tokens: int,
         values: Mapping[str, Tensor] | None = None,
         place: torch.device = CPU,
         recompute: bool = False,
@@ -69,10 +68,9 @@ class Stage:
         self.is_first = stage == 0
         self.is_last = stage == placement.grid.stages - 1
         self._workload = workload
-        self._data = dataset
+        self._data = data
         self.seed = semantics.seed
         self.precision = semantics.precision
-        self._tokens = tokens
         self._again = range(len(workload.layers) - 1) if recompute else range(0)
         build = build_layer if values is None else build_shell
         self.layers = [(i, build(workload, i, semantics.seed)) for i in placement.layers_of(stage)]
@@ -90,8 +88,8 @@ class Stage:
         """False for the copies of tied parameters: only their owner counts."""
 
     def input_of(self, step: int, microbatch: int) -> Tensors:
-        """The first stage's input: tokens_BT of the microbatch with this global index."""
-        return (self._data.microbatch(step, microbatch)[0],)
+        """The first stage's input: that of the microbatch with this global index."""
+        return self._data.microbatch(step, microbatch)[0]
 
     def forward(self, x: Tensors, step: int, microbatch: int) -> Pending:
         """Run the layers on one microbatch (global index) and keep the graph. Those tensors of the
@@ -109,7 +107,7 @@ class Stage:
         loss = None
         if self.is_last:
             loss = self.loss_of(y, step, microbatch)
-            y = (loss / self._tokens,)
+            y = (loss / self._data.count(step),)
         return Pending(input=leaves, output=y, loss=loss)
 
     def measured_forward(self, x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
@@ -129,8 +127,9 @@ class Stage:
         return pending, sum(saved.values())
 
     def loss_of(self, output: Tensors, step: int, microbatch: int) -> Tensor:
-        """The loss of the last stage's output, summed over the microbatch's tokens."""
-        return self._workload.loss(unpacked(output), self._data.microbatch(step, microbatch)[1])
+        """The loss of the last stage's output, a sum over the microbatch."""
+        targets = self._data.microbatch(step, microbatch)[1]
+        return self._workload.loss(unpacked(output), unpacked(targets))
 
     def backward(self, pending: Pending, gradients: Gradients | None) -> Gradients:
         """Add to the parameters' gradients; returns the gradients of the input.

@@ -52,7 +52,7 @@ def loop(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         begin_s = time.perf_counter()
         total = torch.zeros((), device=device)
         for index in range(microbatches):
-            inputs, targets = data.microbatch(step, index)
+            (inputs,), (targets,) = data.microbatch(step, index)
             loss = run(inputs.to(device), targets.to(device))
             loss.backward()
             total += loss.detach()

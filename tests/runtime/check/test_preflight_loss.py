@@ -10,12 +10,15 @@ from tests.runtime.check.odd_models import assert_refused, job_of
 LOSS = {
     "a mean": (
         "F.cross_entropy(o.flatten(0, -2), t.flatten())",
-        "it is no sum over the tokens; sum it, as with reduction='sum' for 'mean'",
+        "it is no sum over what is counted; sum it, as with reduction='sum' for 'mean'",
     ),
-    "a mean over the sequences": ("token_loss(o, t) / t.shape[0]", "it is no sum over the tokens"),
+    "a mean over the sequences": (
+        "token_loss(o, t) / t.shape[0]",
+        "it is no sum over what is counted",
+    ),
     "the largest": (
         "F.cross_entropy(o.flatten(0, -2), t.flatten(), reduction='none').max()",
-        "it is no sum over the tokens",
+        "it is no sum over what is counted",
     ),
     "one that draws": ("token_loss(o * torch.rand(()), t)", "the loss draws, or depends on"),
     "one that draws by itself": (

@@ -100,9 +100,9 @@ def _held_by_stages(job: JobConfig, profiler: Profiler, cut: tuple[int, ...]) ->
     placement = Placement(cut=cut, grid=Grid(pipelines=1, stages=len(cut) - 1), redundancy="off")
     strategy = replace(profiler._strategy, placement=placement)
     data, held = load_data(job), 0
-    x: Tensors = (data.microbatch(0, 0)[0],)
+    x: Tensors = data.microbatch(0, 0)[0]
     for number in range(len(cut) - 1):
-        stage = Stage(build_model(job), data, strategy, stage=number, tokens=64)
+        stage = Stage(build_model(job), data, strategy, stage=number)
         pending, more = stage.measured_forward(x, 0, 0)
         x, held = as_leaves(pending.output), held + more
     return held

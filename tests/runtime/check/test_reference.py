@@ -54,7 +54,7 @@ def _ordinary(job: JobConfig, *, tied: bool) -> list[float]:
     losses = []
     for step in range(job.train.steps):
         parts = [data.microbatch(step, m) for m in range(job.train.batch // job.train.microbatch)]
-        inputs, targets = (torch.cat(side) for side in zip(*parts, strict=True))
+        inputs, targets = (torch.cat([t for (t,) in side]) for side in zip(*parts, strict=True))
         (logits,) = run_layers(layers, (inputs,), seed=1, step=step, microbatch=0)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
@@ -174,7 +174,7 @@ def test_gradients_do_not_depend_on_the_cut(tmp_path: Path, cut: list[int]) -> N
     calm = _calm(job)
     calm._run(0)
     expected = [p.grad for p in calm._params]
-    workload, (x, targets) = build_model(job), load_data(job).microbatch(0, 0)
+    workload, ((x,), (targets,)) = build_model(job), load_data(job).microbatch(0, 0)
     layers = [(i, build_layer(workload, i, job.train.seed)) for i in range(4)]
     ends: list[tuple[Tensor, Tensor]] = []
     for lo, hi in zip(cut, [*cut[1:], 4], strict=True):

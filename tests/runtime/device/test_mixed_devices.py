@@ -236,7 +236,10 @@ def messages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         staging.DataOnDevice,
         "microbatch",
-        lambda x, *at: [torch.empty_like(t, device=META) for t in x._data.microbatch(*at)],
+        lambda x, *at: [
+            tuple(torch.empty_like(t, device=META) for t in side)
+            for side in x._data.microbatch(*at)
+        ],
     )
 
 
