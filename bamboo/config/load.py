@@ -74,9 +74,11 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # releases without the key billed a run this way
     segments = parse_segments(tables.pop("segments", ()), file=name)
-    weights = str(tables.pop("weights", ""))
+    weights, unit = (str(tables.pop(key, "")) for key in ("weights", "unit"))
     job = parse_job(tables, file=name)
-    return _finish(replace(job, file=file, code=code, segments=segments, weights=weights))
+    return _finish(
+        replace(job, file=file, code=code, segments=segments, weights=weights, unit=unit)
+    )
 
 
 def _with_overrides(job: JobConfig, overrides: Sequence[str]) -> JobConfig:

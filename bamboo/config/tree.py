@@ -335,9 +335,16 @@ class JobConfig:
     them. No job file has any."""
     weights: str = ""
     """The digest of the weights that `train.init` names, once they were read."""
+    unit: str = ""
+    """The unit of the model's own data, once they were looked at; empty: the data are text."""
     code: str = ""
     """Folder with the code that a run copied at launch (`bamboo/user_code`); empty: the model is
     loaded from the file that the job names."""
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Of text; 0 for a model's own data, which are counted in samples alone."""
+        return 0 if self.unit else self.model.context
 
     def named(self, path: str) -> Path:
         """The path of a file that the job names: relative to the job file."""

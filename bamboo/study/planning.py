@@ -89,9 +89,10 @@ class Planned:
     of the node that needs most. The run never has them."""
     layers: tuple[int, ...]
     """Layers with parameters: what a checkpoint must contain."""
-    unigram_entropy_nats: float
+    unigram_entropy_nats: float | None
+    """None: the data are no text."""
     data: Mapping[str, Any]
-    """What the data are, as `bamboo.data.described.Description.body` gives it."""
+    """What the text is, as `bamboo.data.described.Description.body` gives it; {}: no text."""
     samples: int
     """How many the data hold."""
     code: Manifest | None
@@ -199,7 +200,7 @@ def plan_job(
     losses that redundancy and spread are chosen for (None: by `rate_of`), `catalogue` the prices
     (None: the newest). Raises InputError for a type without a price, and as `settle`."""
     catalogue = catalogue or load_catalogue(job.cloud.region)
-    job = with_device(job, catalogue)
+    job = with_device(_with_unit(job, seen), catalogue)
     pool, price = cheapest_pool(job, catalogue)
     kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
     hazard = Hazard(stakes=stakes, rate=rate or rate_of(kind.name, job.cloud.region))
@@ -247,12 +248,16 @@ def plan_job(
         grids=_grids(job, settled.facts, workload, cuts=cuts, kind=kind),
         too_large=too_large,
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
-        unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
+        unigram_entropy_nats=seen["unigram_entropy_nats"],
         data=seen["data"],
         samples=int(seen["samples"]),
         code=code_of(seen),
         numerics=seen["numerics"],
     )
+
+
+def _with_unit(job: JobConfig, seen: Mapping[str, Any]) -> JobConfig:
+    return replace(job, unit="" if seen["data"] else str(seen["unit"]))
 
 
 def _filled(job: JobConfig, nodes: int | None) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from bamboo.study.planning import Planned
 from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
 from bamboo.value import MINIMUM_BILLED_S
-from cli.views.plan import instances_by_market, notice_words
+from cli.views.plan import instances_by_market, notice_words, own_data
 
 WIDTH = 80
 PLAN_LINES = 12
@@ -39,11 +39,10 @@ def plan_lines(
     follow; `weights`: those of another run, which this one begins with."""
     local = planned.job.cloud.provider == "local"
     plan, semantics = planned.plan, planned.strategy.semantics
-    data = planned.data
     given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
     rows = [
         ("model", f"{plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}"),
-        ("data", f"{count(data['files'], 'file')}, {size(data['bytes'])}{given}"),
+        ("data", f"{_data(planned)}{given}"),
         ("grid", _grid(planned)),
         *_saving(planned),
         ("instances", _instances(planned)),
@@ -264,6 +263,13 @@ def _lost(body: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     words += f"; {count(again, 'step')} done again" if again else "; no step done again"
     named = [f"  {one.get('short', one['line'])}" for one in lost]
     return _folded("losses", words, most=2), named
+
+
+def _data(planned: Planned) -> str:
+    text = planned.data
+    if not text:
+        return own_data(planned)
+    return f"{count(text['files'], 'file')}, {size(text['bytes'])}"
 
 
 def _bill(bill: Mapping[str, Any]) -> list[str]:

@@ -40,7 +40,7 @@ def plan_text(run: str, planned: Planned) -> str:
         f"redundancy {plan.mode}{taken_to_save(planned)}",
         f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
-        *data_lines(planned.data),
+        *_data(planned),
         *paragraph(planned.redundancy_why),
         *paragraph(planned.saving_why),
         *(paragraph(f"losses: {plan.rate.words}") if on_spot(planned) else ()),
@@ -398,6 +398,10 @@ def account_body(job: JobConfig) -> dict[str, Any]:
     return {"account": {name: cloud[name] for name in ACCOUNT_KEYS}}
 
 
+def _data(planned: Planned) -> list[str]:
+    return data_lines(planned.data) if planned.data else [f"data: {own_data(planned)}"]
+
+
 def data_lines(body: Mapping[str, Any]) -> list[str]:
     """From a body as `bamboo.data.described.Description` makes it."""
     not_text = body["not_text"]
@@ -421,6 +425,12 @@ def data_lines(body: Mapping[str, Any]) -> list[str]:
             "out of data.path, unless you mean it"
         )
     return lines
+
+
+def own_data(planned: Planned) -> str:
+    """`1,797 samples of the model's own, counted in images`."""
+    counted = f", counted in {planned.job.unit}s" if planned.job.unit != "sample" else ""
+    return f"{count(planned.samples, 'sample')} of the model's own{counted}"
 
 
 def _several(what: str, number: int) -> str:

@@ -29,6 +29,7 @@ from bamboo.errors import InputError
 from bamboo.models import Workload, build_model
 from bamboo.models.build import code_taken_along
 from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.data_contract import check_data
 from bamboo.runtime.check.loss_contract import check_sum
 from bamboo.runtime.check.stdout_answer import one_answer
 from bamboo.runtime.check.whole import Whole
@@ -64,6 +65,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
             raise InputError(f"{job.file}: {job.model.model} {found[0]}; {found[1]}")
         _check_cut(job, workload)
         data, described = _data_of(job, workload)
+        check_data(job, data)
         whole = Whole(job, workload, data)
         first = whole.run(0, 0)
         targets = whole.data.microbatch(0, 0)[1]

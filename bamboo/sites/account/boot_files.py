@@ -108,7 +108,8 @@ def put_code_and_data(
 ) -> dict[str, str]:
     """Write what instances begin with but for the login, as `put_boot_files` does, and return their
     settings, to be written last. Raises InputError, StorageUnavailable."""
-    put_data(objects, read_source(job), data_digest)
+    if not job.unit:  # else each instance makes them from the code that comes with the run
+        put_data(objects, read_source(job), data_digest)
     wheel = own_wheel()
     if wheel.name not in wheels.sizes(wheel.name):
         note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")

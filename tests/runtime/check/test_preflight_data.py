@@ -1,0 +1,80 @@
+"""A job's own data before a launch: the same when it is asked again, with a count for each step."""
+
+from pathlib import Path
+
+import pytest
+
+from bamboo.config.tree import JobConfig
+from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.preflight import preflight
+from tests.data.own_data import own_job
+from tests.runtime.check.odd_models import HEAD, assert_refused
+
+ROWS = """
+table = torch.arange(80.0).view(20, 4) / 80
+class Table:
+    samples, digest, unit = 20, "rows", "row"
+    def batch(self, i, keys): return (table[i],), (table[i].sum(1, keepdim=True),)
+class Rows(Table):
+    calls = 0
+{body}
+def loss(output, targets): return {loss}
+def build(job):
+    layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    return Workload(layers=layers, loss=loss, data=Rows())
+"""
+SUM = "(output - targets).square().sum()"
+
+
+def _job(folder: Path, body: str = "", loss: str = SUM) -> JobConfig:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return own_job(folder, HEAD + ROWS.format(body=lines, loss=loss))
+
+
+def test_own_data_pass_and_are_described_without_words_of_text(
+    tmp_path: Path, alone: Alone
+) -> None:
+    seen = preflight(_job(tmp_path), alone)
+    assert (seen["unit"], seen["samples"]) == ("row", 20)
+    assert (seen["data"], seen["unigram_entropy_nats"]) == ({}, None)
+
+
+def batch(line: str) -> str:
+    return f"def batch(self, i, keys):\n    (x,), t = super().batch(i, keys)\n    {line}"
+
+
+REFUSED = {
+    "noise": (batch("return (x + torch.rand(()),), t"), "the data give other inputs when they are"),
+    "noise of numpy": (batch("return (x,), (t[0] * np.random.rand(),)"), "give other targets"),
+    "a counter": (
+        batch("self.calls += 1; return (x + self.calls,), t"),
+        "asked again for microbatch 0 of step 0; make a sample of its number and its key alone",
+    ),
+    "two types": (
+        batch("self.calls += 1; return (x if self.calls % 2 else x.double(),), t"),
+        "the data give [[torch.float32], [torch.float32]] in the first microbatch and",
+    ),
+    "no tuple": (batch("return x, t"), "the data's batch gives inputs that are 'Tensor'"),
+    "what fails": (batch("return x[99], t"), "the data fail: IndexError"),
+    "a step that counts nothing": (
+        "def count(self, index, key): return 0",
+        "step 0: the data counts 0 for all of its samples",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED)
+def test_odd_data_are_refused(tmp_path: Path, alone: Alone, body: str, message: str) -> None:
+    assert_refused(_job(tmp_path, body), alone, message)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("(output - targets).square().mean()", "it is no sum over what is counted"),
+        ("(output - targets).square()", "it must be one finite float32 number"),
+        (f"{SUM} / 0", "the loss at the start is inf"),
+    ],
+)
+def test_a_loss_of_own_data_is_a_sum(tmp_path: Path, alone: Alone, loss: str, message: str) -> None:
+    assert_refused(_job(tmp_path, loss=loss), alone, message)
