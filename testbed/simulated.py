@@ -188,7 +188,8 @@ Storage: TypeAlias = Callable[[NodeId, Outbox], Mapping[str, Any]]
 
 class World:
     """A run of `job`; `step` lets one thing happen, chosen by `draw`. `standbys` are further nodes,
-    which join when they are told to."""
+    which join when they are told to. `cut`: where the stages begin and end; (): as even as it
+    can be."""
 
     def __init__(
         self,
@@ -197,9 +198,11 @@ class World:
         standbys: int = 0,
         policy: Policy = POLICY,
         storage: Storage = lambda *_: {},
+        *,
+        cut: tuple[int, ...] = (),
     ) -> None:
         self.draw, self.policy = draw, policy
-        builder = builder_of(job)
+        builder = builder_of(job, cut)
         self.steps = job.train.steps
         grid = builder.strategy.placement.grid
         self.state: State = initial_state(
@@ -313,6 +316,19 @@ class World:
                 raise AssertionError(f"nothing moves any more\n{self.report()}")
         raise AssertionError(f"no end after {limit} steps\n{self.report()}")
 
+    def run_in_order(self, limit: int = 10_000) -> None:
+        """Let the run come to its end with no order drawn: every node works as long as it can, and
+        then all that was sent and said is heard. Fails when it does not end."""
+        for _ in range(limit):
+            if self.over:
+                return
+            for node in self.nodes.values():
+                if node.running:
+                    node.turn(5)
+            for action in self.actions():
+                action()
+        raise AssertionError(f"no end after {limit} rounds\n{self.report()}")
+
     def _moves(self) -> bool:
         """Whether some node does or says anything when all are given a few long turns."""
         before = self._progress()
@@ -390,15 +406,15 @@ def _cut(queue: deque[Any], draw: random.Random) -> None:
 
 
 @lru_cache(maxsize=64)
-def builder_of(job: JobConfig) -> SlotBuilder:
-    """What all nodes of a job build their slots with."""
+def builder_of(job: JobConfig, cut: tuple[int, ...] = ()) -> SlotBuilder:
+    """What all nodes of a job build their slots with; an empty `cut` is as even as it can be."""
     job = resolve(job)
     prepare(job.cluster)
     workload = build_model(job)
     data = load_data(job, own=workload.data)
     grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
     layers = len(workload.layers)
-    cut = tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))
+    cut = cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))
     strategy = Strategy(
         semantics=semantics(job, data_digest=data.digest, code={}),
         placement=Placement(cut=cut, grid=grid, redundancy=job.cluster.redundancy),
