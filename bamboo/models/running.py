@@ -83,12 +83,10 @@ def run_layers(
             y = _run_one(layer, x, key, low)
         if versions != [t._version for t in x]:
             raise BadBoundary(index, "writes into its input", OUT_OF_PLACE)
-        x = _bounded(
-            tuple(
-                t.to(torch.bfloat16) if low and t.is_floating_point() else t
-                for t in _returned(index, y)
-            )
-        )
+        y = _returned(index, y)
+        if low:
+            y = tuple([t.to(torch.bfloat16) if t.is_floating_point() else t for t in y])
+        x = _bounded(y)
     return x
 
 
@@ -118,12 +116,16 @@ def _bounded(x: Tensors) -> Tensors:
 
     Their layout is the same wherever a cut may be, in both directions: a received copy is
     contiguous, and a matrix product of the same numbers in another layout may differ in its last
-    bit. One node hands back all gradients at once, so those of a tensor that is handed through a
-    layer add in the same order as when they come in a message.
+    bit. Of several tensors one node hands back all gradients at once, so those of a tensor that is
+    here twice, or is handed through a layer, add in the same order as when they come in a message.
+    All gradients pass a single tensor anyway, and a hook takes a third of a node's time.
     """
-    x = tuple(t.contiguous() for t in x)
+    x = tuple([t.contiguous() for t in x])
     trained = [t for t in x if t.requires_grad]
-    if not trained:
+    if len(trained) < 2:
+        for t in trained:
+            if not t.is_leaf:  # the gradient of a leaf has its layout
+                t.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
         return x
     node: Any = _Boundary
     handed = iter(node.apply(*trained))

@@ -113,7 +113,21 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x.relu_())
 """,
-        "layer 2 (Odd) writes into its input; compute out of place",
+        "layer 2 (Odd) fails in its forward: RuntimeError",
+    ),
+    "in place on one of several": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x), x
+
+class Good(Good):
+    def forward(self, x):
+        if type(x) is tuple:
+            return self.linear(x[0]) * x[1].mul_(2)
+        return self.linear(x)
+""",
+        "layer 3 (Good) writes into its input; compute out of place",
     ),
     "a parameter left out": (
         """
