@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bamboo.checkpoint.manifest import (
+    CONSTANT,
     MANIFEST,
     HashAt,
     Manifest,
@@ -77,7 +78,9 @@ def examine(
     manifest, why = described(store, step, run=run, semantic_hash=semantic_hash, layers=layers)
     if why or manifest is None:
         return manifest, why
-    sizes = store.sizes(f"{folder_of(step)}/")
+    sizes = dict(store.sizes(f"{folder_of(step)}/"))
+    if any(shard.name.startswith(CONSTANT) for shard in manifest.shards):
+        sizes |= store.sizes(CONSTANT)
     for shard in manifest.shards:
         size = sizes.get(shard.name)
         if size is None:

@@ -150,8 +150,10 @@ def read_final(folder: Path | str) -> Final:
 
 def tensor_sha256(tensor: "Tensor") -> str:
     """SHA-256 of a tensor's raw bytes, as they would lie in a file."""
-    whole = tensor.detach().cpu().contiguous()
-    return hashlib.sha256(whole.numpy().data.cast("B") if whole.numel() else b"").hexdigest()
+    from torch import uint8
+
+    whole = tensor.detach().cpu().contiguous().view(-1).view(uint8)
+    return hashlib.sha256(whole.numpy().data).hexdigest()
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
     step-00000100/gen-000003/stage-02.safetensors    one shard a stage
     step-00000100/manifest.json                      names the shards of one generation
+    constant/<sha256>.safetensors                    a layer's frozen parameters and constant
+                                                     buffers, once for all checkpoints of a store
 
 Rule: a manifest names only shards of its own step and generation, so that what a fenced node still
-writes is never part of a checkpoint. Reading is strict: anything that does not fit is damage.
+writes is never part of a checkpoint, and what never changes, which has its digest for a name.
+Reading is strict: anything that does not fit is damage.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -18,16 +21,19 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 MOST_SHARDS = 1024
 """A pipeline can have as many stages."""
+MOST_CONSTANT = 1 << 16
 HashAt: TypeAlias = str | Callable[[int], str]
 """The semantic hash that a checkpoint of a run must carry: one for all checkpoints, or one by step
 where the run has several segments (`Semantics.hash_at`)."""
+CONSTANT = "constant/"
 _SHARD_FILE = re.compile(r"stage-\d{2,4}\.safetensors", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _STEP = "step-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One stage's parameters and moments, as they were stored."""
+    """One stage's parameters and moments, or what is constant of a layer, as they were stored."""
 
     name: str
     bytes: int
@@ -35,9 +41,6 @@ class Shard:
     """SHA-256 of the whole object."""
     tensors: tuple[str, ...]
     """Names as in the final files: `param/<layer>.<name>`, `exp_avg/…`, `exp_avg_sq/…`."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +93,15 @@ class Manifest:
         if not math.isfinite(made.created_at_s) or not made.shards:
             raise ValueError("it has no shards, or no time")
         inside = f"{folder_of(made.step)}/{generation_folder(made.generation)}/"
-        if len(made.shards) > MOST_SHARDS:
+        of_stages = sum(shard.name.startswith(inside) for shard in made.shards)
+        if of_stages > MOST_SHARDS or len(made.shards) - of_stages > MOST_CONSTANT:
             raise ValueError(f"it names {len(made.shards)} shards, more than {MOST_SHARDS}")
         for shard in made.shards:
             # The name is opened, so the check says what it may be and not what it may not be.
             file = shard.name.removeprefix(inside)
-            if file == shard.name or not _SHARD_FILE.fullmatch(file):
+            known = file != shard.name and _SHARD_FILE.fullmatch(file)
+            constant = _SHA256.fullmatch(shard.sha256) and constant_name(shard.sha256) == shard.name
+            if not known and not constant:
                 raise ValueError(f"shard {shard.name!r} is not of its step and generation")
         if len({shard.name for shard in made.shards}) != len(made.shards):
             raise ValueError("it names one shard twice")  # else its reader would read it twice
@@ -105,11 +111,17 @@ class Manifest:
         return made
 
 
-def shard_from_json(text: str | bytes) -> Shard:
-    """What `Shard.to_json` wrote. Raises ValueError, saying what does not fit."""
+def shards_to_json(shards: Sequence[Shard]) -> str:
+    """A stage's shard, and what is constant in its layers, as their writer describes them."""
+    first, *others = map(asdict, shards)
+    return json.dumps(first | ({"constant": others} if others else {}))
+
+
+def shards_from_json(text: str | bytes) -> tuple[Shard, ...]:
+    """What `shards_to_json` wrote. Raises ValueError, saying what does not fit."""
     raw = _parsed(text)
     try:
-        return _shard(raw)
+        return (_shard(raw), *map(_shard, raw.get("constant", ())))
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field is missing or of another type: {error}") from error
 
@@ -132,6 +144,11 @@ def generation_folder(generation: int) -> str:
 def shard_name(*, step: int, generation: int, stage: int) -> str:
     """The name of a stage's shard."""
     return f"{folder_of(step)}/{generation_folder(generation)}/stage-{stage:02d}.safetensors"
+
+
+def constant_name(sha256: str) -> str:
+    """The name of what is constant of a layer, by the digest of the whole object."""
+    return f"{CONSTANT}{sha256}.safetensors"
 
 
 def step_of(name: str) -> int | None:

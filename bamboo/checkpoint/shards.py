@@ -4,14 +4,16 @@ Rule: nothing counts before the manifest is there, and the manifest of a step is
 two writers the first one's is kept, and the other learns of it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bamboo.checkpoint.catalogue import examine
 from bamboo.checkpoint.final import write_stage
-from bamboo.checkpoint.manifest import Manifest, Shard, shard_name
+from bamboo.checkpoint.manifest import Manifest, Shard, constant_name, shard_name
 from bamboo.errors import InputError, StorageFull, StorageUnavailable
+from bamboo.named_files import sha256_of
 from bamboo.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -32,22 +34,51 @@ def save_shard(
     Writing twice is safe: equal state gives equal bytes. Raises StorageUnavailable, and StorageFull
     (also when `scratch` is full or cannot be used).
     """
+    with _written(scratch, stage, tensors, step) as (path, described):
+        name = shard_name(step=step, generation=generation, stage=stage)
+        store.put_file(name, path)
+        return _shard(name, path, described)
+
+
+def save_constant(
+    store: ObjectStore, layer: int, tensors: Mapping[str, "Tensor"], *, scratch: Path
+) -> Shard:
+    """Store what is constant of a layer, unless it is there already, as it was written. Raises the
+    same errors as `save_shard`."""
+    with _written(scratch, layer, tensors, 0) as (path, described):
+        name = constant_name(described["sha256"])
+        there = scratch / "there"
+        try:
+            if not store.fetch(name, there) or sha256_of(there) != described["sha256"]:
+                store.put_file(name, path)
+        finally:
+            there.unlink(missing_ok=True)
+        return _shard(name, path, described)
+
+
+@contextmanager
+def _written(
+    scratch: Path, number: int, tensors: Mapping[str, "Tensor"], step: int
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A file of these tensors in `scratch`, and its description."""
     try:
-        described = write_stage(scratch, stage, tensors, step)
+        described = write_stage(scratch, number, tensors, step)
     except (StorageUnavailable, InputError, OSError) as error:  # the second: it is gone again
         raise no_scratch(scratch, error.__cause__ or error) from error
     path = scratch / described["file"]
-    name = shard_name(step=step, generation=generation, stage=stage)
     try:
-        store.put_file(name, path)
-        return Shard(
-            name=name,
-            bytes=path.stat().st_size,
-            sha256=described["sha256"],
-            tensors=tuple(sorted(described["tensors"])),
-        )
+        yield path, described
     finally:
         path.unlink(missing_ok=True)
+
+
+def _shard(name: str, path: Path, described: Mapping[str, Any]) -> Shard:
+    return Shard(
+        name=name,
+        bytes=path.stat().st_size,
+        sha256=described["sha256"],
+        tensors=tuple(sorted(described["tensors"])),
+    )
 
 
 def no_scratch(scratch: Path, error: BaseException) -> StorageFull:

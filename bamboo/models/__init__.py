@@ -1,7 +1,13 @@
 """Workloads as plain lists of layers; each layer can be built and run alone, anywhere, alike."""
 
 from bamboo.models.build import build_model
-from bamboo.models.layers import build_layer, build_shell, named_parameters, put_parameters
+from bamboo.models.layers import (
+    build_layer,
+    build_shell,
+    named_parameters,
+    put_parameters,
+    saved_buffers,
+)
 from bamboo.models.running import (
     BadBoundary,
     Gradients,
@@ -11,13 +17,16 @@ from bamboo.models.running import (
     run_layers,
     unpacked,
 )
+from bamboo.models.untrained import BatchNorms, Untrained, step_statistics
 from bamboo.models.workload import TiedParameter, Workload, tied_names
 
 __all__ = [
     "BadBoundary",
+    "BatchNorms",
     "Gradients",
     "Tensors",
     "TiedParameter",
+    "Untrained",
     "Workload",
     "as_leaves",
     "build_layer",
@@ -27,6 +36,8 @@ __all__ = [
     "put_parameters",
     "run_back",
     "run_layers",
+    "saved_buffers",
+    "step_statistics",
     "tied_names",
     "unpacked",
 ]

@@ -5,6 +5,7 @@ global name is `<layer>.<name>`; global order is (layer, registration order).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,17 +36,26 @@ def build_layer(workload: Workload, index: int, seed: int) -> nn.Module:
                     f"{tie.user_layer}.{tie.user_name} {tuple(user.shape)} differ in shape; "
                     "tie only parameters of one shape"
                 )
+            if (owner.requires_grad, owner.dtype) != (user.requires_grad, user.dtype):
+                raise InputError(
+                    f"tied parameters {tie.owner_layer}.{tie.owner_name} and "
+                    f"{tie.user_layer}.{tie.user_name} must be trained or frozen together, and of "
+                    f"one type; here they are {_said(owner)} and {_said(user)}"
+                )
             user.data.copy_(owner.data)
     return layer
 
 
 def build_shell(workload: Workload, index: int, seed: int) -> nn.Module:
     """Layer `index` for parameters that are known, which `put_parameters` sets. The layer of a
-    plain model has no memory yet; that of any other model has its initial values."""
-    if not workload.plain:
-        return build_layer(workload, index, seed)
-    with torch.device("meta"), _Undrawn():
-        return workload.layers[index]().train()
+    plain model has no memory yet, unless it has buffers, which it may have to make; that of any
+    other model has its initial values."""
+    if workload.plain:
+        with torch.device("meta"), _Undrawn():
+            shell = workload.layers[index]().train()
+        if next(shell.buffers(), None) is None:
+            return shell
+    return build_layer(workload, index, seed)
 
 
 class _Undrawn(TorchFunctionMode):
@@ -69,12 +79,15 @@ _DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.erfinv_)
 
 
 def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Make these the parameters of a layer, without a copy; `values` has all of them by name.
-    Raises ValueError when one has another shape."""
+    """Make these the parameters of a layer, and its buffers where `values` has them, without a
+    copy; it has all parameters by name. Raises ValueError when one has another shape."""
+    for name, buffer in saved_buffers(layer):
+        if name in values:
+            _check_shape(name, buffer, values[name])
+            buffer.data = values[name]
     for name, parameter in list(layer.named_parameters()):
         value = values[name]
-        if value.shape != parameter.shape:
-            raise ValueError(f"{name} has shape {tuple(parameter.shape)}, not {tuple(value.shape)}")
+        _check_shape(name, parameter, value)
         if parameter.is_meta:
             owner, _, short = name.rpartition(".")
             trained = parameter.requires_grad
@@ -83,22 +96,41 @@ def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
             parameter.data = value
 
 
+def _check_shape(name: str, mine: Tensor, value: Tensor) -> None:
+    if value.shape != mine.shape:
+        raise ValueError(f"{name} has shape {tuple(mine.shape)}, not {tuple(value.shape)}")
+
+
 def named_parameters(layers: Iterable[tuple[int, nn.Module]]) -> list[tuple[str, nn.Parameter]]:
     """All parameters as (global name, parameter), in global order of the given layers."""
     return [(f"{i}.{name}", p) for i, layer in layers for name, p in layer.named_parameters()]
 
 
+def saved_buffers(layer: nn.Module) -> list[tuple[str, Tensor]]:
+    """The buffers that belong to a layer's state, by name; a layer makes the others itself."""
+    found = []
+    for name, buffer in layer.named_buffers():
+        owner, _, short = name.rpartition(".")
+        if short not in layer.get_submodule(owner)._non_persistent_buffers_set:
+            found.append((name, buffer))
+    return found
+
+
+def _said(parameter: Tensor) -> str:
+    return f"{'trained' if parameter.requires_grad else 'frozen'} in {parameter.dtype}"
+
+
 def _build_alone(workload: Workload, index: int, seed: int) -> nn.Module:
     with keyed_draws(keyed_seed(seed, "init", index)):
         layer = workload.layers[index]()
-    for name, parameter in layer.named_parameters():
-        if is_lazy(parameter):
+    for name, tensor in chain(layer.named_parameters(), layer.named_buffers()):
+        if is_lazy(tensor):
             raise InputError(
-                f"layer {index} ({type(layer).__name__}) has a parameter {name!r} whose shape "
+                f"layer {index} ({type(layer).__name__}) has a tensor {name!r} whose shape "
                 "follows from the first input; give its shape, as nn.Linear for nn.LazyLinear"
             )
         # Sums over a parameter run in memory order, so the layout is the same everywhere.
-        parameter.data = parameter.data.contiguous()
+        tensor.data = tensor.data.contiguous()
     return layer.train()
 
 

@@ -5,7 +5,7 @@ before the launch and copied into the new run, which then no longer needs the ot
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,8 +104,8 @@ def source_of(job: JobConfig) -> Source:
 def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> None:
     """Raise InputError that names the first tensor that differs from the job's model, as the
     preflight has `seen` it. Where the preflight looked at no layer there is nothing to compare."""
-    shapes: dict[str, Sequence[int]] = {
-        f"{layer['index']}.{name}": shape
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        f"{layer['index']}.{name}": (layer.get("types", {}).get(name, "F32"), tuple(shape))
         for layer in seen["layers"]
         for name, shape in layer.get("shapes", {}).items()
     }
@@ -113,8 +113,8 @@ def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> Non
         return
     for name in sorted(shapes.keys() | weights.shapes.keys(), key=_in_order):
         ours, theirs = shapes.get(name), weights.shapes.get(name)
-        if ours is None or theirs is None or ("F32", tuple(ours)) != theirs:
-            here = "not there" if ours is None else f"of shape {list(ours)}"
+        if ours is None or ours != theirs:
+            here = "not there" if ours is None else f"{ours[0]} of shape {list(ours[1])}"
             there = "not there" if theirs is None else f"{theirs[0]} of shape {list(theirs[1])}"
             raise _at(
                 job,

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.checkpoint.manifest import Manifest, Shard, shard_from_json, shard_name, step_of
+from bamboo.checkpoint.manifest import (
+    Manifest,
+    Shard,
+    constant_name,
+    shard_name,
+    shards_from_json,
+    step_of,
+)
 
 
 def manifest(step: int = 100, generation: int = 3, stages: int = 2) -> Manifest:
@@ -106,7 +113,7 @@ def test_more_shards_than_stages_could_be_are_refused() -> None:
 @pytest.mark.parametrize("text", ["[" * 5000, "{}", "[]", '{"name": "x", "bytes": -1}'])
 def test_what_is_no_shard_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
-        shard_from_json(text)
+        shards_from_json(text)
 
 
 @pytest.mark.parametrize("key", json.loads(manifest().to_json()))
@@ -115,6 +122,25 @@ def test_a_missing_field_is_refused(key: str) -> None:
     del raw[key]
     with pytest.raises(ValueError, match=r"\S"):
         Manifest.from_json(json.dumps(raw))
+
+
+@pytest.mark.parametrize(
+    ("name", "sha256"),
+    [
+        ("constant/" + "ab" * 32 + ".safetensors", "cd" * 32),
+        ("constant/../x.safetensors", "../x"),
+        ("", ""),
+        ("step-00000100/gen-000003/" + "ab" * 32 + ".safetensors", "ab" * 32),
+    ],
+)
+def test_what_is_constant_has_its_digest_for_a_name(name: str, sha256: str) -> None:
+    whole = Shard(name="", bytes=1, sha256="ab" * 32, tensors=("param/0.frozen",))
+    whole = replace(whole, name=constant_name(whole.sha256))
+    made = replace(manifest(), shards=(*manifest().shards, whole))
+    assert Manifest.from_json(made.to_json()) == made
+    odd = replace(made, shards=(*manifest().shards, replace(whole, name=name, sha256=sha256)))
+    with pytest.raises(ValueError, match="is not of its step and generation"):
+        Manifest.from_json(odd.to_json())
 
 
 def test_one_tensor_in_two_shards_is_refused() -> None:

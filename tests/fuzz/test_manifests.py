@@ -9,12 +9,24 @@ from hypothesis import given
 from bamboo.checkpoint.catalogue import examine
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import describe, read_final, write_manifest, write_stage
-from bamboo.checkpoint.manifest import Manifest, Shard, shard_from_json, shard_name
+from bamboo.checkpoint.manifest import (
+    Manifest,
+    Shard,
+    constant_name,
+    shard_name,
+    shards_from_json,
+    shards_to_json,
+)
 from bamboo.errors import InputError
 from tests.fuzz.cases import Cases, fuzzed
 from tests.fuzz.odd import bent_bytes, bent_json
 
 STEP = 100
+
+
+CONSTANT = Shard(
+    name=constant_name("cd" * 32), bytes=7, sha256="cd" * 32, tensors=("param/1.frozen",)
+)
 
 
 def manifest() -> Manifest:
@@ -28,7 +40,12 @@ def manifest() -> Manifest:
         for stage in range(2)
     )
     return Manifest(
-        run="r", semantic_hash="ab", step=STEP, generation=3, created_at_s=5.5, shards=shards
+        run="r",
+        semantic_hash="ab",
+        step=STEP,
+        generation=3,
+        created_at_s=5.5,
+        shards=(*shards, CONSTANT),
     )
 
 
@@ -42,9 +59,9 @@ def test_manifests(cases: Cases, text: str) -> None:
 
 
 @fuzzed
-@given(bent_json([manifest().shards[0].to_json()]))
+@given(bent_json([shards_to_json(manifest().shards)]))
 def test_shards(cases: Cases, text: str) -> None:
-    cases.judge(lambda: shard_from_json(text), ValueError)
+    cases.judge(lambda: shards_from_json(text), ValueError)
 
 
 @fuzzed

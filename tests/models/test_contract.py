@@ -129,5 +129,5 @@ def test_a_user_s_spec_is_refused_where_it_is_read(tmp_path: Path) -> None:
 
 def test_a_layer_whose_shapes_follow_from_its_input_is_refused() -> None:
     workload = Workload(layers=(*FACTORIES, lambda: nn.LazyLinear(3)), loss=token_loss)
-    with pytest.raises(InputError, match=r"layer 4 \(LazyLinear\) has a parameter 'weight' whose"):
+    with pytest.raises(InputError, match=r"layer 4 \(LazyLinear\) has a tensor 'weight' whose"):
         build_layer(workload, 4, 1)

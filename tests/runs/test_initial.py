@@ -197,8 +197,11 @@ def _more(shapes: dict[str, list[int]]) -> None:
             _fewer,
             r"model: 2\.\S+ is not there in this one and F32 of shape \[.*\] in run",
         ),
-        (_more, r"10.bias is of shape \[4\] in this one and not there in run run; take a run of"),
-        (_narrower, r"1.attention.weight is of shape \[1, 1\] in this one and not there"),
+        (
+            _more,
+            r"10.bias is F32 of shape \[4\] in this one and not there in run run; take a run of",
+        ),
+        (_narrower, r"1.attention.weight is F32 of shape \[1, 1\] in this one and not there"),
     ],
 )
 def test_another_model_is_refused_by_the_first_tensor_that_differs(

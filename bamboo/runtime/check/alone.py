@@ -279,7 +279,10 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
     first.check()
     initial = first.initial()
     first.layer.to(device)
-    values = {name: later(value) for name, value in first.layer.named_parameters()}
+    values = {
+        name: later(value) if value.requires_grad else value.detach().clone()
+        for name, value in first.layer.named_parameters()
+    }
     begun = [parameter.data for parameter in first.layer.parameters()]  # else freed and reused
     put_parameters(first.layer, values)
     earlier = first.forward(look.first, 0, 0, checked=True)

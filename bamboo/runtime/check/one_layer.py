@@ -14,9 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from bamboo.errors import InputError
-from bamboo.models import BadBoundary, Gradients, Tensors, build_layer, run_back, run_layers
+from bamboo.models import (
+    BadBoundary,
+    BatchNorms,
+    Gradients,
+    Tensors,
+    build_layer,
+    run_back,
+    run_layers,
+)
 from bamboo.models.build import USER_ERRORS
 from bamboo.models.running import OUT_OF_PLACE, as_leaves
+from bamboo.models.untrained import is_batch_norm
 from bamboo.models.workload import Workload
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong
@@ -33,6 +42,9 @@ DRAW_IN_PLACE = (
     "draw them in the layer's own function, from the default generators of torch, random and "
     "numpy, and read no clock, address, environment or other layer"
 )
+TRAINED = (torch.float32,)
+"""The types that a trained parameter may have."""
+FROZEN = (torch.float32, torch.bfloat16)
 KEEP_NOTHING = (
     "draw from torch's default generator only (as torch.nn.functional.dropout does), and keep "
     "nothing from call to call, from another layer or from the first parameters"
@@ -101,6 +113,7 @@ class OneLayer:
                 f"cannot be built: {placed_line_of(error)}", remedy_of(error)
             ) from error
         self.place = replace(place, name=type(self.layer).__name__)
+        self._norms = BatchNorms([(place.index, self.layer)])
         self._check_settings(before)
 
     # ------------------------------------------------------------------ what it is
@@ -113,14 +126,14 @@ class OneLayer:
         """Raises InputError when the layer cannot be trained or taken over."""
         memory: dict[int, str] = {}
         for name, parameter in self.layer.named_parameters():
-            found = [str(parameter.dtype)] if parameter.dtype != torch.float32 else []
-            found += ["frozen"] if not parameter.requires_grad else []
+            types = TRAINED if parameter.requires_grad else FROZEN
+            found = [str(parameter.dtype)] if parameter.dtype not in types else []
             found += [f"on {parameter.device}"] if parameter.device.type != "cpu" else []
             if found:
                 raise self.place.refuse(
-                    f"has a parameter {name!r} that is frozen or not float32 on the CPU "
-                    f"({', '.join(found)})",
-                    "train it in float32, or register it as a buffer",
+                    f"has a {'trained' if parameter.requires_grad else 'frozen'} parameter {name!r}"
+                    f" that is not {' or '.join(map(str, types))} on the CPU ({', '.join(found)})",
+                    "make it so, or register it as a buffer",
                 )
             where = parameter.untyped_storage().data_ptr()
             if parameter.numel() and memory.setdefault(where, name) != name:
@@ -128,6 +141,7 @@ class OneLayer:
                     f"has two parameters in the same memory, {memory[where]!r} and {name!r}",
                     "make one nn.Parameter and take its parts in forward",
                 )
+        self._check_batch_norms()
         for name, tensor in _kept_aside(self.layer):
             if tensor.untyped_storage().data_ptr() in memory:
                 raise self.place.refuse(
@@ -135,6 +149,30 @@ class OneLayer:
                     f"{memory[tensor.untyped_storage().data_ptr()]!r}: on a node that takes over "
                     "it would be that of the initial values",
                     "take it from the parameter in forward",
+                )
+
+    def _check_batch_norms(self) -> None:
+        for name, module in self.layer.named_modules():
+            if isinstance(module, nn.SyncBatchNorm):
+                raise self.place.refuse(
+                    f"has a SyncBatchNorm {name!r}, whose statistics would depend on which nodes "
+                    "there are",
+                    "take torch.nn.BatchNorm2d or another of its kind: a microbatch is normalised "
+                    "by its own statistics, wherever it runs",
+                )
+            if not is_batch_norm(module):
+                continue
+            if module.momentum is None:
+                raise self.place.refuse(
+                    f"has a batch norm {name!r} with momentum=None, whose running statistics "
+                    "weigh all steps alike",
+                    "give it a momentum, such as 0.1",
+                )
+            if module.running_mean is not None and module.running_mean.dtype != torch.float32:
+                raise self.place.refuse(
+                    f"has a batch norm {name!r} with running statistics in "
+                    f"{module.running_mean.dtype}",
+                    "keep a batch norm in float32",
                 )
 
     # ------------------------------------------------------------------ what it does
@@ -161,6 +199,7 @@ class OneLayer:
                 saved[storage.data_ptr()] = storage.nbytes()
             return tensor
 
+        self._norms.begin()
         begin_s = idle_s(x[0])
         try:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -172,6 +211,7 @@ class OneLayer:
                     microbatch=microbatch,
                     precision=self._precision,
                 )
+            self._norms.taken()
         except BadBoundary as error:
             raise self.place.refuse(error.problem, error.remedy) from error
         except USER_ERRORS as error:
@@ -209,7 +249,8 @@ class OneLayer:
         self._check_kept(run.held)
         run.held = None
         for name, parameter in self.layer.named_parameters():
-            run.gradients[name] = self._gradient(name, parameter, run.reached)
+            if parameter.requires_grad:
+                run.gradients[name] = self._gradient(name, parameter, run.reached)
         found = tuple(leaf.grad for leaf in run.input)
         if all(gradient is None for gradient in found) and any(
             leaf.requires_grad for leaf in run.input
@@ -245,7 +286,8 @@ class OneLayer:
 
     def _check_output(self, x: Tensors, y: Tensors) -> frozenset[int]:
         """Returns the ids of the parameters that the output depends on."""
-        if not any(t.requires_grad for t in y):
+        trains = any(t.requires_grad for t in (*x, *self.layer.parameters()))
+        if trains and not any(t.requires_grad for t in y):
             raise self.place.refuse(
                 "returns nothing in floating numbers that depends on what is trained",
                 "return one such tensor",
@@ -319,8 +361,9 @@ class Held:
                 "compute what is wanted from it out of place, in every forward",
             )
         return (
-            f"changes its buffer {name!r} while it runs (running statistics do)",
-            "take a layer without state, such as LayerNorm for BatchNorm",
+            f"changes its buffer {name!r} while it runs",
+            "keep nothing from call to call; of all buffers only the running statistics of torch's "
+            "own batch norms may change",
         )
 
 

@@ -21,12 +21,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+from torch import nn
+
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
-from bamboo.models import Workload, build_model
+from bamboo.models import Workload, build_model, saved_buffers
 from bamboo.models.build import code_taken_along
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data
@@ -83,8 +86,12 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
             {
                 "index": index,
                 "name": one.place.name,
-                "parameters": sum(p.numel() for p in one.layer.parameters()),
+                "parameters": sum(p.numel() for p in one.layer.parameters() if p.requires_grad),
                 "parameter_bytes": _bytes(one.layer.parameters()),
+                "untrained_bytes": _untrained_bytes(one.layer),
+                "types": {
+                    n: "BF16" for n, p in one.layer.named_parameters() if p.dtype == torch.bfloat16
+                },
                 "shapes": {name: list(p.shape) for name, p in one.layer.named_parameters()},
                 "output_bytes": _bytes(first[index].output),
                 "back_bytes": _bytes(g for g in first[index].given if g is not None),
@@ -166,6 +173,12 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
                 problem=f"goes past the model's {count} layer{'s' * (count > 1)}",
                 remedy="take fewer stages or more layers",
             )
+
+
+def _untrained_bytes(layer: nn.Module) -> int:
+    """Bytes of frozen parameters and saved buffers."""
+    frozen = [parameter for parameter in layer.parameters() if not parameter.requires_grad]
+    return _bytes([*frozen, *(buffer for _, buffer in saved_buffers(layer))])
 
 
 def _bytes(tensors: Any) -> int:

@@ -10,6 +10,7 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.models import Workload, build_layer, named_parameters, run_layers, tied_names, unpacked
+from bamboo.runtime.check.calm_norms import CalmNorms
 from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.optim.state import named_state
 from bamboo.runtime.step.optimizer import AdamW, clip_factor, mean_loss, squares
@@ -30,9 +31,10 @@ class CalmRun:
             for i in range(len(workload.layers))
         ]
         self._owner_of = tied_names(workload)
-        named = named_parameters(self._layers)
+        named = [(name, p) for name, p in named_parameters(self._layers) if p.requires_grad]
         self._names = [name for name, _ in named]
         self._params: list[Tensor] = [parameter for _, parameter in named]
+        self._norms = CalmNorms(self._layers)
         self._optimizer = AdamW(job.train, job.segments)
         self._kept = self._optimizer.new_state(dict(named))
         self.steps_done = 0
@@ -47,9 +49,10 @@ class CalmRun:
             for microbatch in self._shape.microbatches_of(range(virtual_node, virtual_node + 1)):
                 losses.append(self._run(microbatch))
             grads = [zeros_like(p) if p.grad is None else p.grad for p in self._params]
-            tree.push(virtual_node, virtual_node + 1, grads)
+            tree.push(virtual_node, virtual_node + 1, grads + self._norms.taken())
         assert tree.root is not None
-        grads = self._add_tied(tree.root)
+        self._norms.step(tree.root[len(self._params) :], self._shape.total)
+        grads = self._add_tied(tree.root[: len(self._params)])
         once = [g for n, g in zip(self._names, grads, strict=True) if n not in self._owner_of]
         factor = clip_factor(squares(once), self._job.train.clip_norm)
         self._optimizer.step(
@@ -62,7 +65,7 @@ class CalmRun:
     def tensors(self) -> dict[str, Tensor]:
         """All of its state, named as in the final files."""
         params = {name: p.detach() for name, p in named_parameters(self._layers)}
-        return named_state(params, self._kept.tensors, {})
+        return named_state(params, self._kept.tensors, self._norms.buffers)
 
     def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
         """Go on from these, named as in `tensors`, as if `steps_done` steps had led to them."""
@@ -72,12 +75,14 @@ class CalmRun:
             mine[name].copy_(tensor)
 
     def _run(self, microbatch: int) -> float:
+        self._norms.begin()
         inputs, targets = self._data.microbatch(self.steps_done, microbatch)
         train = self._job.train
         at = {"seed": train.seed, "step": self.steps_done, "microbatch": microbatch}
         output = run_layers(self._layers, inputs, precision=train.precision, **at)
         loss = self._workload.loss(unpacked(output), unpacked(targets))
         (loss / self._data.count(self.steps_done)).backward()  # type: ignore[no-untyped-call]
+        self._norms.end()
         return loss.item()
 
     def _add_tied(self, grads: list[Tensor]) -> list[Tensor]:

@@ -83,6 +83,7 @@ class Whole:
             one.check()
             self.layers.append(one)
         self._check_apart()
+        _check_trained(job.file, self.layers)
         self._initial = [one.initial() for one in self.layers]
         for one in self.layers:
             try:
@@ -139,8 +140,8 @@ class Whole:
         kept what it made of that input still gives what the old parameters made."""
         for one in self.layers:
             for parameter in one.layer.parameters():
-                # In place, as a step changes it.
-                parameter.data.copy_(later(parameter))
+                if parameter.requires_grad:  # in place, as a step changes it
+                    parameter.data.copy_(later(parameter))
         microbatch = batch_shape(self._job).total - 1
         passes, targets = self._forward(LATER_STEP, microbatch)
         loss, gradients = self._loss(passes[-1].output, targets, LATER_STEP)
@@ -279,7 +280,7 @@ class Whole:
 
     def _update_ms(self, one: OneLayer, run: Pass) -> float:
         """Time the end of a step, on copies, because the layer must stay as it is."""
-        params = {name: p.detach().clone() for name, p in one.layer.named_parameters()}
+        params = {n: p.detach().clone() for n, p in one.layer.named_parameters() if p.requires_grad}
         grads = [run.gradients[name] for name in params]
         optimizer = AdamW(self._job.train)
         kept = optimizer.new_state(params)
@@ -312,3 +313,11 @@ class Whole:
         """Report progress: each layer runs twice, is checked and is timed."""
         self._done += 1
         tell_progress(self._done, 4 * len(self.layers))
+
+
+def _check_trained(file: str, layers: Sequence[OneLayer]) -> None:
+    if not any(p.requires_grad for one in layers for p in one.layer.parameters()):
+        raise InputError(
+            f"{file}: all parameters of the model are frozen, so nothing would be trained; leave "
+            "requires_grad of at least one as it is"
+        )

@@ -174,7 +174,7 @@ def _warm_layer(builder: SlotBuilder, index: int, x: Tensors, targets: Tensors |
         else:
             loss = builder.workload.loss(unpacked(y), unpacked(targets))
             run_back((loss / builder.dataset.count(0),), None)
-    named = dict(named_parameters([(index, layer)]))
+    named = {name: p for name, p in named_parameters([(index, layer)]) if p.requires_grad}
     params = [*named.values()]
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
     kept = builder.optimizer.new_state(named)

@@ -125,7 +125,7 @@ class NodeReconfiguration:
                 self._forget(state)
             return
         if reconfiguration.keep is not None and self._vault is not None:
-            self._stopped.keep(reconfiguration.keep, self._vault)
+            self._stopped.keep(reconfiguration.keep, self._vault, layout.builder.layout_of)
             if reconfiguration.keep.era != self._said_era:
                 # The node that reported the losses so far may be lost, and no node that goes on
                 # would repeat them.

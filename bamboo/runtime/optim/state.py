@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bamboo.models import named_parameters
+from bamboo.models import Untrained, named_parameters
 from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import moved
 from bamboo.runtime.device.staging import HOST
@@ -71,6 +71,10 @@ class Layout:
     kept: Mapping[str, Mapping[str, Form]]
     """The optimizer's part of each trained parameter, by kind; a frozen one is not in it."""
     buffers: Mapping[str, Form] = field(default_factory=dict)
+    momenta: Mapping[str, float] = field(default_factory=dict)
+    """Of the batch norms, see `BatchNorms`."""
+    constant: frozenset[str] = frozenset()
+    """The full names of what never changes: frozen parameters and most buffers."""
 
     @property
     def parameter_bytes(self) -> int:
@@ -110,7 +114,8 @@ def layout_of(
 ) -> Layout:
     """The state of these layers, given as (global index, layer). `kept` tells an optimizer's
     tensors of a parameter of some shape, by kind; all of them are float32."""
-    named = named_parameters(layers)
+    layers = list(layers)
+    named, own = named_parameters(layers), Untrained(layers)
     return Layout(
         params={name: Form(p.shape, p.dtype) for name, p in named},
         kept={
@@ -118,6 +123,9 @@ def layout_of(
             for name, p in named
             if p.requires_grad
         },
+        buffers={name: Form(b.shape, b.dtype) for name, b in own.buffers.items()},
+        momenta=own.norms.momenta,
+        constant=own.constant,
     )
 
 
@@ -125,6 +133,7 @@ def _bytes_of(form: Form) -> int:
     return form.shape.numel() * form.dtype.itemsize
 
 
-def params_in(held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of a state that is held by full name, by global name."""
-    return {n.removeprefix(f"{PARAM}/"): x for n, x in held.items() if n.startswith(f"{PARAM}/")}
+def values_in(held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters and buffers of a state that is held by full name, by global name."""
+    split = ((*name.partition("/"), tensor) for name, tensor in held.items())
+    return {name: tensor for kind, _, name, tensor in split if kind in (PARAM, BUFFER)}

@@ -29,11 +29,12 @@ from bamboo.checkpoint.manifest import (
     folder_of,
     hash_at,
     layer_of,
-    shard_from_json,
     shard_name,
+    shards_from_json,
+    shards_to_json,
 )
 from bamboo.checkpoint.retention import choose, delete, sweep
-from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_shard
+from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_constant, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
 from bamboo.core.keep import SLACK
@@ -53,6 +54,8 @@ class Save:
     era: int
     stage: int
     tensors: Mapping[str, Tensor]
+    constant: Collection[str] = ()
+    """Of these tensors, those that never change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,8 @@ class Checkpoints:
         self._last_step = last_step
         self._outbox = outbox
         self.backlog: Backlog[Save | Complete | Tidy] = Backlog()
+        self._constant: dict[int, Shard] = {}
+        """By layer: what never changes of it, once it is stored."""
         self._completed: set[int] = set()
         """Steps whose checkpoint was completed here and is not in the state yet."""
         self._took_s = 0.0
@@ -127,12 +132,22 @@ class Checkpoints:
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
             self._failed(run.step, era, reason)
             return
-        tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
-        self.backlog.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
+        constant = run.stage.untrained.constant
+        tensors = {n: x if n in constant else x.clone() for n, x in run.tensors().items()}
+        self.backlog.put(
+            Save(step=run.step, era=era, stage=slot.stage, tensors=tensors, constant=constant)
+        )
 
-    def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
+    def keep(
+        self,
+        step: int,
+        era: int,
+        part: int,
+        tensors: Mapping[str, Tensor],
+        constant: Collection[str],
+    ) -> None:
         """Store state that must not be lost; nothing of it changes, because no step is taken."""
-        self.backlog.put(Save(step=step, era=era, stage=part, tensors=tensors))
+        self.backlog.put(Save(step=step, era=era, stage=part, tensors=tensors, constant=constant))
 
     def complete(self, step: int, era: int, stages: int) -> None:
         """Write the manifest: all stages are stored."""
@@ -201,29 +216,37 @@ class Checkpoints:
 
     def _save(self, item: Save) -> None:
         begun_s = time.monotonic()
+        constant: dict[int, dict[str, Tensor]] = {}
+        for name in item.constant:
+            constant.setdefault(layer_of(name), {})[name] = item.tensors[name]
         with self._scratch_folder() as folder:
             shard = save_shard(
                 self._objects,
-                item.tensors,
+                {n: tensor for n, tensor in item.tensors.items() if n not in item.constant},
                 step=item.step,
                 generation=item.era,
                 stage=item.stage,
                 scratch=Path(folder),
             )
-        self._objects.put_new(_description(shard.name), shard.to_json().encode())
+            for layer in constant.keys() - self._constant.keys():
+                self._constant[layer] = save_constant(
+                    self._objects, layer, constant[layer], scratch=Path(folder)
+                )
+        shards = [shard, *(self._constant[layer] for layer in sorted(constant))]
+        self._objects.put_new(_description(shard.name), shards_to_json(shards).encode())
         self._took_s = time.monotonic() - begun_s
         self._outbox.event(
             ShardSaved(node=self._me, step=item.step, era=item.era, stage=item.stage)
         )
 
     def _complete(self, item: Complete) -> None:
-        shards = []
+        shards: list[Shard] = []
         for stage in range(item.stages):
             name = shard_name(step=item.step, generation=item.era, stage=stage)
             text = self._objects.get(_description(name))
             if text is None:
                 raise StorageUnavailable(f"{name} was stored and is gone")
-            shards.append(_described(text, name))
+            shards += _described(text, name)
         manifest = Manifest(
             run=self._run,
             semantic_hash=hash_at(self._semantic_hash, item.step),
@@ -280,16 +303,17 @@ class Checkpoints:
             raise no_scratch(self._scratch, error) from error
 
 
-def _described(text: bytes, name: str) -> Shard:
-    """A shard as its writer described it. Raises StorageUnavailable, saying what does not fit."""
+def _described(text: bytes, name: str) -> tuple[Shard, ...]:
+    """A shard as its writer described it, and what is constant in its layers. Raises
+    StorageUnavailable, saying what does not fit."""
     where = _description(name)
     try:
-        shard = shard_from_json(text)
+        shards = shards_from_json(text)
     except ValueError as error:
         raise StorageUnavailable(f"{where} is not what was written: {error}") from error
-    if shard.name != name:
-        raise StorageUnavailable(f"{where} is not what was written: it is about {shard.name}")
-    return shard
+    if shards[0].name != name:
+        raise StorageUnavailable(f"{where} is not what was written: it is about {shards[0].name}")
+    return shards
 
 
 def _description(shard: str) -> str:

@@ -17,6 +17,7 @@ all nodes stop, a receiver that has said Prepared waits until its layers stand t
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
@@ -25,8 +26,9 @@ from bamboo.core.events import Prepared
 from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch, State
 from bamboo.ids import NodeId
+from bamboo.models import step_statistics
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.optim.state import PARAM, Layout, named_state
+from bamboo.runtime.optim.state import BUFFER, PARAM, Layout, named_state
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
@@ -149,7 +151,7 @@ class NodePrefetch:
             if self._shared.get(feed) == run.step:
                 continue
             self._shared[feed] = run.step
-            named = zip(run.stage.names, run.exchange.gradient, strict=True)
+            named = zip(run.plan.names, run.exchange.gradient, strict=True)
             part = [x for name, x in named if layer_of(f"{PARAM}/{name}") in feed.layers]
             self._tell(feed.receiver, "follow", feed, run.step, tensors=part)
 
@@ -211,10 +213,17 @@ class NodePrefetch:
                 self._executor.operations.follow(
                     [found.room[f"{PARAM}/{name}"] for name in kept.tensors],
                     kept,
-                    message.tensors,
+                    message.tensors[: len(kept.tensors)],
                     stage=found.feed.slot.stage,
                     step=found.step,
                     total_square=found.total_squares.pop(found.step),
+                    statistics=partial(
+                        step_statistics,
+                        found.layout.momenta,
+                        {name: found.room[f"{BUFFER}/{name}"] for name in found.layout.buffers},
+                        message.tensors[len(kept.tensors) :],
+                        microbatches=self._builder.batch.total,
+                    ),
                 )
                 found.room = {**found.room, **named_state({}, kept.tensors, {})}
                 found.step += 1

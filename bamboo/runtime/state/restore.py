@@ -8,7 +8,7 @@ patience is over. (3) A reading ends when its round is over.
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol, TypeAlias
 
 from torch import Tensor
@@ -23,9 +23,17 @@ LONGEST_PAUSE_S = 5.0
 class Vault(Protocol):
     """Where checkpoints are written to and read from."""
 
-    def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
-        """Begin to store a part of the state before `step`, and report the outcome. Does not wait;
-        no tensor of the part changes before all parts are stored."""
+    def keep(
+        self,
+        step: int,
+        era: int,
+        part: int,
+        tensors: Mapping[str, Tensor],
+        constant: Collection[str],
+    ) -> None:
+        """Begin to store a part of the state before `step`, and report the outcome; `constant`: its
+        tensors that never change. Does not wait; no tensor of the part changes before all parts are
+        stored."""
 
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers, named as in the final files, as they were before

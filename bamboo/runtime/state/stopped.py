@@ -4,13 +4,14 @@ Rule: what a node held when it stopped stays as it is until all nodes go on: ano
 for it, this node may have to store it, and another round may begin.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
 from bamboo.core.state import Holding, Keep, Norm
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
+from bamboo.runtime.optim.state import Layout
 from bamboo.runtime.state.restore import Vault
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.slot_run import SlotRun
@@ -73,8 +74,8 @@ class Stopped:
                 self._mailbox.post_to(self._me, key, (), {"total_square": total_square})
                 self._executor.operations.perform(run, run.head)
 
-    def keep(self, keep: Keep, vault: Vault) -> None:
-        """Have this node's parts stored, each of them once."""
+    def keep(self, keep: Keep, vault: Vault, layout_of: Callable[[Iterable[int]], Layout]) -> None:
+        """Have this node's parts stored, each of them once. `layout_of`: of some layers."""
         for number, part in enumerate(keep.parts):
             if part.node != self._me or (keep.era, number) in self._kept:
                 continue
@@ -82,7 +83,7 @@ class Stopped:
             self.reach(keep.step, keep.total_square)
             states = (self.state_of(keep.step, layer) for layer in part.layers)
             tensors = {name: tensor for state in states for name, tensor in state.items()}
-            vault.keep(keep.step, keep.era, number, tensors)
+            vault.keep(keep.step, keep.era, number, tensors, layout_of(part.layers).constant)
 
     def layers_at(self, base: int) -> set[int]:
         """The layers that are here as they are before `base`."""

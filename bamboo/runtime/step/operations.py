@@ -242,7 +242,9 @@ class Operations:
         on_host = run.replica_on_host and not run.owner
         if run.kept.on_host != on_host:  # its role has changed, or it was just built
             run.kept = run.kept.moved(self.device, on_host=on_host)
-        self._take(run.stage.params, gradient, run.kept, step=run.step, clip_factor=factor)
+        stage, trained = run.stage, len(run.stage.params)
+        self._take(stage.params, gradient[:trained], run.kept, step=run.step, clip_factor=factor)
+        stage.untrained.step(gradient[trained:], run.batch.total)
 
     def _take(
         self,
@@ -273,15 +275,18 @@ class Operations:
         stage: int,
         step: int,
         total_square: float,
+        statistics: Callable[[], None],
     ) -> None:
         """Take a step of layers that this node follows; they belong to a slot of this stage.
-        Where `kept` lies on the host it has other tensors afterwards."""
+        `statistics` moves the running statistics of their batch norms. Where `kept` lies on the
+        host it has other tensors afterwards."""
         factor = clip_factor([total_square], self._clip_norm)
-        self.device.run(
-            "R",
-            stage,
-            lambda: self._take(params, gradient, kept, step=step, clip_factor=factor),
-        )
+
+        def take() -> None:
+            self._take(params, gradient, kept, step=step, clip_factor=factor)
+            statistics()
+
+        self.device.run("R", stage, take)
 
     # ------------------------------------------------------------------ the shadow's operations
 
@@ -310,8 +315,7 @@ class Operations:
         losses = {int(m): float(x) for m, x in message.meta["losses"]}
         run.exchange.gradient = list(message.tensors)
         done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
-        for parameter in run.stage.params:
-            parameter.grad = None
+        run.stage.drop_gradients()
         factor = clip_factor([total], self._clip_norm)
         self.device.run("R", op.stage, lambda: self._update(run, list(message.tensors), factor))
         run.next_step()

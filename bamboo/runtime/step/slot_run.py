@@ -180,7 +180,7 @@ class SlotRun:
     def tensors(self) -> dict[str, Tensor]:
         """All of its state, named as in the final files."""
         params = {name: p.detach() for name, p in named_parameters(self.stage.layers)}
-        return named_state(params, self.kept.tensors, {})
+        return named_state(params, self.kept.tensors, self.stage.untrained.buffers)
 
     @property
     def exchanged(self) -> bool:

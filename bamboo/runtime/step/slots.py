@@ -12,7 +12,7 @@ from bamboo.data.dataset import Dataset
 from bamboo.models import Workload, build_shell
 from bamboo.runtime.device.devices import Device, device_of
 from bamboo.runtime.device.staging import DataOnDevice
-from bamboo.runtime.optim.state import Layout, layout_of, params_in
+from bamboo.runtime.optim.state import Layout, layout_of, values_in
 from bamboo.runtime.step.exchange import ExchangePlan, Tie
 from bamboo.runtime.step.optimizer import AdamW
 from bamboo.runtime.step.slot_run import SlotRun
@@ -94,7 +94,7 @@ class SlotBuilder:
     ) -> SlotRun:
         """A run of `slot` in its initial state, or in the state `held`, by name, as it is before
         `step`: its tensors are taken, not copied. Raises ValueError when one has another shape."""
-        values: Mapping[str, Tensor] | None = None if held is None else params_in(held)
+        values: Mapping[str, Tensor] | None = None if held is None else values_in(held)
         if held is None and self._initial is not None:
             values = self._initial(self.strategy.placement.layers_of(slot.stage))
         stage = Stage(
@@ -106,16 +106,16 @@ class SlotBuilder:
             place=self.device.place,
             recompute=self.job.cluster.recomputes,
         )
-        grid = self.strategy.placement.grid
+        grid, norms = self.strategy.placement.grid, stage.untrained.norms
         plan = ExchangePlan(
             slot=slot,
             grid=grid,
             leaves=self.batch.virtual_nodes,
             blocks=blocks_of(self.shares),
-            shapes=tuple(p.shape for p in stage.params),
-            names=tuple(stage.names),
-            counts_in_norm=tuple(stage.counts_in_norm),
-            ties=self._ties(),
+            shapes=(*(p.shape for p in stage.params), *norms.shapes),
+            names=(*stage.names, *norms.names),
+            counts_in_norm=(*stage.counts_in_norm, *(False for _ in norms.names)),
+            ties=tuple(tie for tie in self._ties() if not is_frozen(tie, stage)),
         )
         on_host = self.replica_on_host
         if held is None:
@@ -153,3 +153,8 @@ class SlotBuilder:
         placement = self.strategy.placement
         stages = range(placement.grid.stages)
         return next(p for p in stages if layer in placement.layers_of(p))
+
+
+def is_frozen(tie: Tie, stage: Stage) -> bool:
+    """Whether a tied parameter that this stage uses is frozen, so that no gradient is added."""
+    return any(f"param/{layer}.{name}" in stage.untrained.constant for layer, name in tie.uses)

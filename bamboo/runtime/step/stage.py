@@ -5,7 +5,7 @@ run this same code on the same inputs, which is why their bits are the same. Sha
 outputs are whatever the layers say; stage 0 takes the inputs of the data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from bamboo.models import (
     Gradients,
     Tensors,
+    Untrained,
     Workload,
     as_leaves,
     build_layer,
@@ -22,6 +23,7 @@ from bamboo.models import (
     put_parameters,
     run_back,
     run_layers,
+    saved_buffers,
     tied_names,
     unpacked,
 )
@@ -41,15 +43,18 @@ class Pending:
     """The input of the next stage; on the last stage the loss, divided by the step's count."""
     loss: Tensor | None
     """Sum of the loss over the microbatch, on the last stage only."""
+    statistics: Sequence[Tensor] = ()
+    """Of the stage's batch norms, see `BatchNorms.taken`."""
 
 
 class Stage:
     """The layers of one stage with their parameters, in global order.
 
-    Every loss is divided by what `data` counts for the whole step. `values`: its parameters by
-    global name where they are not the layers' own initial values; they are taken, not copied,
-    where they lie at `place`, the device that computes. `recompute`: a backward computes its layers
-    again, but for the model's last one. Raises ValueError when a value has another shape.
+    Every loss is divided by what `data` counts for the whole step. `values`: its parameters, and
+    buffers where they are known, by global name, where they are not the layers' own initial values;
+    they are taken, not copied, where they lie at `place`, the device that computes. `recompute`: a
+    backward computes its layers again, but for the model's last one. Raises ValueError when a value
+    has another shape.
     """
 
     def __init__(
@@ -76,13 +81,16 @@ class Stage:
         self.layers = [(i, build(workload, i, semantics.seed)) for i in placement.layers_of(stage)]
         if values is not None:
             for i, layer in self.layers:
-                own = {name: values[f"{i}.{name}"] for name, _ in layer.named_parameters()}
-                put_parameters(layer, {name: value.to(place) for name, value in own.items()})
+                names = [name for name, _ in layer.named_parameters()]
+                names += [n for n, _ in saved_buffers(layer) if f"{i}.{n}" in values]
+                put_parameters(layer, {name: values[f"{i}.{name}"].to(place) for name in names})
         for _, layer in self.layers:
             layer.to(place)
+        self.untrained = Untrained(self.layers)
         named = named_parameters(self.layers)
-        self.names = [name for name, _ in named]
-        self.params = [parameter for _, parameter in named]
+        self.names = [name for name, p in named if p.requires_grad]
+        """Of the trained parameters."""
+        self.params = [parameter for _, parameter in named if parameter.requires_grad]
         users = tied_names(workload)
         self.counts_in_norm = [name not in users for name in self.names]
         """False for the copies of tied parameters: only their owner counts."""
@@ -95,6 +103,7 @@ class Stage:
         """Run the layers on one microbatch (global index) and keep the graph. Those tensors of the
         input collect a gradient that require one."""
         leaves = as_leaves(x)
+        self.untrained.norms.begin()
         y = run_layers(
             self.layers,
             leaves,
@@ -104,11 +113,12 @@ class Stage:
             microbatch=microbatch,
             precision=self.precision,
         )
+        statistics = self.untrained.norms.taken()
         loss = None
         if self.is_last:
             loss = self.loss_of(y, step, microbatch)
             y = (loss / self._data.count(step),)
-        return Pending(input=leaves, output=y, loss=loss)
+        return Pending(input=leaves, output=y, loss=loss, statistics=statistics)
 
     def measured_forward(self, x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
         """The same as `forward`, and the bytes that autograd saved in addition to the
@@ -137,17 +147,26 @@ class Stage:
         `gradients` are those of the output, None on the last stage.
         """
         run_back(pending.output, gradients)
+        self.untrained.add(pending.statistics)
         return tuple(leaf.grad for leaf in pending.input)
 
     def take_gradients(self) -> list[Tensor]:
-        """The gradients accumulated since the last call, in parameter order; zeros where none."""
-        out = []
+        """The gradients accumulated since the last call, in parameter order; zeros where none. The
+        sums of the batch norms' statistics follow."""
+        out: list[Tensor] = []
         for parameter in self.params:
             grad = parameter.grad
             out.append(torch.zeros_like(parameter) if grad is None else grad)
-            parameter.grad = None
+        out += self.untrained.take()
+        self.drop_gradients()
         return out
 
+    def drop_gradients(self) -> None:
+        """Forget what was accumulated since the last `take_gradients`."""
+        for parameter in self.params:
+            parameter.grad = None
+        self.untrained.take()
+
     def parameter_bytes(self) -> int:
-        """Bytes of the parameters alone."""
+        """Bytes of the trained parameters alone."""
         return sum(p.numel() * p.element_size() for p in self.params)

@@ -86,16 +86,17 @@ class Odd(Good):
 """,
         "layer 2 (Odd) gives another output",
     ),
-    "batch statistics": (
+    "statistics of another norm": (
         """
 class Odd(Good):
     def __init__(self):
         super().__init__()
-        self.norm = nn.BatchNorm1d(16)
+        self.norm = nn.InstanceNorm1d(16, track_running_stats=True)
     def forward(self, x):
         return self.linear(self.norm(x.transpose(1, 2)).transpose(1, 2))
 """,
-        "layer 2 (Odd) changes its buffer 'norm.running_mean'",
+        "layer 2 (Odd) changes its buffer 'norm.running_mean' while it runs; keep nothing from "
+        "call to call; of all buffers only the running statistics of torch's own batch norms",
     ),
     "writing into its input": (
         """
@@ -138,14 +139,15 @@ class Odd(Good):
 """,
         "layer 2 (Odd) has a parameter 'spare' that takes no part",
     ),
-    "a frozen parameter": (
+    "a frozen parameter in half precision": (
         """
 class Odd(Good):
     def __init__(self):
         super().__init__()
-        self.linear.weight.requires_grad_(False)
+        self.spare = nn.Parameter(torch.zeros(3).half(), requires_grad=False)
 """,
-        "layer 2 (Odd) has a parameter 'linear.weight' that is frozen",
+        "layer 2 (Odd) has a frozen parameter 'spare' that is not torch.float32 or torch.bfloat16 "
+        "on the CPU (torch.float16)",
     ),
     "double precision": (
         """
@@ -154,7 +156,8 @@ class Odd(Good):
         super().__init__()
         self.double()
 """,
-        "is frozen or not float32",
+        "has a trained parameter 'linear.weight' that is not torch.float32 on the CPU "
+        "(torch.float64)",
     ),
     "private initial values": (
         """

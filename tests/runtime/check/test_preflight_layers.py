@@ -21,11 +21,45 @@ LAYER = {
     ),
     "complex numbers": (
         in_init("self.c = nn.Parameter(torch.zeros(3, dtype=torch.complex64))"),
-        "has a parameter 'c' that is frozen or not float32 on the CPU (torch.complex64)",
+        "has a trained parameter 'c' that is not torch.float32 on the CPU (torch.complex64)",
     ),
     "half precision": (in_init("self.half()"), "(torch.float16)"),
     "bfloat16": (in_init("self.bfloat16()"), "(torch.bfloat16)"),
     "a parameter without memory": (in_init("self.to('meta')"), "(on meta)"),
+    "momentum of all steps": (
+        in_init("self.norm = nn.BatchNorm1d(16, momentum=None)"),
+        "layer 2 (Odd) has a batch norm 'norm' with momentum=None, whose running statistics weigh "
+        "all steps alike; give it a momentum, such as 0.1",
+    ),
+    "statistics of all nodes": (
+        in_init("self.norm = nn.SyncBatchNorm(16)"),
+        "layer 2 (Odd) has a SyncBatchNorm 'norm', whose statistics would depend on which nodes",
+    ),
+    "batch norm in bfloat16": (
+        in_init("self.norm = nn.BatchNorm1d(16, affine=False).bfloat16()"),
+        "layer 2 (Odd) has a batch norm 'norm' with running statistics in torch.bfloat16; keep",
+    ),
+    "a batch norm that is not run": (
+        in_init("self.norm = nn.BatchNorm1d(16, affine=False)"),
+        "the batch norm 2.norm ran 0 times in the forward of one microbatch",
+    ),
+    "a buffer that counts": (
+        odd(
+            "def __init__(self):\n"
+            "    super().__init__()\n"
+            "    self.register_buffer('seen', torch.zeros(()))\n"
+            "def forward(self, x):\n"
+            "    self.seen += 1\n"
+            "    return self.linear(x)\n"
+        ),
+        "layer 2 (Odd) changes its buffer 'seen' while it runs; keep nothing from call to call",
+    ),
+    "all frozen": (
+        "def build(job):\n"
+        "    layers = [nn.Embedding(256, 16), Good(), head()]\n"
+        "    return [layer.requires_grad_(False) for layer in layers]\n",
+        "all parameters of the model are frozen, so nothing would be trained; leave requires_grad",
+    ),
     "lazy": (in_init("self.lazy = nn.LazyLinear(3)"), "'lazy.weight' whose shape follows from"),
     "an output of short numbers": (
         odd("def forward(self, x): return self.linear(x), x.short()\n"),

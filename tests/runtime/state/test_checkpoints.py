@@ -182,6 +182,7 @@ class Stands:
     def __init__(self, stage: int, step: int) -> None:
         self.slot, self.step = Slot(pipeline=0, stage=stage), step
         self.plan = SimpleNamespace(grid=Grid(pipelines=1, stages=STAGES))
+        self.stage = SimpleNamespace(untrained=SimpleNamespace(constant=()))
 
     def tensors(self) -> dict[str, Tensor]:
         return state(self.step, self.slot.stage)
@@ -398,3 +399,67 @@ def test_one_of_another_run_is_neither_touched_nor_restored(
     with pytest.raises(NotAsWritten, match=re.escape(f"the checkpoint of step 10 {says}")):
         bench.checkpoints.load(10, frozenset({0, 1}))
     assert "give each run a checkpoint.url of its own" in bench.said.reason()
+
+
+# ---------------------------------------------------------------- what never changes
+
+
+def with_constant(step: int, stage: int) -> Save:
+    never = {f"param/{stage}.frozen": torch.ones(500, 100).bfloat16(), f"buffer/{stage}.b": ONE}
+    tensors = state(step, stage) | never
+    return Save(step=step, era=1, stage=stage, tensors=tensors, constant=frozenset(never))
+
+
+ONE = torch.tensor(True)
+
+
+def save_with_constant(bench: Bench, step: int) -> None:
+    for stage in range(STAGES):
+        bench.checkpoints.write(with_constant(step, stage))
+    bench.checkpoints.write(Complete(step=step, era=1, stages=STAGES))
+    bench.know(step)
+
+
+def constant_in(bench: Bench) -> dict[str, int]:
+    return dict(bench.store.sizes("constant/"))
+
+
+def test_what_never_changes_is_stored_once_for_all_checkpoints(bench: Bench) -> None:
+    save_with_constant(bench, 5)
+    first = constant_in(bench)
+    assert len(first) == STAGES
+    assert all(100_000 <= size < 101_000 for size in first.values())
+    for step in (10, 15):
+        save_with_constant(bench, step)
+    assert constant_in(bench) == first
+    assert steps(bench.store) == [15, 10], "and it stays when the oldest is deleted"
+    assert bench.good() == 15
+    shards = manifest_of(bench, 15).shards
+    assert {shard.name for shard in shards} > first.keys()
+    assert sum(shard.bytes for shard in shards if shard.name not in first) < 125_000 * STAGES
+    found = bench.checkpoints.load(15, frozenset({1}))
+    assert found.keys() == with_constant(15, 1).tensors.keys()
+    assert all(torch.equal(found[n], x) for n, x in with_constant(15, 1).tensors.items())
+
+
+@pytest.mark.parametrize("bend", [bytes.lower, lambda data: data[:-1]])
+def test_what_lies_there_otherwise_is_written_again(
+    bench: Bench, bend: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """A node that comes to it first compares it with its own."""
+    save_with_constant(bench, 5)
+    for name in constant_in(bench):
+        path = bench.store._root / name
+        path.write_bytes(bend(path.read_bytes().replace(b"BF16", b"F16 ")))
+    assert bench.good() is None
+    bench.checkpoints = Bench(tmp_path).checkpoints
+    save_with_constant(bench, 10)
+    assert bench.good() == 10
+
+
+def test_a_checkpoint_without_it_is_no_good(bench: Bench) -> None:
+    save_with_constant(bench, 5)
+    bench.store.delete(min(constant_in(bench)))
+    assert bench.good() is None
+    with pytest.raises(NotAsWritten, match="is gone or not what was written"):
+        bench.checkpoints.load(5, frozenset({0, 1}))
