@@ -190,18 +190,17 @@ class Run:
         return self.folder.read_json(self.folder.receipt)
 
     def final_state(self) -> "dict[str, NDArray[Any]]":
-        """Parameters (`param/<layer>.<name>`) and moments (`exp_avg/…`, `exp_avg_sq/…`) at its end.
-        In an account they are fetched first. Raises InputError where there are none, or a file is
-        damaged."""
-        from safetensors.numpy import load_file
-
+        """Parameters (`param/<layer>.<name>`), moments (`exp_avg/…`, `exp_avg_sq/…`) and buffers
+        (`buffer/…`) at its end; those in bfloat16, which NumPy lacks, as float32. In an account
+        they are fetched first. Raises InputError where there are none, or a file is damaged."""
+        from bamboo.checkpoint.tensor_file import arrays
         from bamboo.runs.final_state import wrong_with_final
 
         if why := wrong_with_final(self.folder):
             raise InputError(f"run {self.id} has no final state: {why}")
         found: dict[str, NDArray[Any]] = {}
         for file in sorted(self.folder.final.glob("stage-*.safetensors")):
-            found |= load_file(file)
+            found |= arrays(file)
         return found
 
     # ------------------------------------------------------------------ what is checked

@@ -10,8 +10,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LONGEST_HEADER = 100_000_000
 """Bytes; safetensors reads no longer header."""
@@ -65,6 +69,23 @@ def places(file: BinaryIO) -> dict[str, Place]:
         )
         before = len(begin) + end
     return out
+
+
+def arrays(path: Path) -> "dict[str, NDArray[Any]]":
+    """The tensors of a file as NumPy arrays; those in bfloat16, which NumPy lacks, as float32.
+    Raises the same errors as `hashed`."""
+    from safetensors.numpy import load
+
+    held, wide = {}, []
+    with path.open("rb") as file:
+        for name, place in places(file).items():
+            file.seek(place.begin)
+            if place.dtype == "BF16":
+                wide.append(name)
+                place = replace(place, dtype="U16")
+            held[name] = (place, file.read(place.end - place.begin))
+    found: dict[str, NDArray[Any]] = load(packed(held))
+    return found | {name: (found[name].astype("<u4") << 16).view("<f4") for name in wide}
 
 
 def packed(tensors: Mapping[str, tuple[Place, bytes]]) -> bytes:

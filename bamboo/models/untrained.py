@@ -83,6 +83,8 @@ class Untrained:
         self._constant = [(name, tensor, tensor._version) for name, tensor in found.items()]
         self.constant = frozenset(found)
         """What never changes, named as in the final files."""
+        self.size_bytes = sum(x.nbytes for x in (*self.buffers.values(), *(p for _, p in frozen)))
+        """Bytes of all of it."""
         self._sums: list[Tensor] = []
 
     def add(self, statistics: Sequence[Tensor]) -> None:

@@ -247,7 +247,7 @@ def plan_job(
         cuts=cuts,
         grids=_grids(job, settled.facts, workload, cuts=cuts, kind=kind),
         too_large=too_large,
-        layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
+        layers=_with_state(seen),
         unigram_entropy_nats=seen["unigram_entropy_nats"],
         data=seen["data"],
         samples=int(seen["samples"]),
@@ -258,6 +258,12 @@ def plan_job(
 
 def _with_unit(job: JobConfig, seen: Mapping[str, Any]) -> JobConfig:
     return replace(job, unit="" if seen["data"] else str(seen["unit"]))
+
+
+def _with_state(seen: Mapping[str, Any]) -> tuple[int, ...]:
+    """The layers that have parameters or buffers."""
+    there = (x for x in seen["layers"] if x["parameters"] or x.get("frozen_bytes", 0))
+    return tuple(int(x["index"]) for x in there)
 
 
 def _filled(job: JobConfig, nodes: int | None) -> tuple[int, int]:

@@ -81,6 +81,7 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             output_bytes=int(layer["output_bytes"]),
             back_bytes=layer.get("back_bytes"),
             activation_bytes=int(layer["activation_bytes"]),
+            frozen_bytes=int(layer.get("frozen_bytes", 0)),
         )
         for layer, flop in zip(layers, flops, strict=True)
     )

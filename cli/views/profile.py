@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from bamboo.planner.layers.memory import STASHED_STEPS
-from bamboo.planner.profiles.profiled import STATE_COPIES, Profile, alike
+from bamboo.planner.profiles.profiled import Profile, alike
 from bamboo.quantities import count, duration, size
 from bamboo.study.profiling import Found
 from cli.echo import columns, paragraph
@@ -131,7 +131,7 @@ def _notes(found: Found) -> list[str]:
     notes = list(found.notes)
     totals = _totals(profile)
     step_s = (totals["forward_s"] + totals["backward_s"]) * found.microbatches
-    state = STATE_COPIES * totals["parameter_bytes"]
+    state = sum(layer.state_bytes for layer in profile.layers)
     notes.append(
         f"a step of {count(found.microbatches, 'microbatch', 'microbatches')} one after the other "
         f"on one device: {duration(step_s + totals['optimizer_s'])}; parameters, gradient and "

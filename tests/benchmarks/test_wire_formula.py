@@ -1,8 +1,16 @@
 """What a step sends by the formula, and links that are as slow as a larger model finds them."""
 
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from bamboo.config.catalogue import load_gpus
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey
 from bamboo.topology.grid import Grid
 from benchmarks.measuring.wire_formula import slowness, wire_bytes, xl_slowness
 from benchmarks.redundancy_overhead import (
@@ -13,6 +21,9 @@ from benchmarks.redundancy_overhead import (
     like_xl_gbps,
     like_xl_ship,
 )
+from testbed.simulated import SimulatedTransport, World, builder_of
+from tests.runtime import sorts_layers
+from tests.runtime.test_interleavings import calmly, job
 
 
 def sent(pipelines: int, stages: int, mode: str, virtual_nodes: int = 4) -> dict[str, float]:
@@ -94,3 +105,43 @@ def test_every_stage_of_the_tiny_model_has_its_block() -> None:
     block = 4 * (12 * MODEL.width**2 + 13 * MODEL.width)
     assert len(gradient_bytes()) == len(CUT) - 1
     assert min(gradient_bytes()) == block
+
+
+@pytest.mark.parametrize(("pipelines", "mode"), [(1, "stash"), (2, "gap"), (2, "full")])
+def test_frozen_parameters_are_neither_shipped_nor_exchanged(
+    monkeypatch: pytest.MonkeyPatch, pipelines: int, mode: str
+) -> None:
+    """What a run sends, by the tensors' bytes, is what the formula says of the trained ones."""
+    model = f"{Path(sorts_layers.__file__)}:mostly_frozen"
+    settings = job(
+        stages=3, pipelines=pipelines, virtual_nodes=4, redundancy=mode, replica_moments="device"
+    )
+    settings = replace(settings, model=replace(settings.model, model=model))
+    found: Counter[str] = Counter()
+    send = SimulatedTransport.send
+
+    def counted(
+        self: SimulatedTransport, node: NodeId, key: MessageKey, buffers: Any, *rest: Any
+    ) -> bool:
+        found[key.kind] += sum(buffer.data.nbytes for buffer in buffers)
+        return send(self, node, key, buffers, *rest)
+
+    monkeypatch.setattr(SimulatedTransport, "send", counted)
+    world = World(settings, random.Random(1))
+    world.run(until=lambda: False)
+    calmly(world, settings)
+    run = builder_of(settings)
+    stages = [run.layout_of(run.strategy.placement.layers_of(p)) for p in range(3)]
+    trained = [stage.trained_bytes for stage in stages]
+    assert sum(stage.frozen_bytes for stage in stages) > 9 * sum(trained)
+    expected = wire_bytes(
+        run.strategy.placement.grid,
+        mode=mode,
+        virtual_nodes=4,
+        microbatches=8 // pipelines,
+        boundary_bytes=4 * settings.model.context * sorts_layers.WIDTH,
+        gradient_bytes=trained,
+    )
+    steps = settings.train.steps
+    for kind, size in expected.items():
+        assert found[kind] == pytest.approx(steps * size, rel=0.03), kind

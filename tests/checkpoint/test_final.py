@@ -22,7 +22,7 @@ from bamboo.checkpoint.final import (
     write_manifest,
     write_stage,
 )
-from bamboo.checkpoint.tensor_file import LONGEST_HEADER
+from bamboo.checkpoint.tensor_file import LONGEST_HEADER, arrays
 from bamboo.errors import InputError, StorageUnavailable
 
 
@@ -281,3 +281,19 @@ def test_a_tensor_that_two_files_hold_is_refused(tmp_path: Path) -> None:
     write_stage(tmp_path, 1, _tensors(0), 7)
     with pytest.raises(InputError, match=r"two of its files hold 'exp_avg/0\.weight'"):
         read_final(tmp_path)
+
+
+def test_arrays_have_bfloat16_as_float32(tmp_path: Path) -> None:
+    tensors = {
+        "param/0.frozen": torch.tensor([[1.5, -2.0], [float("inf"), 3e-39]]).bfloat16(),
+        "param/0.weight": torch.rand(3, 2),
+        "buffer/0.steps": torch.tensor(7),
+        "buffer/0.kept": torch.tensor([True, False]),
+    }
+    write_stage(tmp_path, 0, tensors, 5)
+    found = arrays(tmp_path / "stage-00.safetensors")
+    assert found.keys() == tensors.keys()
+    assert found["buffer/0.steps"].dtype == "int64"
+    for name, tensor in tensors.items():
+        wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        assert torch.equal(torch.from_numpy(found[name]), wide), name

@@ -81,16 +81,16 @@ def test_a_layer_that_is_computed_again_changes_nothing() -> None:
     norms = BatchNorms([(1, layer)])
     x, later = _inputs((4, 3), 2)
     norms.begin()
-    once = run_layers([(1, layer)], x, seed=1, step=0, microbatch=0)
+    (once,) = run_layers([(1, layer)], (x,), seed=1, step=0, microbatch=0)
     found = norms.taken()
     norms.begin()
-    y = run_layers([(1, layer)], x, (1,), seed=1, step=0, microbatch=0)
+    (y,) = run_layers([(1, layer)], (x,), (1,), seed=1, step=0, microbatch=0)
     again = norms.taken()
-    run_back(y, torch.ones_like(y))
+    run_back((y,), (torch.ones_like(y),))
     assert torch.equal(once, y)
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
     norms.begin()
-    run_layers([(1, layer)], later, seed=1, step=0, microbatch=1)
+    run_layers([(1, layer)], (later,), seed=1, step=0, microbatch=1)
     assert not torch.equal(norms.taken()[0], found[0]), "of the microbatch that has just run"
 
 

@@ -73,3 +73,28 @@ def build(job: JobConfig) -> Workload:
             for o, n, u, m in ties
         ),
     )
+
+
+class Adapted(nn.Module):
+    """A trained linear layer beside a wide frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(WIDTH, 600, bias=False).requires_grad_(False)
+        self.back = nn.Linear(600, WIDTH, bias=False).requires_grad_(False)
+        self.own = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.own(x) + self.back(torch.tanh(self.wide(x)))
+
+
+def mostly_frozen(job: JobConfig) -> Workload:
+    """More than 90 % of all parameters are frozen."""
+    return Workload(
+        layers=(
+            lambda: nn.Embedding(job.model.vocabulary, WIDTH),
+            *([Adapted] * 6),
+            lambda: nn.Linear(WIDTH, job.model.vocabulary),
+        ),
+        loss=token_loss,
+    )

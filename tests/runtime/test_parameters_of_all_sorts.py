@@ -42,7 +42,7 @@ def test_it_passes_the_preflight(tmp_path: Path) -> None:
     finally:
         alone.close()
     still = seen["layers"][2]
-    assert (still["parameters"], still["untrained_bytes"]) == (0, 4 * (8 * 8 + 8))
+    assert (still["parameters"], still["frozen_bytes"]) == (0, 4 * (8 * 8 + 8))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -101,7 +101,7 @@ def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: in
     least = (
         min(
             own.parameters * sizes.parameters
-            + own.moments * sizes.moments
+            + own.moments * (sizes.moments + sizes.frozen)
             + before.following_replica * sizes.replica
             for own, before in pairs
         )

@@ -188,7 +188,7 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
         np.array([*accumulate(sizes, initial=0)], dtype=np.int64)
         for sizes in (
             (FLOAT_BYTES * layer.parameters for layer in facts),
-            (layer.moment_bytes for layer in facts),
+            (layer.moment_bytes + layer.frozen_bytes for layer in facts),
             (layer.replica_bytes for layer in facts),
             (layer.held_bytes for layer in facts),
             (layer.again_bytes for layer in facts),

@@ -20,7 +20,7 @@ class LayerFacts:
 
     name: str
     parameters: int
-    """Scalars, including its copy of a tied parameter."""
+    """Trained scalars, including its copy of a tied parameter."""
     forward_flops: float
     """Multiplications and additions of one forward; a backward counts twice as many."""
     output_bytes: int
@@ -33,6 +33,8 @@ class LayerFacts:
     back_bytes: int | None = None
     """The gradients of its output, from the next layer, which are fewer bytes where the output has
     masks or tensors that nothing trains; None: as many bytes as the output."""
+    frozen_bytes: int = 0
+    """Of frozen parameters and buffers: held, and sent with the state, and nothing else."""
     host_moments: bool = False
     """Whether the moments of its replica lie in the host's memory."""
 
@@ -43,14 +45,14 @@ class LayerFacts:
 
     @property
     def state_bytes(self) -> int:
-        """Its parameters, and what the optimizer keeps of them."""
-        return FLOAT_BYTES * self.parameters + self.moment_bytes
+        """Its parameters, what the optimizer keeps of them, and what is frozen."""
+        return FLOAT_BYTES * self.parameters + self.moment_bytes + self.frozen_bytes
 
     @property
     def replica_bytes(self) -> int:
-        """What a replica holds: the parameters, their moments, and the gradient that comes in."""
+        """What a replica holds: the state, and the gradient that comes in."""
         moments = 0 if self.host_moments else self.moment_bytes
-        return 2 * FLOAT_BYTES * self.parameters + moments
+        return 2 * FLOAT_BYTES * self.parameters + moments + self.frozen_bytes
 
     @property
     def returned_bytes(self) -> int:

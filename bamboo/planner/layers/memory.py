@@ -63,6 +63,8 @@ class Sizes:
     """Tensors that autograd holds for one microbatch from forward to backward."""
     moments: int = 0
     """What the optimizer keeps of them."""
+    frozen: int = 0
+    """Parameters that are not trained, and buffers."""
     again: int = 0
     """What all layers that are computed again hold beside that in their backwards."""
     most_again: int = 0
@@ -97,7 +99,7 @@ class StageCounts:
         """
         return StageBytes(
             stage=self.stage,
-            parameters=own.parameters,
+            parameters=own.parameters + own.frozen,
             gradients=own.parameters,
             moments=own.moments,
             partials=self.waiting * own.parameters,
@@ -141,6 +143,7 @@ def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
         parameters=FLOAT_BYTES * sum(layer.parameters for layer in layers),
         activations=sum(layer.held_bytes for layer in layers),
         moments=sum(layer.moment_bytes for layer in layers),
+        frozen=sum(layer.frozen_bytes for layer in layers),
         again=sum(layer.again_bytes for layer in layers),
         most_again=max((layer.again_bytes for layer in layers), default=0),
         replica=sum(layer.replica_bytes for layer in layers),
@@ -205,6 +208,7 @@ class Weights:
 
     parameters: int
     moments: int
+    """Also of what is frozen, which is held once too."""
     activations: int
     crossing: int
     following_replica: int
@@ -233,7 +237,7 @@ class Weights:
         again takes."""
         return (
             self.parameters * sizes.parameters
-            + self.moments * sizes.moments
+            + self.moments * (sizes.moments + sizes.frozen)
             + self.activations * sizes.activations
         )
 

@@ -7,7 +7,7 @@ use it through `facts` and `profiled_workload`, and show its source.
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from bamboo.planner.layers.facts import MOMENTS, LayerFacts
@@ -50,8 +50,9 @@ class LayerProfile:
     repeats: int
     """Number of measurements; the times are their medians."""
     parameters: int
-    """Scalars, including its copy of a tied parameter."""
+    """Trained scalars, including its copy of a tied parameter."""
     parameter_bytes: int
+    """Of these."""
     output_bytes: int
     """The tensors for the next layer."""
     input_gradient_bytes: int
@@ -62,6 +63,8 @@ class LayerProfile:
     forward: Work
     backward: Work
     optimizer: Work
+    frozen_bytes: int = 0
+    """Of frozen parameters and buffers."""
 
     @property
     def both_s(self) -> float:
@@ -69,9 +72,14 @@ class LayerProfile:
         return self.forward_s + self.backward_s
 
     @property
+    def state_bytes(self) -> int:
+        """Parameters, gradient, moments and what is frozen."""
+        return STATE_COPIES * self.parameter_bytes + self.frozen_bytes
+
+    @property
     def least_bytes(self) -> int:
         """Memory that a device needs to train this layer alone, with one microbatch in flight."""
-        return STATE_COPIES * self.parameter_bytes + self.activation_bytes + self.output_bytes
+        return self.state_bytes + self.activation_bytes + self.output_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +162,7 @@ class Profile:
                 output_bytes=layer.output_bytes,
                 back_bytes=None if following is None else following.input_gradient_bytes,
                 activation_bytes=layer.activation_bytes,
+                frozen_bytes=layer.frozen_bytes,
             )
             for layer, following in zip(self.layers, (*self.layers[1:], None), strict=True)
         )
@@ -188,10 +197,12 @@ def _read(kind: Any, raw: Any, where: str) -> Any:
     """`raw` as `kind`: a dataclass, a tuple of them, or plain. Raises ValueError."""
     if is_dataclass(kind):
         names = {field.name for field in fields(kind)}
-        if not isinstance(raw, dict) or set(raw) != names:
-            found = sorted(set(raw) ^ names) if isinstance(raw, dict) else [type(raw).__name__]
-            raise ValueError(f"{where} lacks, or has too much: {', '.join(found)}")
-        values = {f.name: _read(f.type, raw[f.name], f"{where}.{f.name}") for f in fields(kind)}
+        optional = {field.name for field in fields(kind) if field.default is not MISSING}
+        found = set(raw) if isinstance(raw, dict) else {type(raw).__name__}
+        if odd := (found ^ names) - (optional - found):
+            raise ValueError(f"{where} lacks, or has too much: {', '.join(sorted(odd))}")
+        known = (field for field in fields(kind) if field.name in raw)
+        values = {f.name: _read(f.type, raw[f.name], f"{where}.{f.name}") for f in known}
         assert isinstance(kind, type), "a class, not an instance of it"
         return kind(**values)
     if get_origin(kind) is tuple:

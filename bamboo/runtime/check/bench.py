@@ -99,6 +99,7 @@ class Bench:
             repeats=self.repeats,
             parameters=sum(p.numel() for p in self._stage.params),
             parameter_bytes=self._stage.parameter_bytes(),
+            frozen_bytes=self._stage.untrained.size_bytes,
             output_bytes=self._output_bytes,
             input_gradient_bytes=self._input_gradient_bytes,
             activation_bytes=self._activation_bytes,

@@ -87,8 +87,8 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
                 "index": index,
                 "name": one.place.name,
                 "parameters": sum(p.numel() for p in one.layer.parameters() if p.requires_grad),
-                "parameter_bytes": _bytes(one.layer.parameters()),
-                "untrained_bytes": _untrained_bytes(one.layer),
+                "parameter_bytes": _bytes(p for p in one.layer.parameters() if p.requires_grad),
+                "frozen_bytes": _frozen_bytes(one.layer),
                 "types": {
                     n: "BF16" for n, p in one.layer.named_parameters() if p.dtype == torch.bfloat16
                 },
@@ -175,7 +175,7 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
             )
 
 
-def _untrained_bytes(layer: nn.Module) -> int:
+def _frozen_bytes(layer: nn.Module) -> int:
     """Bytes of frozen parameters and saved buffers."""
     frozen = [parameter for parameter in layer.parameters() if not parameter.requires_grad]
     return _bytes([*frozen, *(buffer for _, buffer in saved_buffers(layer))])

@@ -194,9 +194,13 @@ def needed_bytes(builder: SlotBuilder) -> int:
     pipelines = min(2, builder.batch.virtual_nodes)
     grid = Grid(pipelines=pipelines, stages=placement.grid.stages)
     stages = [builder.layout_of(placement.layers_of(p)) for p in range(grid.stages)]
-    largest = max(stage.parameter_bytes for stage in stages)
+    largest = max(stage.trained_bytes for stage in stages)
     moments = max(stage.kept_bytes for stage in stages)
-    sizes = Sizes(parameters=largest, moments=moments, activations=0, replica=2 * largest + moments)
+    frozen = max(stage.frozen_bytes for stage in stages)
+    replica = 2 * largest + moments + frozen
+    sizes = Sizes(
+        parameters=largest, moments=moments, frozen=frozen, activations=0, replica=replica
+    )
     counted = stage_counts(grid, builder.batch, placement.redundancy)
     held = max(counts.bytes_of(sizes, sizes, crossing_bytes=0).total for counts in counted)
     return held + COPIES * largest

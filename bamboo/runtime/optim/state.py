@@ -77,9 +77,15 @@ class Layout:
     """The full names of what never changes: frozen parameters and most buffers."""
 
     @property
-    def parameter_bytes(self) -> int:
-        """Bytes of the parameters alone."""
-        return sum(map(_bytes_of, self.params.values()))
+    def trained_bytes(self) -> int:
+        """Bytes of the trained parameters alone."""
+        return sum(_bytes_of(self.params[name]) for name in self.kept)
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Bytes of frozen parameters and buffers."""
+        held = sum(map(_bytes_of, (*self.params.values(), *self.buffers.values())))
+        return held - self.trained_bytes
 
     @property
     def kept_bytes(self) -> int:

@@ -75,7 +75,8 @@ class Stopped:
                 self._executor.operations.perform(run, run.head)
 
     def keep(self, keep: Keep, vault: Vault, layout_of: Callable[[Iterable[int]], Layout]) -> None:
-        """Have this node's parts stored, each of them once. `layout_of`: of some layers."""
+        """Have this node's parts stored, each of them once. `layout_of`: of layers of which there
+        is no run here."""
         for number, part in enumerate(keep.parts):
             if part.node != self._me or (keep.era, number) in self._kept:
                 continue
@@ -83,7 +84,10 @@ class Stopped:
             self.reach(keep.step, keep.total_square)
             states = (self.state_of(keep.step, layer) for layer in part.layers)
             tensors = {name: tensor for state in states for name, tensor in state.items()}
-            vault.keep(keep.step, keep.era, number, tensors, layout_of(part.layers).constant)
+            known = {layer for run in self._runs for layer, _ in run.stage.layers}
+            constant = layout_of(layer for layer in part.layers if layer not in known).constant
+            constant = constant.union(*(run.stage.untrained.constant for run in self._runs))
+            vault.keep(keep.step, keep.era, number, tensors, constant & tensors.keys())
 
     def layers_at(self, base: int) -> set[int]:
         """The layers that are here as they are before `base`."""

@@ -49,6 +49,11 @@ class Tie:
     stages: tuple[int, ...]
     """The stage of each use."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all uses, as in the final files."""
+        return frozenset(f"param/{layer}.{name}" for layer, name in self.uses)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangePlan:

@@ -115,7 +115,7 @@ class SlotBuilder:
             shapes=(*(p.shape for p in stage.params), *norms.shapes),
             names=(*stage.names, *norms.names),
             counts_in_norm=(*stage.counts_in_norm, *(False for _ in norms.names)),
-            ties=tuple(tie for tie in self._ties() if not is_frozen(tie, stage)),
+            ties=tuple(t for t in self._ties() if not t.names & stage.untrained.constant),
         )
         on_host = self.replica_on_host
         if held is None:
@@ -153,8 +153,3 @@ class SlotBuilder:
         placement = self.strategy.placement
         stages = range(placement.grid.stages)
         return next(p for p in stages if layer in placement.layers_of(p))
-
-
-def is_frozen(tie: Tie, stage: Stage) -> bool:
-    """Whether a tied parameter that this stage uses is frozen, so that no gradient is added."""
-    return any(f"param/{layer}.{name}" in stage.untrained.constant for layer, name in tie.uses)

@@ -23,7 +23,6 @@ from bamboo.models import (
     put_parameters,
     run_back,
     run_layers,
-    saved_buffers,
     tied_names,
     unpacked,
 )
@@ -81,9 +80,8 @@ class Stage:
         self.layers = [(i, build(workload, i, semantics.seed)) for i in placement.layers_of(stage)]
         if values is not None:
             for i, layer in self.layers:
-                names = [name for name, _ in layer.named_parameters()]
-                names += [n for n, _ in saved_buffers(layer) if f"{i}.{n}" in values]
-                put_parameters(layer, {name: values[f"{i}.{name}"].to(place) for name in names})
+                own = {n: x.to(place) for n, x in values.items() if n.startswith(f"{i}.")}
+                put_parameters(layer, {n.removeprefix(f"{i}."): x for n, x in own.items()})
         for _, layer in self.layers:
             layer.to(place)
         self.untrained = Untrained(self.layers)

@@ -35,7 +35,7 @@ def test_the_form_of_the_json_stays() -> None:
         *("modelled", "schema_version", "seen", "source", "threads", "torch"),
     ]
     assert sorted(raw["layers"][0]) == [
-        *("activation_bytes", "backward", "backward_s", "forward", "forward_s"),
+        *("activation_bytes", "backward", "backward_s", "forward", "forward_s", "frozen_bytes"),
         *("input_gradient_bytes", "measured_as", "name", "optimizer", "optimizer_s"),
         *("output_bytes", "parameter_bytes", "parameters", "repeats", "scatter"),
     ]

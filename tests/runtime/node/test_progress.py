@@ -12,6 +12,7 @@ class Moving:
     def __init__(self, owned: dict[str, Any], step: int) -> None:
         self._owned, self._step = owned, step
         self.stage = SimpleNamespace(parameter_bytes=lambda: 10)
+        self.tensors: Any = dict
         self.peak_graphs, self.graph_bytes = 1, 5
 
     @property
