@@ -14,7 +14,7 @@ together. Progress goes to standard error.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from bamboo.models.build import code_taken_along
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data
 from bamboo.runtime.check.loss_contract import check_sum
+from bamboo.runtime.check.one_layer import OneLayer
 from bamboo.runtime.check.stdout_answer import one_answer
 from bamboo.runtime.check.whole import Whole
 from bamboo.runtime.device.global_settings import changed, settings
@@ -70,6 +71,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
         data, described = _data_of(job, workload)
         check_data(job, data)
         whole = Whole(job, workload, data)
+        _check_trained(job.file, whole.layers)
         first = whole.run(0, 0)
         targets = whole.data.microbatch(0, 0)[1]
         check_sum(job.file, workload, first[-1].output, targets, job.train.microbatch)
@@ -173,6 +175,14 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
                 problem=f"goes past the model's {count} layer{'s' * (count > 1)}",
                 remedy="take fewer stages or more layers",
             )
+
+
+def _check_trained(file: str, layers: Iterable[OneLayer]) -> None:
+    if not any(p.requires_grad for one in layers for p in one.layer.parameters()):
+        raise InputError(
+            f"{file}: all parameters of the model are frozen, so nothing would be trained; leave "
+            "requires_grad of at least one as it is"
+        )
 
 
 def _frozen_bytes(layer: nn.Module) -> int:

@@ -83,7 +83,6 @@ class Whole:
             one.check()
             self.layers.append(one)
         self._check_apart()
-        _check_trained(job.file, self.layers)
         self._initial = [one.initial() for one in self.layers]
         for one in self.layers:
             try:
@@ -313,11 +312,3 @@ class Whole:
         """Report progress: each layer runs twice, is checked and is timed."""
         self._done += 1
         tell_progress(self._done, 4 * len(self.layers))
-
-
-def _check_trained(file: str, layers: Sequence[OneLayer]) -> None:
-    if not any(p.requires_grad for one in layers for p in one.layer.parameters()):
-        raise InputError(
-            f"{file}: all parameters of the model are frozen, so nothing would be trained; leave "
-            "requires_grad of at least one as it is"
-        )
