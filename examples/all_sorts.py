@@ -41,7 +41,7 @@ class Embed(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens = nn.Embedding(V, W)
-        self.places = nn.Embedding(LONGEST, W)
+        self.places = nn.Embedding(LONGEST, W).requires_grad_(requires_grad=False)
 
     def forward(self, inputs):
         tokens, mask = inputs

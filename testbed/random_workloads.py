@@ -26,7 +26,7 @@ LONGEST = 6
 WIDTHS = (3, 4, 5)
 SAMPLES = 29
 OPERATIONS = ("block", "branch", "merge", "mask", "drop", "unused", "narrow", "shorten")
-NORMS = ("none", "layer")
+NORMS = ("none", "layer", "batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def _drawn_step(draw: random.Random, widths: list[int]) -> Step:
         norm=draw.choice(NORMS),
         dropout=draw.choice((0.0, 0.2)),
         residual=draw.random() < 0.5,
-        frozen=draw.choice(("",)),
+        frozen=draw.choice(("", "", "fp32", "bf16")),
     )
     if name in ("branch", "unused"):
         widths.append(step.width)
@@ -171,7 +171,8 @@ class Layer(nn.Module):
         return (*held, mask)
 
     def _worked(self, x: Tensor, other: Tensor) -> Tensor:
-        y = self.norm(torch.tanh(self._times(other.float())))
+        y = torch.tanh(self._times(other.float()))
+        y = self.norm(y.flatten(0, 1)).view(y.shape)  # a batch norm is over all tokens
         y = F.dropout(y, self.step.dropout, self.training)
         return x.float() + y if self.step.residual else y
 
@@ -180,17 +181,10 @@ class Layer(nn.Module):
         return F.linear(x, self.product.weight.float(), None if bias is None else bias.float())
 
 
-class _PerToken(nn.BatchNorm1d):
-    """Batch norm over all tokens of a microbatch: x_BTW -> x_BTW."""
-
-    def forward(self, x_BTW: Tensor) -> Tensor:
-        return super().forward(x_BTW.flatten(0, 1)).view(x_BTW.shape)
-
-
 def _norm(kind: str, width: int) -> nn.Module:
     if kind == "none":
         return nn.Identity()
-    return nn.LayerNorm(width) if kind == "layer" else _PerToken(width, momentum=0.3)
+    return nn.LayerNorm(width) if kind == "layer" else nn.BatchNorm1d(width, momentum=0.3)
 
 
 class Sentences:

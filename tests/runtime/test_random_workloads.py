@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from bamboo.config.tree import CheckpointConfig, ClusterConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.core.state import Outcome
@@ -72,8 +73,12 @@ def calmly(world: World, job: JobConfig) -> None:
         found = world.tensors(pipeline)
         assert found.keys() == expected.tensors.keys()
         for name, tensor in expected.tensors.items():
-            same = torch.equal(found[name].view(torch.uint8), tensor.view(torch.uint8))
-            assert same, f"{name} of pipeline {pipeline}"
+            assert found[name].dtype == tensor.dtype
+            assert torch.equal(_bits(found[name]), _bits(tensor)), f"{name} of pipeline {pipeline}"
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 @pytest.mark.parametrize(
