@@ -82,19 +82,25 @@ class Dataset:
         for a step that weighs nothing, or a weight that is no whole number from 0."""
         return self._whole or self._counted(step)
 
-    def _sum_of(self, step: int) -> int:
+    def count_of(self, step: int, index: int) -> int:
+        """What the samples of one microbatch weigh together. Raises InputError for a weight that is
+        no whole number from 0."""
         total, weight_of = 0, self._count
-        assert weight_of is not None
-        for index in self._microbatches:
-            keys = self._order.keys_of(step, index)
-            for sample, key in zip(self._order.of(step, index), keys, strict=True):
-                weight = weight_of(sample, key)
-                if not isinstance(weight, int) or weight < 0:
-                    raise InputError(
-                        f"step {step}: the data counts {weight!r} for sample {sample}; return a "
-                        "whole number from 0, as int(...) makes one"
-                    )
-                total += weight
+        if weight_of is None:
+            return self._whole // len(self._microbatches)
+        keys = self._order.keys_of(step, index)
+        for sample, key in zip(self._order.of(step, index), keys, strict=True):
+            weight = weight_of(sample, key)
+            if not isinstance(weight, int) or weight < 0:
+                raise InputError(
+                    f"step {step}: the data counts {weight!r} for sample {sample}; return a "
+                    "whole number from 0, as int(...) makes one"
+                )
+            total += weight
+        return total
+
+    def _sum_of(self, step: int) -> int:
+        total = sum(self.count_of(step, index) for index in self._microbatches)
         if not total:
             raise InputError(
                 f"step {step}: the data counts 0 for all of its samples, and a loss is divided by "

@@ -22,19 +22,22 @@ from bamboo.runtime.check.one_layer import same
 from bamboo.user_code.traces import placed_line_of
 
 Batch: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+LOOKED_AT = 32
+"""Microbatches among which the smallest and the largest are looked for."""
 COUNTS_S = 5.0
 """Time for the counts of steps; a step that is not reached by then is refused when it comes."""
 
 
-def check_data(job: JobConfig, data: Dataset) -> None:
+def check_data(job: JobConfig, data: Dataset) -> list[int]:
     """Raises InputError where own data fail, differ when they are asked again, or count nothing in
-    a step."""
+    a step. Returns the microbatches of step 0 by which a model is to be sized."""
     if data.text:
-        return
+        return [0]  # all are alike
     try:
         found = [*_asked(job, data)]
         again = [*_asked(job, data)]
         _check_counts(job, data)
+        unlike = _unlike(job, data)
     except InputError as error:
         raise InputError(f"{job.file}: {error}") from error
     except USER_ERRORS as error:
@@ -55,6 +58,19 @@ def check_data(job: JobConfig, data: Dataset) -> None:
                     f"microbatch {index} of step {step}; make a sample of its number and its key "
                     "alone, as with torch.Generator().manual_seed(key)"
                 )
+    return unlike
+
+
+def _unlike(job: JobConfig, data: Dataset) -> list[int]:
+    """The first microbatch, then those with the least and the most counts, and bytes, if others
+    have them."""
+    counts, sizes = [], []
+    for index in range(min(batch_shape(job).total, LOOKED_AT)):
+        inputs, targets = _checked(data.microbatch(0, index))
+        counts.append(data.count_of(0, index))
+        sizes.append(sum(t.nbytes for t in (*inputs, *targets)))
+    ends = {found.index(end(found)) for found in (counts, sizes) for end in (min, max)}
+    return [0, *sorted(ends - {0})]
 
 
 def _asked(job: JobConfig, data: Dataset) -> Iterator[tuple[int, int, Batch]]:

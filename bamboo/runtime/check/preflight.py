@@ -6,17 +6,17 @@ and the numerics; or {"error": line} and exit code 2 when the job cannot be trai
 
 Rule: what would make bits depend on machines is refused here, by the layer's name. The whole model
 runs two microbatches of two steps, layer by layer, each on its own as though a stage began and
-ended there. The results of the second are compared with those of layers that are built alone in
-another process (`alone`) and have never run before: initial values, output, gradients, loss. Times
-are medians: layers that the same function makes, for an input of the same shape, are timed
-together. Progress goes to standard error.
+ended there; of data of one's own also the smallest and the largest of the first step. The largest
+gives the bytes, the mean of all gives the times (`timing`). The results of the last are compared
+with those of layers that are built alone in another process (`alone`) and have never run before:
+initial values, output, gradients, loss. Progress goes to standard error.
 """
 
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,8 +34,9 @@ from bamboo.models.build import code_taken_along
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data
 from bamboo.runtime.check.loss_contract import check_sum
-from bamboo.runtime.check.one_layer import OneLayer
+from bamboo.runtime.check.one_layer import OneLayer, Pass
 from bamboo.runtime.check.stdout_answer import one_answer
+from bamboo.runtime.check.timing import mean_of
 from bamboo.runtime.check.whole import Whole
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong, lift, limit
@@ -69,16 +70,21 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
             raise InputError(f"{job.file}: {job.model.model} {found[0]}; {found[1]}")
         _check_cut(job, workload)
         data, described = _data_of(job, workload)
-        check_data(job, data)
-        whole = Whole(job, workload, data)
+        first_one, *others = check_data(job, data)
+        whole = Whole(job, workload, data, looked_at=1 + len(others))
         _check_trained(job.file, whole.layers)
-        first = whole.run(0, 0)
+        first = whole.run(0, first_one)
+        sizes, times = [[*map(_sizes, first)]], []
+        for microbatch in others:
+            passes = whole.run(0, microbatch)
+            sizes.append([*map(_sizes, passes)])
+            times.append(whole.time(passes))
         targets = whole.data.microbatch(0, 0)[1]
         check_sum(job.file, workload, first[-1].output, targets, job.train.microbatch)
         with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
-        times = whole.time(first)
+        times.append(whole.time(first))
         if data.text is not None:
             whole.check_largest_token(first[-1].output, data.text.largest_token)
         code = code_taken_along(job, recorder)
@@ -95,18 +101,22 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
                     n: "BF16" for n, p in one.layer.named_parameters() if p.dtype == torch.bfloat16
                 },
                 "shapes": {name: list(p.shape) for name, p in one.layer.named_parameters()},
-                "output_bytes": _bytes(first[index].output),
-                "back_bytes": _bytes(g for g in first[index].given if g is not None),
-                "activation_bytes": first[index].saved_bytes,
-                "forward_ms": times[index].forward_ms,
-                "backward_ms": times[index].backward_ms,
-                "optimizer_ms": times[index].optimizer_ms,
+                **{what: max(seen[index][what] for seen in sizes) for what in sizes[0][index]},
+                **asdict(mean_of([took[index] for took in times])),
             }
             for index, one in enumerate(whole.layers)
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in workload.tied],
         **_facts(job, data, described),
         **code,
+    }
+
+
+def _sizes(one: Pass) -> dict[str, int]:
+    return {
+        "output_bytes": _bytes(one.output),
+        "back_bytes": _bytes(g for g in one.given if g is not None),
+        "activation_bytes": one.saved_bytes,
     }
 
 

@@ -1,15 +1,12 @@
 """The whole model in one process, for the preflight: what each layer does, compared with layers
-that are built alone in another process, and how long each takes.
+that are built alone in another process.
 
 Rule: all layers are built in order before any of them runs, as the reference does it. Each runs on
 its own, as though a stage began and ended there, so every difference has a layer's name.
 """
 
-import statistics
-import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -29,49 +26,37 @@ from bamboo.runtime.check.one_layer import (
     Place,
     checksum,
     checksums,
-    idle_s,
-    kind_of,
     later,
     remedy_of,
-    same,
 )
 from bamboo.runtime.check.stdout_answer import tell_progress
+from bamboo.runtime.check.timing import Times, Timing
 from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.device.time_limit import TookTooLong
-from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
 from bamboo.user_code.traces import line_of
 
-REPEATS = 8
-"""The least number of repeats in which layers that are alike are timed."""
-MOST_REPEATS, REPEATS_S = 100, 0.05
-"""The most repeats, and the time for them: a layer that counts its calls may show only then."""
 LOOKS = 4
 """The most layers that are built alone, of those that the same function makes."""
-UPDATES = 3
-"""How often the end of a step is timed, for one of the layers that are alike."""
 LATER_STEP = 1
 """The step of the second microbatch, which is the last microbatch of that step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """The times of one layer, in ms."""
-
-    forward_ms: float
-    backward_ms: float
-    optimizer_ms: float
 
 
 class Whole:
     """All layers in one process, built in order before any of them runs, as the reference does."""
 
-    def __init__(self, job: JobConfig, workload: Workload, data: Dataset) -> None:
+    def __init__(
+        self, job: JobConfig, workload: Workload, data: Dataset, *, looked_at: int = 1
+    ) -> None:
+        """`looked_at`: how many microbatches will be run and timed."""
         self._job = job
         self._workload = workload
         place = place_of(job.cluster)
         self.data = data_at(data, place)
         """The job's data where the layers run."""
         self._done = 0
+        # Of each layer: each microbatch is run and timed, one more is run, and it is compared.
+        self._steps = (2 * looked_at + 2) * len(workload.layers)
+        self._types: dict[int, list[torch.dtype]] = {}
         self.layers: list[OneLayer] = []
         for index in range(len(workload.layers)):
             one = OneLayer(
@@ -128,8 +113,20 @@ class Whole:
         for one in self.layers:
             passes.append(one.forward(x, step, microbatch, checked=checked))
             x = as_leaves(passes[-1].output)
+            self._check_types(one.place, x, microbatch)
             self._tell()
         return passes, targets
+
+    def _check_types(self, place: Place, output: Tensors, microbatch: int) -> None:
+        """What crosses a boundary is of the same number and types in each microbatch."""
+        types = [t.dtype for t in output]
+        known = self._types.setdefault(place.index, types)
+        if types != known:
+            before, now = (", ".join(map(str, x)) for x in (known, types))
+            raise place.refuse(
+                f"returns ({before}) for one microbatch and ({now}) for microbatch {microbatch}",
+                "return as many tensors of the same types for each",
+            )
 
     # ------------------------------------------------------------------ against layers built alone
 
@@ -231,65 +228,9 @@ class Whole:
             if here.gradients.get(name) != there.gradients.get(name):
                 raise place.refuse(f"gives another gradient of {name!r} {elsewhere}", KEEP_NOTHING)
 
-    # ------------------------------------------------------------------ times
-
-    def time(self, first: Sequence[Pass]) -> list[Times]:
-        """The times of every layer, with its input of the `first` passes."""
-        alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for index, one in enumerate(first):
-            kind = (id(self._workload.layers[index]), *kind_of(one.input))
-            alike[kind].append(index)
-        out: dict[int, Times] = {}
-        for indices in alike.values():
-            times = self._time_one(indices[len(indices) // 2], first)
-            for index in indices:
-                out[index] = times
-                self._tell()
-        return [out[index] for index in range(len(self.layers))]
-
-    def _time_one(self, index: int, first: Sequence[Pass]) -> Times:
-        one, begun = self.layers[index], first[index]
-        runs: list[Pass] = []
-        end_s = time.thread_time() + REPEATS_S
-        while len(runs) < REPEATS or (len(runs) < MOST_REPEATS and time.thread_time() < end_s):
-            run = one.forward(begun.input, 0, 0)
-            one.backward(run, begun.given)
-            self._check_repeats(one, run, runs)
-            if runs:
-                run.gradients = {}
-                run.output = run.input = run.given = ()
-            runs.append(run)
-        return Times(
-            forward_ms=statistics.median(run.forward_ms for run in runs),
-            backward_ms=statistics.median(run.backward_ms for run in runs),
-            optimizer_ms=self._update_ms(one, runs[0]),
-        )
-
-    def _check_repeats(self, one: OneLayer, run: Pass, before: Sequence[Pass]) -> None:
-        """A layer that keeps something between calls may show it only after several calls."""
-        if not before:
-            return
-        found, then = ((*one.output, *one.gradients.values()) for one in (run, before[0]))
-        if not same(found, then):
-            raise one.place.refuse(
-                f"gives another output or gradient when it runs the same microbatch for the "
-                f"{len(before) + 1}th time",
-                "keep nothing from call to call",
-            )
-
-    def _update_ms(self, one: OneLayer, run: Pass) -> float:
-        """Time the end of a step, on copies, because the layer must stay as it is."""
-        params = {n: p.detach().clone() for n, p in one.layer.named_parameters() if p.requires_grad}
-        grads = [run.gradients[name] for name in params]
-        optimizer = AdamW(self._job.train)
-        kept = optimizer.new_state(params)
-        clip_factor = CLIP_FACTOR if self._job.train.clip_norm > 0 else 1.0
-        seconds = []
-        for _ in range(UPDATES):
-            begin_s = idle_s(run.input[0])
-            end_step(optimizer, [*params.values()], grads, kept, clip_factor=clip_factor)
-            seconds.append(idle_s(run.input[0]) - begin_s)
-        return 1e3 * statistics.median(seconds)
+    def time(self, passes: Sequence[Pass]) -> list[Times]:
+        """The times of every layer, with its input of these passes."""
+        return Timing(self._job, self._workload, self.layers, self._tell).of(passes)
 
     # ------------------------------------------------------------------ the data
 
@@ -309,6 +250,5 @@ class Whole:
         check_largest(self._job.file, self._workload, output, targets, largest)
 
     def _tell(self) -> None:
-        """Report progress: each layer runs twice, is checked and is timed."""
         self._done += 1
-        tell_progress(self._done, 4 * len(self.layers))
+        tell_progress(self._done, self._steps)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import load_data
+from bamboo.models import build_model
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.preflight import preflight
-from tests.data.own_data import own_job
+from tests.data.own_data import SOURCE, own_job
 from tests.runtime.check.odd_models import HEAD, assert_refused
 
 ROWS = """
@@ -37,6 +39,39 @@ def test_own_data_pass_and_are_described_without_words_of_text(
     seen = preflight(_job(tmp_path), alone)
     assert (seen["unit"], seen["samples"]) == ("row", 20)
     assert (seen["data"], seen["unigram_entropy_nats"]) == ({}, None)
+
+
+def test_the_largest_microbatch_gives_the_bytes_and_all_give_the_times(
+    tmp_path: Path, alone: Alone
+) -> None:
+    job = own_job(tmp_path)
+    rows = load_data(job, own=build_model(job).data)
+    words = [rows.microbatch(0, m)[0][0].numel() for m in range(4)]
+    assert max(words) > words[0], "the first is not the largest"
+    first, middle, last = preflight(job, alone)["layers"]
+    assert first["output_bytes"] == first["back_bytes"] == 4 * 8 * max(words)
+    assert last["output_bytes"] == 4 * 9 * max(words)
+    assert middle["spread"] > 0
+
+
+def test_what_a_layer_returns_has_one_number_of_tensors_and_their_types(
+    tmp_path: Path, alone: Alone
+) -> None:
+    job = own_job(
+        tmp_path,
+        SOURCE.replace(
+            "return self.table(words) * there.unsqueeze(-1)",
+            "y = self.table(words) * there.unsqueeze(-1)\n"
+            "        return y.double() if words.shape[1] > 4 else y",
+        ).replace("[First, ", "[First, Float, ")
+        + "class Float(nn.Module):\n    def forward(self, x): return x.float()\n",
+    )
+    assert_refused(
+        job,
+        alone,
+        "layer 0 (First) returns (torch.float32) for one microbatch and (torch.float64) for "
+        "microbatch 2; return as many tensors of the same types for each",
+    )
 
 
 def batch(line: str) -> str:
