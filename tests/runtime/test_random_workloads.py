@@ -237,7 +237,8 @@ def _masks(recipe: Recipe) -> bool:
 
 
 def _two_tensors(recipe: Recipe) -> bool:
-    return recipe.steps[1].operation == "branch"
+    rest = {step.operation for step in recipe.steps[2:]}
+    return recipe.steps[1].operation == "branch" and not rest & {"merge", "drop", "narrow"}
 
 
 def _frozen(recipe: Recipe) -> bool:
