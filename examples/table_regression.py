@@ -35,6 +35,10 @@ def loss(predicted_B1: Tensor, progress_B1: Tensor) -> Tensor:
     return (predicted_B1 - progress_B1).square().sum()
 
 
+def metrics(predicted_B1: Tensor, progress_B1: Tensor) -> dict[str, tuple[Tensor, int]]:
+    return {"error": ((predicted_B1 - progress_B1).abs().sum(), len(progress_B1))}
+
+
 def build(job: JobConfig) -> Workload:
     layers = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 1))
-    return Workload(layers=layers, loss=loss, data=Patients())
+    return Workload(layers=layers, loss=loss, data=Patients(), metrics=metrics)

@@ -90,9 +90,10 @@ class Records:
             self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
         if self.progress.step > before:
             self._ports.screen.stepped(self.progress)
-        self._book_loss(step, float(record["loss"]), at_s=float(record["t_s"]))
+        self._book_loss(step, record)
 
-    def _book_loss(self, step: int, loss: float, *, at_s: float) -> None:
+    def _book_loss(self, step: int, record: Mapping[str, Any]) -> None:
+        loss = float(record["loss"])
         if (step, loss.hex()) in self._losses:
             return
         repeated = step in self._steps
@@ -106,7 +107,8 @@ class Records:
                 tokens_per_s=self.progress.tokens_per_s,
                 usd=self.progress.usd,
                 tokens_per_usd=self.progress.tokens_per_usd,
-                at_s=at_s,
+                at_s=float(record["t_s"]),
+                metrics=record.get("metrics", {}),
             )
         )
         if repeated:

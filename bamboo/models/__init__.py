@@ -18,7 +18,7 @@ from bamboo.models.running import (
     unpacked,
 )
 from bamboo.models.untrained import BatchNorms, Untrained, step_statistics
-from bamboo.models.workload import TiedParameter, Workload, tied_names
+from bamboo.models.workload import TiedParameter, Workload, measured, tied_names
 
 __all__ = [
     "BadBoundary",
@@ -32,6 +32,7 @@ __all__ = [
     "build_layer",
     "build_model",
     "build_shell",
+    "measured",
     "named_parameters",
     "put_parameters",
     "run_back",

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bamboo.data.dataset import Data
+from bamboo.models.running import Tensors, unpacked
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs of the last layer, targets of the data) -> float32 scalar: the SUM over all that the
@@ -52,6 +54,22 @@ class Workload:
     plain: bool = False
     """Whether layers have no tensors but their parameters, and keep nothing that was computed from
     them: then a layer whose parameters are known need not draw initial values."""
+
+
+def measured(workload: Workload, output: Tensors, targets: Tensors) -> dict[str, Tensor]:
+    """The metrics of a microbatch: name -> (sum, count), float64, where the output lies."""
+    if workload.metrics is None:
+        return {}
+    place = output[0].device
+    with torch.no_grad():
+        found = workload.metrics(unpacked(tuple(t.detach() for t in output)), unpacked(targets))
+        pairs = {str(name): (total, count) for name, (total, count) in sorted(found.items())}
+        return {
+            name: torch.stack(
+                [torch.as_tensor(x, dtype=torch.float64, device=place).reshape(()) for x in pair]
+            )
+            for name, pair in pairs.items()
+        }
 
 
 def tied_names(workload: Workload) -> dict[str, str]:

@@ -82,10 +82,12 @@ class MetricRecord:
     tokens_per_usd: float
     at_s: float | None = None
     """Unix time at which the step was taken; None if it was not recorded."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the model measures beside its loss, by name."""
 
     def to_json(self) -> str:
         """The line, without its newline."""
-        body = {
+        body: dict[str, Any] = {
             "v": SCHEMA_VERSION,
             "step": self.step,
             "loss": self.loss,
@@ -96,6 +98,8 @@ class MetricRecord:
         }
         if self.at_s is not None:
             body["t"] = self.at_s
+        if self.metrics:
+            body["metrics"] = dict(self.metrics)
         return json.dumps(body, separators=(",", ":"))
 
     @classmethod
@@ -110,6 +114,7 @@ class MetricRecord:
                 usd=float(raw["usd"]),
                 tokens_per_usd=float(raw["tokens_per_usd"]),
                 at_s=None if raw.get("t") is None else float(raw["t"]),
+                metrics={str(n): float(x) for n, x in dict(raw.get("metrics", {})).items()},
             )
             if not 0 <= record.step <= MOST_STEPS or not isfinite(record.at_s or 0.0):
                 raise ValueError(f"the step {record.step} or its time {record.at_s}")

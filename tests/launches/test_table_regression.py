@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.telemetry.records import read_metrics
 from tests.launches.test_launch import Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -16,8 +17,13 @@ KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=14, stage=2, 
 
 def test_a_table_has_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    for name in ("table_regression.py", "table_regression.toml"):
-        shutil.copy(EXAMPLES / name, tmp_path)
+    shutil.copy(EXAMPLES / "table_regression.toml", tmp_path)
+    source = (EXAMPLES / "table_regression.py").read_text(encoding="utf-8")
+    # The mean loss is known, so as a metric it shows that each microbatch counts once.
+    metric = "(predicted_B1 - progress_B1).abs().sum()"
+    assert metric in source
+    source = source.replace(metric, "loss(predicted_B1, progress_B1)")
+    (tmp_path / "table_regression.py").write_text(source, encoding="utf-8")
     sets = ("train.steps=120", f"chaos.kill={KILLS}", "cloud.boot_s=0.2")
     overrides = [part for one in sets for part in ("--set", one)]
     done = bench.run("launch", "table_regression.toml", "--run", "table", *overrides)
@@ -27,5 +33,7 @@ def test_a_table_has_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     assert len(receipt["preemptions"]) == 2
     assert receipt["unigram_entropy_nats"] is None
     assert receipt["last_loss"] < receipt["first_loss"] / 1.5
+    steps = read_metrics(bench.home / "table" / "metrics.jsonl")
+    assert [one.metrics["error"] for one in steps] == [one.loss for one in steps]
     assert bench.json("verify", "table")["equal"] is True
     assert bench.json("verify", "table", "--samples")["equal"] is True

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bamboo.errors import InputError
-from bamboo.models import Gradients, Tensors, Workload, as_leaves, unpacked
+from bamboo.models import Gradients, Tensors, Workload, as_leaves, measured, unpacked
 from bamboo.models.build import USER_ERRORS
 from bamboo.models.workload import Loss
 from bamboo.runtime.check.one_layer import leaves_of
@@ -108,6 +108,17 @@ def check_sum(
         f"is {together:g}: it is no sum over what is counted; sum it, as with reduction='sum' for "
         "'mean'"
     )
+
+
+def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tensors) -> None:
+    """Raises InputError where the metrics fail, or are no numbers by name."""
+    try:
+        measured(workload, _copied(output), targets)
+    except USER_ERRORS as error:
+        raise InputError(
+            f"{file}: the metrics fail: {placed_line_of(error)}; return {{name: (sum, count)}}, "
+            "each a number or a tensor of one"
+        ) from error
 
 
 def check_largest(

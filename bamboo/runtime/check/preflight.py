@@ -33,7 +33,7 @@ from bamboo.models import Workload, build_model, saved_buffers
 from bamboo.models.build import code_taken_along
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data
-from bamboo.runtime.check.loss_contract import check_sum
+from bamboo.runtime.check.loss_contract import check_metrics, check_sum
 from bamboo.runtime.check.one_layer import OneLayer, Pass
 from bamboo.runtime.check.stdout_answer import one_answer
 from bamboo.runtime.check.timing import mean_of
@@ -81,6 +81,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
             times.append(whole.time(passes))
         targets = whole.data.microbatch(0, 0)[1]
         check_sum(job.file, workload, first[-1].output, targets, job.train.microbatch)
+        check_metrics(job.file, workload, first[-1].output, targets)
         with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)

@@ -13,6 +13,7 @@ from typing import Any
 from bamboo.core.events import CaughtUp
 from bamboo.ids import NodeId
 from bamboo.runtime.device.devices import Device
+from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.optimizer import mean_loss
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
@@ -61,6 +62,7 @@ class Records:
             "loss_hex": loss.hex(),
             "count": count,
             "unit": self._data.unit,
+            **_metrics(done.losses),
             "gradient_norm": math.sqrt(done.total_square),
             "clip_factor": factor,
             "used": used(done.losses, lambda m: self._data.sample_indices(step, m)),
@@ -132,6 +134,17 @@ class Records:
                 "busy_s": dict(device.busy_s),
             }
         )
+
+
+def _metrics(losses: Losses) -> dict[str, Any]:
+    """{"metrics": {name: the sum over the step by its count}}; {} where nothing is measured."""
+    totals: dict[str, list[float]] = {}
+    for microbatch in sorted(losses.metrics):
+        for name, pair in losses.metrics[microbatch].items():
+            before = totals.get(name, (0.0, 0.0))
+            totals[name] = [a + b for a, b in zip(before, pair, strict=True)]
+    told = {name: total / count for name, (total, count) in totals.items() if count}
+    return {"metrics": told} if told else {}
 
 
 def peak_tensor_bytes(executor: Executor, mailbox: Mailbox) -> int:

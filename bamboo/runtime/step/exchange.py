@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,26 @@ class Stand(IntEnum):
     GATHERING = 2
     TYING = 3
     DONE = 4
+
+
+class Losses(dict[int, float]):
+    """Loss sums by global microbatch, and what else is measured there."""
+
+    def __init__(self, meta: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.metrics: dict[int, Mapping[str, Sequence[float]]] = {}
+        """Name -> (sum, count), by global microbatch."""
+        self.take(meta or {})
+
+    def take(self, meta: Mapping[str, Any]) -> None:
+        """Add what a message says of other microbatches."""
+        self.update((int(m), float(loss)) for m, loss in meta.get("losses", ()))
+        self.metrics |= {int(m): found for m, found in meta.get("metrics", ())}
+
+    def meta(self) -> dict[str, Any]:
+        """What a message says of these."""
+        metrics = {"metrics": [[*one] for one in self.metrics.items()]} if self.metrics else {}
+        return {"losses": [[m, loss] for m, loss in self.items()]} | metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +126,8 @@ class Exchange:
         self._mine: dict[tuple[int, int], Sequence[Tensor]] = {}
         """This slot's own shard of this pipeline's partial sums, in pieces."""
         self._shard_sum: Sequence[Tensor] = ()
-        self.losses: dict[int, float] = {}
-        """Loss sums by global microbatch; complete on pipeline 0's last stage when DONE."""
+        self.losses = Losses()
+        """Complete on pipeline 0's last stage when DONE."""
         self.gradient: list[Tensor] = []
         self.squares: list[float] = []
 
@@ -167,10 +188,7 @@ class Exchange:
             return
         me = self.plan.slot.pipeline
         partials = self._sum.partials
-        meta = {
-            "leaves": [list(leaves) for leaves in partials],
-            "losses": [[m, loss] for m, loss in self.losses.items()],
-        }
+        meta = {"leaves": [list(leaves) for leaves in partials]} | self.losses.meta()
         # From here on sums are replaced and never changed, so they can be sent and kept without a
         # copy.
         for e in self._others():
@@ -196,7 +214,7 @@ class Exchange:
             count = len(message.tensors) // len(leaves)
             for number, (lo, hi) in enumerate(leaves):
                 tree.push(lo, hi, message.tensors[number * count : (number + 1) * count])
-            self.losses |= {int(m): float(loss) for m, loss in message.meta["losses"]}
+            self.losses.take(message.meta)
         assert tree.root is not None, "the blocks of all pipelines cover every leaf"
         self._shard_sum = tree.root
         self._mine = {}
@@ -224,7 +242,7 @@ class Exchange:
         """Take the whole gradient from a slot that has it, and pass it on: others may lack it."""
         message = mailbox.take(self.plan.slot, "reduced", self.step)
         self.gradient = list(message.tensors)
-        self.losses |= {int(m): float(loss) for m, loss in message.meta["losses"]}
+        self.losses.take(message.meta)
         for e in self._others():
             mailbox.post(self._key("reduced", self._peer(e)), self.gradient, message.meta)
         self._send_totals(mailbox)

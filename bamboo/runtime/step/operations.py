@@ -15,6 +15,7 @@ from bamboo.ports import MessageKey
 from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import compute_in_parts
 from bamboo.runtime.optim.state import OptimizerState
+from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.optimizer import AdamW, clip_factor
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox, Message
@@ -223,7 +224,7 @@ class Operations:
                 return False
             losses = run.exchange.losses
             run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
-            meta = {"total_square": total, "losses": [[m, x] for m, x in losses.items()]}
+            meta = {"total_square": total} | losses.meta()
             more = self._listener.more_to_ship(run)
             self._mailbox.ship(run.slot, run.step, run.exchange.gradient, meta, more=more)
             run.shipped = True
@@ -312,7 +313,7 @@ class Operations:
     def step_replica(self, run: SlotRun, op: Instruction) -> bool:
         message = self._mailbox.take(run.slot, "ship", run.step)
         total = float(message.meta["total_square"])
-        losses = {int(m): float(x) for m, x in message.meta["losses"]}
+        losses = Losses(message.meta)
         run.exchange.gradient = list(message.tensors)
         done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
         run.stage.drop_gradients()

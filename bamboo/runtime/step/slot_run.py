@@ -5,7 +5,7 @@ has computed ahead. Promoting it changes its role and nothing else: it walks the
 the start of its step, and results that are computed already are only sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.models import Gradients, Tensors, as_leaves, named_parameters
 from bamboo.runtime.optim.state import OptimizerState, named_state
-from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Stand
+from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Losses, Stand
 from bamboo.runtime.step.stage import Pending, Stage
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.one_f_one_b import one_f_one_b
@@ -45,7 +45,7 @@ class Reduced:
     """The results of a step that was taken, for slots of other owners that may still lack them."""
 
     total_square: float
-    losses: dict[int, float]
+    losses: Losses
     gradient: list[Tensor] = field(default_factory=list)
     """Kept only where another pipeline may ask for it (D > 1)."""
     tied: dict[int, Tensor] = field(default_factory=dict)
@@ -114,6 +114,7 @@ class SlotRun:
         self.shipped = False
         """Whether the gradient of this step went to the shadow before the step is taken."""
         self._losses: dict[int, Tensor] = {}
+        self._metrics: dict[int, Mapping[str, Tensor]] = {}
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
         """The state of one layer, in the order of `SlotBuilder.room_for`."""
@@ -121,10 +122,18 @@ class SlotRun:
 
     def settle_losses(self) -> None:
         """Read the losses of this step from the device, once all backwards are issued."""
-        if self._losses:
-            sums = torch.stack(list(self._losses.values())).tolist()
-            self.exchange.losses |= dict(zip(self._losses, sums, strict=True))
-            self._losses = {}
+        if not self._losses:
+            return
+        pairs = [pair for one in self._metrics.values() for pair in one.values()]
+        found = torch.stack(list(self._losses.values()))
+        # All numbers are read at once, because a GPU is idle while one is read.
+        numbers = iter((torch.cat([found.double(), *pairs]) if pairs else found).tolist())
+        losses = self.exchange.losses
+        losses |= zip(self._losses, numbers)  # noqa: B905, the pairs come behind them
+        for microbatch, names in self._metrics.items():
+            losses.metrics[microbatch] = {name: (next(numbers), next(numbers)) for name in names}
+        self._losses = {}
+        self._metrics = {}
 
     @property
     def head(self) -> Instruction:
@@ -155,13 +164,15 @@ class SlotRun:
         microbatch = self.microbatches[local]
         if pending.loss is not None:
             self._losses[microbatch] = pending.loss.detach()
+        if pending.metrics:
+            self._metrics[microbatch] = pending.metrics
         self.pending[local] = Pending(input=(), output=as_leaves(pending.output), loss=pending.loss)
         if (microbatch + 1) % self.batch.microbatches == 0:
             virtual_node = self.batch.virtual_node_of(microbatch)
             self.exchange.add_leaf(virtual_node, self.stage.take_gradients())
         return out
 
-    def reduced(self, total_square: float, losses: dict[int, float], keep: bool) -> Reduced:
+    def reduced(self, total_square: float, losses: Losses, keep: bool) -> Reduced:
         """Record the results of this step; `keep`: keep the gradient too."""
         gradient = self.exchange.gradient if keep else []
         tied = self.exchange.tied_totals()

@@ -6,7 +6,7 @@ outputs are whatever the layers say; stage 0 takes the inputs of the data.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from bamboo.models import (
     as_leaves,
     build_layer,
     build_shell,
+    measured,
     named_parameters,
     put_parameters,
     run_back,
@@ -44,6 +45,8 @@ class Pending:
     """Sum of the loss over the microbatch, on the last stage only."""
     statistics: Sequence[Tensor] = ()
     """Of the stage's batch norms, see `BatchNorms.taken`."""
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """Those of the microbatch, on the last stage only, as `measured` gives them."""
 
 
 class Stage:
@@ -112,11 +115,17 @@ class Stage:
             precision=self.precision,
         )
         statistics = self.untrained.norms.taken()
-        loss = None
-        if self.is_last:
-            loss = self.loss_of(y, step, microbatch)
-            y = (loss / self._data.count(step),)
-        return Pending(input=leaves, output=y, loss=loss, statistics=statistics)
+        if not self.is_last:
+            return Pending(input=leaves, output=y, loss=None, statistics=statistics)
+        targets = self._data.microbatch(step, microbatch)[1]
+        loss = self._workload.loss(unpacked(y), unpacked(targets))
+        return Pending(
+            input=leaves,
+            output=(loss / self._data.count(step),),
+            loss=loss,
+            statistics=statistics,
+            metrics=measured(self._workload, y, targets),
+        )
 
     def measured_forward(self, x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
         """The same as `forward`, and the bytes that autograd saved in addition to the

@@ -75,5 +75,5 @@ def _send_totals(mailbox: Mailbox, run: SlotRun, to: Slot, step: int, done: Redu
 def _send_reduced(mailbox: Mailbox, source: Slot, to: Slot, step: int, done: Reduced) -> None:
     key = MessageKey(kind="reduced", to=to, source=source, step=step)
     owner = mailbox.assignment.owner(to)
-    meta = {"losses": [[m, loss] for m, loss in done.losses.items()]}
+    meta = done.losses.meta()
     mailbox.post_to(owner, key, done.gradient, meta)

@@ -21,16 +21,19 @@ class Rows(Table):
     calls = 0
 {body}
 def loss(output, targets): return {loss}
+def metrics(output, targets): return {metrics}
 def build(job):
     layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    return Workload(layers=layers, loss=loss, data=Rows())
+    return Workload(layers=layers, loss=loss, data=Rows(), metrics=metrics)
 """
 SUM = "(output - targets).square().sum()"
 
 
-def _job(folder: Path, body: str = "", loss: str = SUM) -> JobConfig:
+def _job(
+    folder: Path, body: str = "", loss: str = SUM, metrics: str = "{'rows': (1, 1)}"
+) -> JobConfig:
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    return own_job(folder, HEAD + ROWS.format(body=lines, loss=loss))
+    return own_job(folder, HEAD + ROWS.format(body=lines, loss=loss, metrics=metrics))
 
 
 def test_own_data_pass_and_are_described_without_words_of_text(
@@ -113,3 +116,8 @@ def test_odd_data_are_refused(tmp_path: Path, alone: Alone, body: str, message: 
 )
 def test_a_loss_of_own_data_is_a_sum(tmp_path: Path, alone: Alone, loss: str, message: str) -> None:
     assert_refused(_job(tmp_path, loss=loss), alone, message)
+
+
+@pytest.mark.parametrize("metrics", ["3", "{'n': 1}", "{'n': (output, 1)}"])
+def test_metrics_are_pairs_of_numbers_by_name(tmp_path: Path, alone: Alone, metrics: str) -> None:
+    assert_refused(_job(tmp_path, metrics=metrics), alone, "the metrics fail: ")

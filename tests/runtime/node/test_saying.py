@@ -18,6 +18,7 @@ from bamboo.ids import NodeId, run_id
 from bamboo.runtime.node import worker
 from bamboo.runtime.node.control import Poster
 from bamboo.runtime.node.records import FORGOTTEN_A_STEP, LOSSES_KEPT, Records
+from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.wire.outbox import URGENT
 from bamboo.topology.slots import Slot
 from testbed.simulated import builder_of
@@ -117,7 +118,7 @@ def test_a_shadow_keeps_every_loss_of_an_outage_until_its_owner_could_say_it() -
     away = True
     records = Records(me=ME, builder=builder, outbox=said, store_away=lambda: away)
     shadow = builder.build(Slot(pipeline=0, stage=1), owner=False)
-    done: Any = SimpleNamespace(losses={}, total_square=0.0)
+    done: Any = SimpleNamespace(losses=Losses(), total_square=0.0)
 
     def step(count: int) -> None:
         for _ in range(count):
