@@ -29,7 +29,7 @@ from bamboo.topology.slots import Slot
 
 WIDTH = 6
 MOST_LAYERS = 4
-SEEDS = 12
+SEEDS = 8
 """Of these, fp32 and bf16 each take half, and so do layers that are computed again."""
 
 

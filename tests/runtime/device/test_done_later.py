@@ -17,7 +17,7 @@ from bamboo.runtime.device import virtual
 from bamboo.runtime.device.lagging import Lagging, _Copy
 from bamboo.runtime.device.staging import OnHost, Staged
 from bamboo.runtime.wire import messages
-from bamboo.runtime.wire.frames import to_tensor
+from bamboo.runtime.wire.frames import SENDABLE, to_tensor
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -81,6 +81,17 @@ def test_a_message_leaves_once_its_copy_is_made_and_in_its_order() -> None:
     sender.clock.now_s = 10.0
     sender.mailbox.collect(0.0)
     assert sender.sent() == [(i, 1, [float(i)] * 3) for i in range(3)]
+
+
+def test_a_copy_has_other_numbers_until_it_is_made_whatever_the_type() -> None:
+    sender = Sender()
+    tensors = [torch.tensor([1, 0, 3]).to(dtype) for dtype in SENDABLE]
+    copy = sender.device.fetch(tensors)
+    assert not any(torch.equal(a, b) for a, b in zip(copy.tensors, tensors, strict=True))
+    sender.clock.now_s = 10.0
+    assert copy.ready()
+    there = sender.device.put(copy.tensors, copy)
+    assert all(torch.equal(a, b) for a, b in zip(there, tensors, strict=True))
 
 
 def test_a_message_without_tensors_does_not_overtake() -> None:

@@ -3,6 +3,7 @@ device in named places only: shown on tensors without memory, for the whole life
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import read_final, write_manifest
 from bamboo.config.resolve import resolve
-from bamboo.config.tree import CheckpointConfig, JobConfig
+from bamboo.config.tree import CheckpointConfig, JobConfig, ModelConfig
 from bamboo.core.events import FaultScope
 from bamboo.core.state import Outcome
 from bamboo.ids import NodeId, RunId
@@ -134,6 +135,33 @@ def test_a_run_that_grows_and_loses_nodes(
     assert done == {"F", "B", "FR", "BR", "X", "S", "R"}
     on_both = {"runtime/wire/chunks.py _joined"} if replica_moments == "host" else set()
     assert guard.read.keys() == on_both | {
+        "runtime/step/optimizer.py squares",
+        "runtime/step/slot_run.py SlotRun.settle_losses",
+    }
+
+
+PLAINLY = """
+def plainly(job):
+    from bamboo.models import Workload
+    from bamboo.models.gpt import token_loss
+    return Workload(layers=tuple(build(job)), loss=token_loss, plain=True)
+"""
+
+
+def test_several_tensors_between_stages(guard: Guard, kinds: set[str], tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "encoder_decoder.py"
+    (tmp_path / "m.py").write_text(example.read_text(encoding="utf-8") + PLAINLY, encoding="utf-8")
+    model = ModelConfig(
+        model=f"{tmp_path}/m.py:plainly", layers=1, width=8, heads=2, context=8, dropout=0.1
+    )
+    settings = replace(job(stages=3, redundancy="full", recompute="layer"), model=model)
+    world = World(settings, random.Random(SEED))
+    world.run_to_a_step()
+    world.kill(list(world.nodes)[1])
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    assert kinds >= {"act", "grad", "ship"}
+    assert guard.read.keys() == {
         "runtime/step/optimizer.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
     }

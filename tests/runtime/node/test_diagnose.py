@@ -1,12 +1,15 @@
 """Where a number stops being finite: the first layer whose output is, else the last gradient."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import bamboo.runtime.node.diagnose
+from bamboo.config.tree import ModelConfig
 from bamboo.ids import NodeId
 from bamboo.models import Tensors, run_layers
 from bamboo.ports import MessageKey
@@ -25,9 +28,14 @@ class Ring:
     """Each slot on a node of its own, in a step whose forwards were all sent."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, pipelines: int = 1, stages: int = STAGES
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        pipelines: int = 1,
+        stages: int = STAGES,
+        model: ModelConfig | None = None,
     ) -> None:
-        builder = builder_of(job(stages=stages, pipelines=pipelines, virtual_nodes=2))
+        settings = job(stages=stages, pipelines=pipelines, virtual_nodes=2)
+        builder = builder_of(replace(settings, model=model or settings.model))
         self.grid = builder.strategy.placement.grid
         slots = self.grid.slots()
         owners = tuple(NodeId(str(slot)) for slot in slots)
@@ -56,7 +64,8 @@ class Ring:
         for one in layers:
             out = run_layers([one], out, seed=seed, **at)
             if (one[0], at["microbatch"]) == self.bad:
-                out = tuple(t * float("nan") for t in out)
+                last = max(i for i, t in enumerate(out) if t.is_floating_point())
+                out = (*out[:last], out[last] * float("nan"), *out[last + 1 :])
         return out
 
     def forward(self) -> None:
@@ -123,6 +132,18 @@ def test_the_first_output_that_is_not_finite_is_named(
     for run in ring.runs.values():
         run.exchange.gradient[-1].fill_(float("nan"))
     assert ring.ask_all() == {(layer, "output of microbatch 7")}
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_of_several_tensors_each_is_looked_at(monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
+    example = Path(__file__).parents[3] / "examples" / "encoder_decoder.py"
+    ring = Ring(
+        monkeypatch,
+        model=ModelConfig(model=f"{example}:build", layers=1, width=8, heads=2, context=8),
+    )
+    ring.bad = (layer, 2)
+    ring.forward()
+    assert ring.ask_all() == {(layer, "output of microbatch 2")}
 
 
 def test_an_output_of_another_pipeline_counts_before_a_gradient_here(
