@@ -13,7 +13,6 @@ from functools import partial
 from typing import TypeGuard
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -147,24 +146,29 @@ def named_batch_norms(layers: Iterable[tuple[int, nn.Module]]) -> dict[str, _Bat
 
 
 def is_batch_norm(module: nn.Module) -> TypeGuard[_BatchNorm]:
-    """Whether its running statistics would change in a forward, in the way of torch's own class."""
+    """Whether its running statistics would change in a forward, in the way of torch's own classes.
+    One derived from them may reshape what it is given."""
     return (
         isinstance(module, _BatchNorm)
         and module.training
         and module.track_running_stats
         and module.running_mean is not None
-        and type(module).forward is _BatchNorm.forward
     )
 
 
 def _normalised(norm: _BatchNorm, name: str, x: Tensor) -> Tensor:
     if not norm.training:
         raise ValueError(f"the batch norm {name} left its train mode; set its mode in __init__")
-    norm._check_input_dim(x)  # type: ignore[no-untyped-call]
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    mean, variance = torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var)
-    y = F.batch_norm(x, mean, variance, norm.weight, norm.bias, True, 1.0, norm.eps)
+    kept = {kind: getattr(norm, kind) for kind in (MEAN, VARIANCE, STEPS, "momentum")}
+    mean, variance = torch.zeros_like(kept[MEAN]), torch.ones_like(kept[VARIANCE])
+    fresh = {MEAN: mean, VARIANCE: variance, STEPS: kept[STEPS].clone(), "momentum": 1.0}
+    try:
+        for kind, value in fresh.items():
+            setattr(norm, kind, value)
+        y = type(norm).forward(norm, x)
+    finally:
+        for kind, value in kept.items():
+            setattr(norm, kind, value)
     _found_in(norm).extend((mean, variance))
     return y
 
