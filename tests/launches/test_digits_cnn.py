@@ -1,0 +1,39 @@
+"""The example with batch norm: two nodes are lost, one without notice, and it reads the digits."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launches.test_launch import Bench
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=30, stage=2, notice_s=0.3}]'
+
+
+def test_digits_are_read_with_the_bits_of_a_calm_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for name in ("digits_cnn.py", "digits_cnn.toml"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    sets = (f"chaos.kill={KILLS}", "cloud.boot_s=0.2")
+    overrides = [part for one in sets for part in ("--set", one)]
+    done = bench.run("launch", "digits_cnn.toml", "--run", "digits", *overrides)
+    assert done.returncode == 0, done.stderr
+    receipt = json.loads((bench.home / "digits" / "receipt.json").read_text())
+    assert len(receipt["preemptions"]) == 2
+    assert bench.json("verify", "digits")["equal"] is True
+    said = subprocess.run(
+        [sys.executable, "digits_cnn.py", "digits"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=tmp_path,
+        env=bench.environment,
+    )
+    assert float(said.stdout) >= 0.93
