@@ -125,11 +125,16 @@ def _bounded(x: Tensors) -> Tensors:
     if len(trained) < 2:
         for t in trained:
             if not t.is_leaf:  # the gradient of a leaf has its layout
-                t.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+                t.register_hook(_laid_out)  # type: ignore[no-untyped-call]
         return x
     node: Any = _Boundary
     handed = iter(node.apply(*trained))
     return tuple(next(handed) if t.requires_grad else t for t in x)
+
+
+def _laid_out(gradient: Tensor | None) -> Tensor | None:
+    """The gradient in the one layout; None for a tensor that is unused."""
+    return None if gradient is None else gradient.contiguous()
 
 
 class _Boundary(torch.autograd.Function):
@@ -142,7 +147,7 @@ class _Boundary(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, *gradients: Tensor | None) -> Gradients:
-        return tuple(None if g is None else g.contiguous() for g in gradients)
+        return tuple(map(_laid_out, gradients))
 
 
 def _lowered(device: torch.device) -> torch.autocast:

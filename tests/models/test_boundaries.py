@@ -216,6 +216,36 @@ def test_recomputed_layers_have_the_bits_of_kept_ones() -> None:
             assert equal(kept, again)
 
 
+class Apart(nn.Module):
+    """Returns its input, and what does not depend on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensors:
+        return x, self.weight * 2
+
+
+def test_a_layer_before_what_is_unused_gets_no_gradient() -> None:
+    first, apart = nn.Linear(WIDTH, WIDTH), Apart()
+    layers: list[tuple[int, nn.Module]] = [(0, first), (1, apart)]
+    _, used = run_layers(layers, data(0)[:1], seed=1, step=0, microbatch=0)
+    run_back((used.sum(),), None)
+    assert first.weight.grad is None
+    assert apart.weight.grad is not None
+
+
+def test_a_message_says_only_what_its_tensors_do_not() -> None:
+    number, mask = torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bool)
+    gradient, fixed = torch.ones(2), torch.ones(2)
+    assert act_meta((number,)) == act_meta((number, mask)) == {}
+    assert act_meta((mask, fixed, number)) == {"trained": [2]}
+    assert gradient_message((gradient,)) == ([gradient], {})
+    assert gradient_message((None, gradient)) == ([gradient], {"of": [1]})
+    assert gradient_message((None,)) == ([], {"of": []})
+
+
 # ---------------------------------------------------------------- planted faults
 
 

@@ -16,10 +16,12 @@ from bamboo.models import (
     build_layer,
     build_model,
     named_parameters,
+    run_back,
     run_layers,
     tied_names,
 )
 from bamboo.models.gpt import token_loss
+from bamboo.topology.keys import keyed_seed
 from tests.jobs import tiny_job
 
 TOKENS_BT = torch.arange(16).view(2, 8)
@@ -92,6 +94,24 @@ def test_dropout_depends_on_step_microbatch_and_layer_not_on_the_slice() -> None
         run_layers([(i, block)], (hidden,), seed=1, step=0, microbatch=0) for i in (1, 2)
     )
     assert not torch.equal(one, other_layer)
+
+
+def test_single_tensors_have_the_bits_of_a_plain_loop() -> None:
+    x, layers = TOKENS_BT, _layers(_workload())
+    for index, layer in layers:
+        torch.manual_seed(keyed_seed(1, "layer", 3, 4, index))
+        x = layer(x).contiguous()
+        x.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+    x.square().sum().backward()  # type: ignore[no-untyped-call]
+    expected = [p.grad for _, p in named_parameters(layers)]
+    again = _layers(_workload())
+    (y,) = run_layers(again, (TOKENS_BT,), seed=1, step=3, microbatch=4)
+    run_back((y.square().sum(),), None)
+    assert torch.equal(x, y)
+    for plain, (_, p) in zip(expected, named_parameters(again), strict=True):
+        assert plain is not None
+        assert p.grad is not None
+        assert torch.equal(plain, p.grad)
 
 
 def test_a_forward_without_a_graph_gives_the_same_bits() -> None:
