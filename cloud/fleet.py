@@ -244,6 +244,10 @@ class Fleet(Wishes):
         self._raise_if_hopeless(report)
         return report
 
+    def end_by(self, until_s: float) -> None:
+        """Set until when instances may exist, by the tags that are written from now on."""
+        self._expiry.until_s = until_s
+
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance for good: it is no longer wanted. If the cloud does not know it yet, the
         next `ensure` that sees it ends it."""

@@ -15,8 +15,6 @@ from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.plans.candidates import (
-    HOST,
-    LAYER,
     NEAREST,
     Candidates,
     Choice,
@@ -40,7 +38,16 @@ from bamboo.study.workload import (
     workload_of,
 )
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import AUTO, Placement, Strategy, how_redundant
+from bamboo.topology.strategy import (
+    AUTO,
+    DEVICE,
+    HOST,
+    LAYER,
+    OFF,
+    Placement,
+    Strategy,
+    how_redundant,
+)
 
 GIB = 2**30
 
@@ -97,9 +104,9 @@ def settle(
         raise _cut_does_not_fit(job, choice, given, kind)
     needs = most_bytes(workload.layers, choice.cut, job.cluster.pipelines, job=job)
     why_saving = _saving_sentence(choice, needs, kind, cluster=job.cluster)
-    cluster = replace(job.cluster, recompute=LAYER if choice.saving.recompute else "off")
+    cluster = replace(job.cluster, recompute=LAYER if choice.saving.recompute else OFF)
     if cluster.replica_moments == AUTO:
-        moments = HOST if choice.saving.host_moments else "device"
+        moments = HOST if choice.saving.host_moments else DEVICE
         cluster = replace(cluster, replica_moments=moments)
     job = replace(job, cluster=cluster)
     return Settled(
@@ -175,7 +182,7 @@ def _saving_sentence(
             f"{' and '.join(longer).capitalize()} take longer so."
         )
     if cluster.recompute == AUTO:
-        return f"recompute auto is off: the plan fits one {kind.gpu} without."
+        return f"recompute auto is {OFF}: the plan fits one {kind.gpu} without."
     return ""
 
 

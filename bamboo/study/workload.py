@@ -17,7 +17,6 @@ from bamboo.core.state import GridTime
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition
-from bamboo.planner.plans.candidates import HOST
 from bamboo.planner.prices.catalogue import InstanceType
 from bamboo.planner.profiles.workload import Saving, Workload, saved
 from bamboo.planner.step.step_time import StepTimes
@@ -146,7 +145,7 @@ def workload_of(
     planned cut is the last of `cuts`."""
     by_stages = {len(cut) - 1: cut for cut in cuts}
     cluster, layers = job.cluster, seen["layers"]
-    saving = Saving(recompute=cluster.recomputes, host_moments=cluster.replica_moments == HOST)
+    saving = Saving(recompute=cluster.recomputes, host_moments=cluster.moments_on_host)
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
         return saved(replace(modelled.workload, cuts=by_stages), saving)

@@ -18,17 +18,18 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import write_manifest, write_stage
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
-from bamboo.errors import BambooError, BooksUnwritable, InputError
+from bamboo.errors import BambooError, BooksUnwritable, InputError, StorageUnavailable
 from bamboo.ids import InstanceId, RunId, ZoneId, run_id
 from bamboo.runs import run_folder
-from bamboo.runs.run_folder import RunFolder
-from bamboo.sites.account import rented_check
+from bamboo.runs.run_folder import RunFolder, job_of
+from bamboo.sites.account import ending, rented_check
 from bamboo.sites.account.account_ready import BOOT_FILES
 from bamboo.sites.account.rented_check import CHECKS, check_rented
 from bamboo.telemetry.records import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from cli import main
+from cloud import fleet
 from cloud.fake import FakeProvider, ScriptedRefusal
 from cloud.log_records import start_record
 from cloud.provider import (
@@ -113,7 +114,8 @@ def folder(
     monkeypatch.setattr(rented_check, "Ec2Provider", Connected)
     monkeypatch.setattr(rented_check, "LOOK_S", 0.0)
     monkeypatch.setattr(rented_check, "make_role", lambda job, check: None)
-    monkeypatch.setattr(rented_check, "remove_role", lambda job, check: None)
+    for module in (rented_check, ending):
+        monkeypatch.setattr(module, "remove_role", lambda job, check: None)
     monkeypatch.setattr(wiring, "run_secrets", lambda region, stack: Secrets())
     return ended(tmp_path, IN_ACCOUNT)
 
@@ -177,6 +179,18 @@ def test_the_price_is_said_before_anything_is_made(folder: RunFolder, tmp_path: 
     assert question == "Rent it?"
 
 
+@pytest.mark.parametrize(("planned", "takes"), [(42.0, "1 min 24 s"), (None, "2.0 s")])
+def test_a_run_of_one_step_is_priced_by_its_plan(
+    folder: RunFolder, planned: float | None, takes: str
+) -> None:
+    folder.metrics.write_text(folder.metrics.read_text().partition("\n")[0] + "\n")
+    resolved = json.loads(folder.resolved.read_text()) | {"planned": {"step_s": planned}}
+    folder.resolved.write_text(json.dumps(resolved))
+    said: list[str] = []
+    check_rented(folder, agree=lambda _: False, note=said.append, told=lambda *at: None)
+    assert said[2].endswith(f"6 steps of {takes}")
+
+
 def test_a_run_of_this_machine_has_nothing_to_rent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +248,15 @@ def check_of(folder: RunFolder) -> Path:
     return kept
 
 
+def result_of(folder: RunFolder) -> Any:
+    return json.loads((check_of(folder) / "result.json").read_text())
+
+
+def stop(folder: RunFolder) -> None:
+    """What `bamboo stop ID` does once nothing of the check lives."""
+    ending._take_back(RunId(check_of(folder).name), "us-east-1", job_of(folder))
+
+
 def verdict_in(bucket: DirectoryStore, body: bytes = b'{"body": {"equal": true}}') -> Any:
     """A machine that stores this verdict, and a log, once it has what it begins with."""
 
@@ -268,8 +291,7 @@ def test_without_spot_capacity_it_is_rented_on_demand(
     )
     assert any("InsufficientCapacity" in note for note in notes)
     nothing_is_left(cloud, bucket)
-    kept = json.loads((check_of(folder) / "verdict.json").read_text())
-    assert kept["equal"] is True
+    assert result_of(folder)["equal"] is True
 
 
 def test_a_machine_that_ends_leaves_its_log(
@@ -301,8 +323,29 @@ def test_what_cannot_be_given_back_is_named_with_what_ends_it(
     said = r"may still be running .*`bamboo stop (run-check-\w+) --region us-east-1` ends what is"
     with pytest.raises(BambooError, match=said):
         rented(folder, [])
-    assert json.loads((check_of(folder) / "verdict.json").read_text())["equal"] is True
+    assert result_of(folder)["equal"] is True
+    assert bucket.sizes(f"runs/{check_of(folder).name}/"), "the machine may still write there"
+    stop(folder)
     assert {name.split("/")[0] for name in bucket.sizes("")} <= {"boot", "wheels"}
+
+
+def test_a_bucket_that_keeps_a_verdict_is_asked_again_by_stop(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = DirectoryStore.delete
+
+    def refuses(store: DirectoryStore, name: str) -> None:
+        if name == "verdict.json":
+            raise StorageUnavailable(f"{name}: SlowDown")
+        delete(store, name)
+
+    cloud.machine = verdict_in(bucket)
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryStore, "delete", refuses)
+        with pytest.raises(BambooError, match=r"verdict\.json: SlowDown; `bamboo stop run-check-"):
+            rented(folder, [])
+    stop(folder)
+    nothing_is_left(cloud, bucket)
 
 
 def test_ctrl_c_does_not_break_into_giving_back(
@@ -346,12 +389,66 @@ def test_a_wait_for_capacity_has_an_end(
     nothing_is_left(cloud, bucket)
 
 
+class Clock:
+    """Passes a minute at each sleep."""
+
+    def __init__(self) -> None:
+        self.now_s = time.time()
+
+    def time(self) -> float:
+        return self.now_s
+
+    def sleep(self, _: float) -> None:
+        self.now_s += 60.0
+
+
+def test_a_wait_for_capacity_is_none_of_the_machines_time(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    began_s, listed = clock.now_s, cloud.listed
+    monkeypatch.setattr(rented_check, "time", clock)
+    monkeypatch.setattr(fleet, "OFFERS_S", 0.0)
+    found: list[float] = []
+
+    def offers() -> tuple[Offer, ...]:
+        return () if clock.now_s < began_s + 600.0 else listed
+
+    def machine(instance: InstanceId) -> None:
+        found.extend(one.expires_at_s or 0.0 for one in cloud.held(None))
+        verdict_in(bucket)(instance)
+
+    def agree(question: str) -> bool:
+        monkeypatch.setattr(cloud, "offers", offers)
+        return True
+
+    cloud.machine = machine
+    assert check_rented(folder, agree=agree, note=lambda line: None, told=lambda *at: None)
+    assert found == [int(began_s + 600.0 + 4860.0)], "all that the price is for"
+
+
+def test_a_machine_that_was_rented_unheard_has_no_more_time(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    tag_s = int(clock.now_s + 4860.0)
+    monkeypatch.setattr(rented_check, "time", clock)
+    cloud.loses_answers = 1
+    notes: list[str] = []
+    with pytest.raises(BambooError, match="the machine had no verdict within 1 h 21 min"):
+        rented(folder, notes)
+    assert any("the answer was lost" in note for note in notes)
+    assert clock.now_s <= tag_s + 120.0
+    assert not [call for call in cloud.calls if call[0] == "prolong"]
+    nothing_is_left(cloud, bucket)
+
+
 def test_a_wait_for_a_verdict_has_an_end(
     folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rented_check, "NEVER_BEGAN_S", -1e6)
     notes: list[str] = []
-    with pytest.raises(BambooError, match="no verdict within"):
+    with pytest.raises(BambooError, match="the machine had no verdict within"):
         rented(folder, notes)
     assert "with disk and address (modelled) $" in notes[-1]
     nothing_is_left(cloud, bucket)

@@ -17,13 +17,21 @@ from bamboo.planner.layers.memory import StageBytes, memory_report
 from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload, saved, with_microbatch
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, can_have, how_redundant, on_stages
+from bamboo.topology.strategy import (
+    AUTO,
+    DEVICE,
+    HOST,
+    LAYER,
+    OFF,
+    REDUNDANCY_MODES,
+    can_have,
+    how_redundant,
+    on_stages,
+)
 
-LAYER = "layer"
-HOST = "host"
-RECOMPUTE = {"off": (False,), LAYER: (True,), AUTO: (False, True)}
+RECOMPUTE = {OFF: (False,), LAYER: (True,), AUTO: (False, True)}
 """By `cluster.recompute`: whether a plan's layers may be computed again."""
-HOST_MOMENTS = {"device": (False,), HOST: (True,), AUTO: (False, True)}
+HOST_MOMENTS = {DEVICE: (False,), HOST: (True,), AUTO: (False, True)}
 """By `cluster.replica_moments`: whether the moments of replicas may lie on the host."""
 NEAREST = 3
 MOST_FORWARDS = 20_000

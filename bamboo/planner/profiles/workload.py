@@ -156,8 +156,8 @@ def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.
     Bytes of a microbatch are taken to grow with its samples. So are times, except for
     `operation_s`, the part that each forward and each backward of a layer takes whatever its size
     (if it takes that long at all). The optimizer's times do not change, and no layer is computed
-    again. The source says so. Raises
-    ValueError when a virtual node is not a whole number of such microbatches.
+    again. The source says so. Raises ValueError when a virtual node is not a whole number of such
+    microbatches.
     """
     slice_of = workload.batch // workload.shape.virtual_nodes
     if samples < 1 or slice_of % samples:

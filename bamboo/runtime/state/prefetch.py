@@ -207,7 +207,7 @@ class NodePrefetch:
                 moments = Moments(
                     exp_avg=list(of_kind(found.room, KINDS[1]).values()),
                     exp_avg_sq=list(of_kind(found.room, KINDS[2]).values()),
-                    on_host=self._builder.job.cluster.replica_moments == "host",
+                    on_host=self._builder.job.cluster.moments_on_host,
                 )
                 self._executor.operations.follow(
                     list(of_kind(found.room, KINDS[0]).values()),

@@ -80,7 +80,7 @@ class SlotBuilder:
         sent. It is not initialised. Moments lie on the host where a replica keeps them there."""
         built = self._named(layers)
         parameters = self.device.place
-        moments = HOST if self.job.cluster.replica_moments == "host" else parameters
+        moments = HOST if self.job.cluster.moments_on_host else parameters
         return {
             f"{kind}/{name}": torch.empty(p.shape, device=place)
             for kind, place in zip(KINDS, (parameters, moments, moments), strict=True)
@@ -126,7 +126,7 @@ class SlotBuilder:
             counts_in_norm=tuple(stage.counts_in_norm),
             ties=self._ties(),
         )
-        on_host = self.job.cluster.replica_moments == "host"
+        on_host = self.job.cluster.moments_on_host
         if held is None:
             moments = self.optimizer.new_state(stage.params, on_host=on_host and not owner)
         else:

@@ -7,8 +7,9 @@ after a launcher that was killed, and `bamboo doctor --orphans` shows it. What i
 `checks/ID` of the run's folder.
 
 Rule: the price is agreed to before anything is made. The machine ends itself at the time that the
-price is for, with or without a launcher; it needs no store. It is told the SHA-256 of each tensor,
-so the final state stays where it is.
+price is for, with or without a launcher. It gets all that it reads from the bucket and has no part
+in the run: no store (Redis), no lease, no peers. It is told the SHA-256 of each tensor, so the
+final state stays where it is.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from bamboo import wiring
 from bamboo.agent.check import PROGRESS, VERDICT
 from bamboo.billing.money import Rented, beside_body, bill, read_bill_log, rented_in
 from bamboo.checkpoint.final import Final, read_final
-from bamboo.checkpoint.run_files import CHECKED, put_checked
+from bamboo.checkpoint.run_files import put_checked
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.resolve import batch_shape, same_semantics
 from bamboo.config.tree import JobConfig
@@ -45,7 +46,7 @@ from bamboo.planner.prices.auxiliary import (
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.ports import ObjectStore
 from bamboo.quantities import count, duration, size, usd
-from bamboo.runs.run_folder import RunFolder, job_of, write_json
+from bamboo.runs.run_folder import RunFolder, job_of, promised, write_json
 from bamboo.runs.run_status import strategy_of
 from bamboo.runs.verifying import Told, check_ended
 from bamboo.signals import Interrupts
@@ -67,15 +68,23 @@ from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable, Marke
 from cloud.recorder import Recorded
 
 CHECKS, LOG = "checks", "cloud.jsonl"
+RESULT = "result.json"
+"""What a check found, in its folder; the machine's verdict has this or an error, and a name of its
+own."""
 BOOT_S = 600.0
 """Modelled: an instance boots and installs within so long."""
 NEVER_BEGAN_S = 2700.0
 """A boot that hangs is ended after so long, by `infra/deadman.sh`."""
+UNPLANNED_STEP_S = 1.0
+"""Of a run of a single step whose plan knew no time of a step; NEVER_BEGAN_S, which each check may
+take beside its steps, is much longer."""
 SLACK = 2.0
 """A check may take so many times the time that is modelled."""
 ENDS_WITHIN_S = 300.0
 """Until an instance whose time is over is off."""
 CAPACITY_S = 900.0
+"""A launcher waits so long for a machine, and for a cloud that does not answer, before it gives
+up. Nothing is paid meanwhile, so the machine's own time begins after it."""
 LOOK_S = 2.0
 AGAIN = "`bamboo verify RUN --rent` asks again"
 
@@ -97,7 +106,7 @@ class Asked:
     offers: tuple[Offer, ...]
     """The cheapest first."""
     step_s: float
-    """Of the run, median."""
+    """Of the run, median; as it was planned where it has a single step."""
 
     @property
     def calm_step_s(self) -> float:
@@ -234,7 +243,8 @@ def _memory_bytes(kind: InstanceType, job: JobConfig) -> float:
 def _step_s(folder: RunFolder) -> float:
     at_s = [one.at_s for one in read_metrics(folder.metrics) if one.at_s is not None]
     took_s = [after - before for before, after in pairwise(at_s) if after > before]
-    return median(took_s) if took_s else 1.0
+    planned = promised(folder) or {}
+    return median(took_s) if took_s else float(planned.get("step_s") or UNPLANNED_STEP_S)
 
 
 # ---------------------------------------------------------------- what is agreed to
@@ -244,13 +254,8 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
     job, check = asked.job, asked.check
     kept = asked.folder.path / CHECKS / check
     recorded = Recorded(asked.provider, kept / LOG, asks_prices=True, note=note)
-    over_s = time.time() + asked.limit_s
     fleet = Fleet(
-        recorded,
-        run=check,
-        intents=kept / "intents.jsonl",
-        pool_out_s=job.cloud.pool_out_s,
-        until_s=over_s,
+        recorded, run=check, intents=kept / "intents.jsonl", pool_out_s=job.cloud.pool_out_s
     )
     begins = wiring.bucket(wiring.start_url(job, check), region=job.cloud.region)
     results = wiring.bucket(wiring.run_url(job, check), region=job.cloud.region)
@@ -259,13 +264,11 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
         try:
             make_role(job, check)
             _put_files(asked, begins, note)
-            body = _followed(
-                asked, fleet, results, log=kept / LOG, over_s=over_s, note=note, told=told
-            )
+            body = _followed(asked, fleet, results, log=kept / LOG, note=note, told=told)
         finally:
             interrupts.start_counting()  # none breaks into what follows
         try:
-            write_json(kept / VERDICT, body)
+            write_json(kept / RESULT, body)
         except BooksUnwritable as error:
             note(f"{error}; the verdict is said all the same")
     finally:
@@ -273,7 +276,7 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
             with suppress(BambooError, OSError):
                 bring_logs(results, kept / "logs")
         try:
-            _give_back(asked, fleet, begins, note)
+            _give_back(asked, fleet, note)
         except BambooError as error:
             if body:
                 raise
@@ -305,13 +308,13 @@ def _followed(
     results: ObjectStore,
     *,
     log: Path,
-    over_s: float,
     note: Note,
     told: Told,
 ) -> dict[str, Any]:
     """Rent one machine, once, and wait for its verdict. `log` is what the fleet sees. Raises
     InputError, BambooError."""
     began_s = time.time()
+    over_s = 0.0
     started = False
     said = {""}
 
@@ -321,10 +324,13 @@ def _followed(
             note(f"{asked.check}: {text}")
 
     while True:
+        over_s = over_s or time.time() + asked.limit_s
+        fleet.end_by(over_s)
         try:
             report = fleet.ensure(1, new=0 if started else 1)
             say("" if started else "; ".join(report.reasons))
             started = started or report.live > 0 or bool(report.launched)
+            over_s = over_s if started else 0.0  # where no answer came it may be rented since
             if (verdict := results.get(VERDICT)) is not None:
                 return _read(verdict)
             if started and not report.live:
@@ -340,9 +346,10 @@ def _followed(
             say(str(error))  # credentials may be renewed
         if not started and time.time() - began_s > CAPACITY_S:
             raise BambooError(f"no machine was there to rent in {duration(CAPACITY_S)}; {AGAIN}")
-        if time.time() > over_s:
+        if started and time.time() > over_s:
             raise BambooError(
-                f"no verdict within {duration(asked.limit_s)}, so nothing is known; {AGAIN}"
+                f"the machine had no verdict within {duration(asked.limit_s)}, so nothing is "
+                f"known; {AGAIN}"
             )
         time.sleep(LOOK_S)
 
@@ -382,18 +389,18 @@ def _rented(asked: Asked, log: Path) -> list[Rented]:
 # ---------------------------------------------------------------- afterwards
 
 
-def _give_back(asked: Asked, fleet: Fleet, begins: ObjectStore, note: Note) -> None:
+def _give_back(asked: Asked, fleet: Fleet, note: Note) -> None:
     """End the machine and delete all that was stored for it. Raises BambooError with what is
     left."""
     job, check = asked.job, asked.check
-    of_stack = wiring.run_secrets(job.cloud.region, job.cloud.stack)
+
+    def machine_and_files() -> None:
+        # A machine that may still be there goes on writing, so its files stay for `bamboo stop`.
+        fleet.terminate_all(deadline_s=2 * TERMINATE_DEADLINE_S, waiting=note)
+        remove_stored(job, check)
+
     try:
-        each(
-            lambda: fleet.terminate_all(deadline_s=2 * TERMINATE_DEADLINE_S, waiting=note),
-            lambda: remove_role(job, check),
-            lambda: remove_results(job, check),
-            lambda: remove_boot_files(begins, check, secrets=of_stack, reference=""),
-        )
+        each(machine_and_files, lambda: remove_role(job, check))
     except BambooError as error:
         raise BambooError(
             f"{error}; `bamboo stop {check} --region {job.cloud.region}` ends what is left; a "
@@ -401,14 +408,17 @@ def _give_back(asked: Asked, fleet: Fleet, begins: ObjectStore, note: Note) -> N
         ) from error
 
 
-def remove_results(job: JobConfig, check: RunId) -> None:
-    """Delete what the machine of a check has written. Does nothing for the id of a run, whose files
-    stay. Raises StorageUnavailable."""
+def remove_stored(job: JobConfig, run: RunId, *, reference: str = "") -> None:
+    """Delete what instances of a run start from, and of a check what its machine has written; the
+    results of a run stay. `reference`: the store that has its login. Raises BambooError."""
     region = job.cloud.region
-    if wiring.bucket(wiring.start_url(job, check), region=region).sizes(CHECKED):
-        results = wiring.bucket(wiring.run_url(job, check), region=region)
-        for name in results.sizes(""):
-            results.delete(name)
+    remove_boot_files(
+        wiring.bucket(wiring.start_url(job, run), region=region),
+        run,
+        secrets=wiring.run_secrets(region, job.cloud.stack),
+        reference=reference,
+        results=wiring.bucket(wiring.run_url(job, run), region=region),
+    )
 
 
 def _receipt(asked: Asked, recorded: Recorded, log: Path, note: Note) -> dict[str, Any]:
