@@ -58,8 +58,8 @@ def semantics_of(job: JobConfig, seen: Mapping[str, Any]) -> Semantics:
 
 
 def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ...]:
-    """Bytes as the preflight saw them; the built-in GPT's flops by its shape. Where the layers were
-    modelled, all figures are the model's.
+    """Bytes as the preflight saw them; the built-in GPT's flops and casts by its shape. Where the
+    layers were modelled, all figures are the model's.
 
     The flops of a user's layers are unknown. Their measured time stands for it, since the cut
     depends only on the shares between layers.
@@ -70,8 +70,10 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
     layers: Sequence[Mapping[str, Any]] = seen["layers"]
     if shaped := shape_facts(job):
         flops = [facts.forward_flops for facts in shaped]
+        casts = [facts.cast_bytes for facts in shaped]
     else:
         flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]
+        casts = [0] * len(layers)
     return tuple(
         LayerFacts(
             name=str(layer["name"]),
@@ -79,8 +81,9 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             forward_flops=float(flop),
             output_bytes=int(layer["output_bytes"]),
             activation_bytes=int(layer["activation_bytes"]),
+            cast_bytes=cast,
         )
-        for layer, flop in zip(layers, flops, strict=True)
+        for layer, flop, cast in zip(layers, flops, casts, strict=True)
     )
 
 

@@ -153,11 +153,11 @@ def saved(workload: Workload, saving: Saving) -> Workload:
 def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:
     """The same batch and virtual nodes, in microbatches of `samples` samples.
 
-    Bytes of a microbatch are taken to grow with its samples. So are times, except for
-    `operation_s`, the part that each forward and each backward of a layer takes whatever its size
-    (if it takes that long at all). The optimizer's times do not change, and no layer is computed
-    again. The source says so. Raises ValueError when a virtual node is not a whole number of such
-    microbatches.
+    Bytes of a microbatch are taken to grow with its samples, except for `cast_bytes`. So are times,
+    except for `operation_s`, the part that each forward and each backward of a layer takes whatever
+    its size (if it takes that long at all). The optimizer's times do not change, and no layer is
+    computed again. The source says so. Raises ValueError when a virtual node is not a whole number
+    of such microbatches.
     """
     slice_of = workload.batch // workload.shape.virtual_nodes
     if samples < 1 or slice_of % samples:
@@ -182,7 +182,7 @@ def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.
                 layer,
                 forward_flops=layer.forward_flops * samples / now,
                 output_bytes=size(layer.output_bytes),
-                activation_bytes=size(layer.activation_bytes),
+                activation_bytes=size(layer.activation_bytes - layer.cast_bytes) + layer.cast_bytes,
             )
             for layer in workload.layers
         ),

@@ -67,6 +67,9 @@ def test_microbatches_keep_the_batch_and_the_virtual_nodes() -> None:
     assert (
         with_microbatch(work, 6).layers[0].activation_bytes == 2 * work.layers[0].activation_bytes
     )
+    cast = replace(work, layers=tuple(replace(x, cast_bytes=100) for x in work.layers))
+    held = [with_microbatch(cast, size).layers[0].activation_bytes - 100 for size in (3, 6, 1)]
+    assert held[1:] == [2 * held[0], -(-held[0] // 3)], "casts of weights are as many"
     for size in (0, 5, 24):
         with pytest.raises(ValueError, match="do not make a virtual node"):
             with_microbatch(work, size)
