@@ -81,7 +81,7 @@ def leftovers_check(
     """The check of these places."""
 
     def ask() -> Finding:
-        led = {f.id for f in run_folder.all_runs(run_folder.home()) if not lock.is_free(f)}
+        led = lock.led(run_folder.home())
         found = []
         for place in asked:
             objects = bucket(f"s3://{place.bucket}", region=place.region)

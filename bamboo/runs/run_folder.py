@@ -33,6 +33,7 @@ from bamboo.user_code.bundle import CODE_FOLDER
 
 SCHEMA_VERSION = 1
 REMEDY = "put the original back, or move the folder of this run elsewhere"
+CHECKS = "checks"
 LATEST_S = 253_402_300_799
 """The end of the year 9999; later times have no date."""
 _LARGEST = 1e300
@@ -403,6 +404,12 @@ def find(base: Path, text: str) -> RunFolder:
         names = ", ".join(sorted(f.id for f in matches)[:4])
         raise InputError(f"run {text!r} is not unique: {names}; give more of the id")
     return matches[0]
+
+
+def checks_of(folder: RunFolder) -> list[RunFolder]:
+    """The checks of a run's bits on rented machines, each with an id and a folder of its own."""
+    there = sorted((folder.path / CHECKS).glob("*/"))
+    return [RunFolder(id=run_id(path.name), path=path) for path in there]
 
 
 def all_runs(base: Path) -> list[RunFolder]:

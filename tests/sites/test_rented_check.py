@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import write_manifest, write_stage
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
+from bamboo.doctor.orphans import known_runs
 from bamboo.errors import BambooError, BooksUnwritable, InputError, StorageUnavailable
 from bamboo.ids import InstanceId, RunId, ZoneId, run_id
-from bamboo.runs import run_folder
-from bamboo.runs.run_folder import RunFolder, job_of
+from bamboo.runs import lock, run_folder
+from bamboo.runs.removing import why_not
+from bamboo.runs.run_folder import CHECKS, RunFolder, job_of
 from bamboo.sites.account import ending, rented_check
 from bamboo.sites.account.account_ready import BOOT_FILES
-from bamboo.sites.account.rented_check import CHECKS, check_rented
+from bamboo.sites.account.rented_check import check_rented
 from bamboo.telemetry.records import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
@@ -32,6 +35,7 @@ from cli import main
 from cloud import fleet
 from cloud.fake import FakeProvider, ScriptedRefusal
 from cloud.log_records import start_record
+from cloud.orphans import Known
 from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
@@ -363,6 +367,94 @@ def test_ctrl_c_does_not_break_into_giving_back(
     nothing_is_left(cloud, bucket)
 
 
+@pytest.mark.parametrize(
+    "attack",
+    [
+        *product(("role", "files", "rented", "waiting"), [signal.SIGINT]),
+        *product(("files", "waiting"), [signal.SIGTERM, signal.SIGHUP]),
+    ],
+)
+def test_a_signal_at_any_moment_leaves_nothing_and_the_second_try_works(
+    folder: RunFolder,
+    cloud: Cloud,
+    bucket: DirectoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    attack: tuple[str, signal.Signals],
+) -> None:
+    moment, number = attack
+    came: list[str] = []
+
+    def at(here: str) -> None:
+        if here == moment and not came:
+            came.append(here)
+            signal.raise_signal(number)
+
+    put_settings = rented_check.put_settings
+
+    def put(objects: Any, settings: Any) -> None:
+        at("files")
+        put_settings(objects, settings)
+
+    monkeypatch.setattr(rented_check, "make_role", lambda job, check: at("role"))
+    monkeypatch.setattr(rented_check, "put_settings", put)
+    monkeypatch.setattr(rented_check.time, "sleep", lambda duration_s: at("waiting"))
+    cloud.machine = lambda instance: at("rented")
+    with pytest.raises(KeyboardInterrupt):
+        rented(folder, [])
+    nothing_is_left(cloud, bucket)
+    assert lock.led(folder.path.parent) == frozenset()
+    cloud.machine = verdict_in(bucket)
+    assert rented(folder, [])["equal"] is True
+    nothing_is_left(cloud, bucket)
+
+
+def test_a_check_that_goes_on_is_no_orphan_and_its_run_is_not_removed(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore
+) -> None:
+    known: list[Known] = []
+    kept_because: list[str] = []
+
+    def machine(instance: InstanceId) -> None:
+        known.append(known_runs())
+        kept_because.append(why_not(folder))
+        verdict_in(bucket)(instance)
+
+    cloud.machine = machine
+    assert rented(folder, [])["equal"] is True
+    known.append(known_runs())
+    check = check_of(folder).name
+    assert [one.checks for one in known] == [{check: True}, {check: False}]
+    assert kept_because == [f"its check {check} goes on; wait for it, or interrupt it"]
+
+
+def test_a_bucket_that_cannot_be_read_is_found_before_anything_is_rented(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DirectoryStore, "get", refusing)
+    with pytest.raises(StorageUnavailable, match="AccessDenied"):
+        rented(folder, [])
+    assert [name for name, _ in cloud.calls if name == "launch"] == []
+    nothing_is_left(cloud, bucket)
+
+
+def test_a_wait_for_a_bucket_ends_some_time_after_its_machine(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(instance: InstanceId) -> None:
+        cloud.terminate([instance])
+        monkeypatch.setattr(DirectoryStore, "get", refusing)
+
+    cloud.machine = ends
+    monkeypatch.setattr(rented_check, "READ_AGAIN_S", 0.0)
+    with pytest.raises(BambooError, match="is gone, and the bucket cannot be read, so nothing is"):
+        rented(folder, [])
+    nothing_is_left(cloud, bucket)
+
+
+def refusing(*arguments: object) -> None:
+    raise StorageUnavailable("AccessDenied; see that these credentials may use it")
+
+
 def test_a_full_disk_does_not_lose_a_verdict_that_was_paid_for(
     folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,6 +572,7 @@ def test_the_first_error_is_the_one_that_is_reported(
         (b'{"body": {"equal": "yes"}}', BambooError, "verdict is damaged: equal is 'yes'"),
         (b'{"body": ', BambooError, "verdict is damaged"),
         (b"[]", BambooError, "verdict is damaged"),
+        (b"[" * 100_000, BambooError, "verdict is damaged"),
     ],
 )
 def test_a_verdict_that_is_none_is_an_error(

@@ -3,8 +3,8 @@ given back.
 
 The check has an id of its own, and with it what a run of one instance has: tags, role, files to
 start from, dead-man switch. So whatever ends a run ends it: `bamboo stop ID` and `stop --all`
-after a launcher that was killed, and `bamboo doctor --orphans` shows it. What it did and cost is in
-`checks/ID` of the run's folder.
+after a launcher that was killed, and `bamboo doctor --orphans` shows it then. What it did and cost
+is in `checks/ID` of the run's folder, beside the lock of its launcher.
 
 Rule: the price is agreed to before anything is made. The machine ends itself at the time that the
 price is for, with or without a launcher. It gets all that it reads from the bucket and has no part
@@ -37,6 +37,7 @@ from bamboo.coord.attested import known_in
 from bamboo.data.sources import read_source
 from bamboo.errors import BambooError, BooksUnwritable, InputError, StorageUnavailable
 from bamboo.ids import RunId, run_id
+from bamboo.jsonl import unwritable
 from bamboo.planner.prices.auxiliary import (
     Extras,
     auxiliary_parts,
@@ -46,7 +47,8 @@ from bamboo.planner.prices.auxiliary import (
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.ports import ObjectStore
 from bamboo.quantities import count, duration, size, usd
-from bamboo.runs.run_folder import RunFolder, job_of, promised, write_json
+from bamboo.runs import lock
+from bamboo.runs.run_folder import CHECKS, RunFolder, job_of, promised, write_json
 from bamboo.runs.run_status import strategy_of
 from bamboo.runs.verifying import Told, check_ended
 from bamboo.signals import Interrupts
@@ -67,7 +69,7 @@ from cloud.fleet import Fleet
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable, Market, Offer
 from cloud.recorder import Recorded
 
-CHECKS, LOG = "checks", "cloud.jsonl"
+LOG = "cloud.jsonl"
 RESULT = "result.json"
 """What a check found, in its folder; the machine's verdict has this or an error, and a name of its
 own."""
@@ -85,8 +87,12 @@ ENDS_WITHIN_S = 300.0
 CAPACITY_S = 900.0
 """A launcher waits so long for a machine, and for a cloud that does not answer, before it gives
 up. Nothing is paid meanwhile, so the machine's own time begins after it."""
+READ_AGAIN_S = 300.0
+"""A bucket that does not answer is asked for so long after its machine is gone."""
 LOOK_S = 2.0
 AGAIN = "`bamboo verify RUN --rent` asks again"
+
+_DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 Note = Callable[[str], None]
 
@@ -260,10 +266,12 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
     begins = wiring.bucket(wiring.start_url(job, check), region=job.cloud.region)
     results = wiring.bucket(wiring.run_url(job, check), region=job.cloud.region)
     body: dict[str, Any] = {}
+    held = _held(RunFolder(id=check, path=kept))
     try:
         try:
             make_role(job, check)
             _put_files(asked, begins, note)
+            results.get(VERDICT)  # where that is refused, a verdict would be paid for in vain
             body = _followed(asked, fleet, results, log=kept / LOG, note=note, told=told)
         finally:
             interrupts.start_counting()  # none breaks into what follows
@@ -283,7 +291,20 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
             note(str(error))  # the first error is the one to report
         finally:
             receipt = _receipt(asked, recorded, kept / LOG, note)
+            held.close()
     return body | {"rented": receipt}
+
+
+def _held(kept: RunFolder) -> lock.Lock:
+    """The launcher's lock of a new check: while it is held, `bamboo doctor` knows that the check
+    goes on. Raises BooksUnwritable, InputError."""
+    try:
+        kept.path.mkdir(parents=True)
+    except OSError as error:
+        raise unwritable(kept.path, error) from error
+    held = lock.take(kept)
+    assert held is not None, "its id is new"
+    return held
 
 
 def _put_files(asked: Asked, begins: ObjectStore, note: Note) -> None:
@@ -313,7 +334,7 @@ def _followed(
 ) -> dict[str, Any]:
     """Rent one machine, once, and wait for its verdict. `log` is what the fleet sees. Raises
     InputError, BambooError."""
-    began_s = time.time()
+    began_s, gone_s = time.time(), inf
     over_s = 0.0
     started = False
     said = {""}
@@ -331,12 +352,14 @@ def _followed(
             say("" if started else "; ".join(report.reasons))
             started = started or report.live > 0 or bool(report.launched)
             over_s = over_s if started else 0.0  # where no answer came it may be rented since
+            if started and not report.live:
+                gone_s = min(gone_s, time.time())
             if (verdict := results.get(VERDICT)) is not None:
                 return _read(verdict)
-            if started and not report.live:
+            if gone_s < inf:
                 raise BambooError(_why_ended(asked, log))
             if (progress := results.get(PROGRESS)) is not None:
-                with suppress(ValueError, TypeError):  # the next sign says more
+                with suppress(*_DAMAGE):  # the next sign says more
                     told(*map(int, json.loads(progress)))
         except (CloudThrottled, CloudUnavailable, StorageUnavailable) as error:
             say(str(error))
@@ -346,6 +369,11 @@ def _followed(
             say(str(error))  # credentials may be renewed
         if not started and time.time() - began_s > CAPACITY_S:
             raise BambooError(f"no machine was there to rent in {duration(CAPACITY_S)}; {AGAIN}")
+        if time.time() > gone_s + READ_AGAIN_S:
+            raise BambooError(
+                f"the machine of {asked.check} is gone, and the bucket cannot be read, so nothing "
+                f"is known; {AGAIN}"
+            )
         if started and time.time() > over_s:
             raise BambooError(
                 f"the machine had no verdict within {duration(asked.limit_s)}, so nothing is "
@@ -364,7 +392,7 @@ def _read(verdict: bytes) -> dict[str, Any]:
         body = dict(said["body"])
         if not isinstance(body["equal"], bool):
             raise TypeError(f"equal is {body['equal']!r}")
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise BambooError(f"the rented machine's verdict is damaged: {error}; {AGAIN}") from error
     return body
 
