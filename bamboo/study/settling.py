@@ -27,6 +27,7 @@ from bamboo.planner.plans.modes import choose_mode
 from bamboo.planner.plans.plan import whole_cut
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.workload import Saving, Workload, saved
+from bamboo.quantities import size
 from bamboo.study.devices import has_precision
 from bamboo.study.strategies import Given, placed, refuse_another_training
 from bamboo.study.workload import (
@@ -48,8 +49,6 @@ from bamboo.topology.strategy import (
     Strategy,
     how_redundant,
 )
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +176,8 @@ def _saving_sentence(
         taken = [f"recompute auto is {LAYER}"] * again + [f"replica_moments auto is {HOST}"] * moved
         longer = ["backwards"] * again + ["replicas' steps"] * moved
         return (
-            f"{' and '.join(taken)}: a node needs {choice.most_bytes / GIB:.2f} GiB, and "
-            f"{needs_bytes / GIB:.2f} without; one {kind.gpu} has {kind.gpu_memory_text}. "
+            f"{' and '.join(taken)}: a node needs {size(choice.most_bytes, digits=2)}, and "
+            f"{size(needs_bytes, digits=2)} without; one {kind.gpu} has {kind.gpu_memory_text}. "
             f"{' and '.join(longer).capitalize()} take longer so."
         )
     if cluster.recompute == AUTO:
@@ -257,5 +256,5 @@ def _cut_does_not_fit(
         problem=f"does not fit one {kind.gpu} with redundancy {choice.mode!r}: it has "
         f"{kind.gpu_memory_text}",
         remedy=f"take {list(choice.cut[:-1])}, of which a node needs at most "
-        f"{choice.most_bytes / GIB:.2f} GiB",
+        f"{size(choice.most_bytes, digits=2)}",
     )

@@ -23,14 +23,13 @@ from bamboo.planner.layers.memory import (
     stage_counts,
 )
 from bamboo.planner.layers.partition import check_costs
-from bamboo.quantities import count
+from bamboo.quantities import count, size
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
 
 MOST_BYTES = 2**50
 """1 PiB, more than any node has."""
 MOST_IN_ALL = 2**60
-GIB = 2**30
 
 
 class FitsNowhere(InputError):
@@ -173,9 +172,9 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     return FitsNowhere(
         f"layer {layer} ({facts[layer].name}) does not fit: however the {len(facts)} layers are "
         f"cut into {count(bounds.grid.stages, 'stage')}, some node needs at least {needs:,} bytes "
-        f"({needs / GIB:.2f} GiB) with redundancy {bounds.mode!r}{how}, and it has {limit:,} "
-        f"({limit / GIB:.2f} GiB); take more stages, smaller microbatches, less redundancy or more "
-        "memory",
+        f"({size(needs, digits=2)}) with redundancy {bounds.mode!r}{how}, and it has {limit:,} "
+        f"({size(limit, digits=2)}); take more stages, smaller microbatches, less redundancy or "
+        "more memory",
         layer=layer,
         needs_bytes=needs,
         limit_bytes=limit,

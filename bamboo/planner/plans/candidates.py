@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from math import log
 
 from bamboo.errors import InputError
-from bamboo.planner.layers.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounded_partition
+from bamboo.planner.layers.bounded import Bounds, FitsNowhere, bounded_cut, bounded_partition
 from bamboo.planner.layers.memory import StageBytes, memory_report
 from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload, saved, with_microbatch
+from bamboo.quantities import size
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import (
@@ -99,7 +100,7 @@ class JobFitsNowhere(FitsNowhere):
     ) -> None:
         """`elsewhere`: plans that fit another instance type, with its name."""
         named = [("", one) for one in nearest] + [(f" on {kind}", one) for kind, one in elsewhere]
-        names = "; ".join(f"{x.name}{on} ({x.most_bytes / GIB:.2f} GiB)" for on, x in named)
+        names = "; ".join(f"{x.name}{on} ({size(x.most_bytes, digits=2)})" for on, x in named)
         hint = f"nearest plans that fit: {names}" if names else "no plan in reach fits either"
         super().__init__(
             f"{cause}; {hint}",
@@ -131,7 +132,7 @@ def microbatches_of(workload: Workload) -> tuple[int, ...]:
     """All sizes that keep the batch and the virtual nodes, largest first: the divisors of the
     samples of a virtual node."""
     samples = workload.batch // workload.shape.virtual_nodes
-    return tuple(size for size in range(samples, 0, -1) if samples % size == 0)
+    return tuple(each for each in range(samples, 0, -1) if samples % each == 0)
 
 
 def grids_of(workload: Workload, nodes: range) -> tuple[Grid, ...]:
@@ -183,8 +184,8 @@ class Candidates:
             for mode in self.room.modes:
                 if not can_have(mode, grid):
                     continue
-                for size in possible:
-                    found = self.choice(grid, mode, size)
+                for microbatch in possible:
+                    found = self.choice(grid, mode, microbatch)
                     if found is not None:
                         yield found
 
@@ -232,9 +233,10 @@ class Candidates:
     def asked(self, grid: Grid, mode: str) -> Choice:
         """The job as written, with the best cut that fits.
 
-        Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit:
-        those in which the fewest of redundancy, microbatch, saving, stages and pipelines differ;
-        then those with the nearest number of nodes, redundancy, microbatch and stages.
+        Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit and
+        change different things: those in which the fewest of redundancy, microbatch, saving, stages
+        and pipelines differ; then those with the nearest number of nodes, redundancy, microbatch
+        and stages.
         """
         found = self.choice(grid, mode, self._job.microbatch)
         if found is not None:
@@ -247,9 +249,14 @@ class Candidates:
         raise ValueError(f"{grid} {mode} fits, and did not")
 
     def nearest(self, grid: Grid, mode: str) -> list[Choice]:
-        """At most NEAREST plans that fit, nearest first, whatever they do to save memory."""
+        """At most NEAREST plans that fit, nearest first, whatever they do to save memory. Each
+        changes something else: of those that change the same, such as the stages alone, the nearest
+        stands for all."""
         able = Candidates(self._job, replace(self.room, savings=savings_of(AUTO, AUTO)))
-        return sorted(able.all(), key=lambda one: self._distance(one, grid, mode))[:NEAREST]
+        found: dict[tuple[bool, ...], Choice] = {}
+        for one in sorted(able.all(), key=lambda one: self._distance(one, grid, mode)):
+            found.setdefault(self._changed(one, grid, mode), one)
+        return list(found.values())[:NEAREST]
 
     def nothing(self) -> FitsNowhere:
         """Why no plan of the room fits: the reason for the one with the most stages, the least
@@ -267,10 +274,10 @@ class Candidates:
                 remedy = "allow for more nodes"
             elif fewest > layers * virtual_nodes:
                 remedy = f"take {layers * virtual_nodes} nodes at most"
-            size = f"{most}" if fewest == most else f"{fewest} to {most}"
+            nodes = f"{most}" if fewest == most else f"{fewest} to {most}"
             raise InputError(
                 f"{layers} layers and {virtual_nodes} virtual nodes have no grid "
-                f"of {size} nodes with redundancy {mode!r}; a stage has at least a layer, 'peer' "
+                f"of {nodes} nodes with redundancy {mode!r}; a stage has at least a layer, 'peer' "
                 f"needs two pipelines, and a replica two stages: {remedy}"
             )
         grid = max(grids, key=lambda one: (one.stages, one.pipelines))
@@ -292,16 +299,18 @@ class Candidates:
     ) -> tuple[StageBytes, ...]:
         return memory_report(work.layers, cut=cut, grid=grid, shape=work.shape, mode=mode)
 
-    def _distance(self, one: Choice, grid: Grid, mode: str) -> tuple[float, ...]:
-        changed = (
+    def _changed(self, one: Choice, grid: Grid, mode: str) -> tuple[bool, ...]:
+        return (
             one.mode != mode,
             not one.same_bits,
             one.saving not in self._able(one.mode),
             one.grid.stages != grid.stages,
             one.grid.pipelines != grid.pipelines,
         )
+
+    def _distance(self, one: Choice, grid: Grid, mode: str) -> tuple[float, ...]:
         return (
-            sum(changed),
+            sum(self._changed(one, grid, mode)),
             abs(one.grid.size - grid.size),
             abs(how_redundant(one.mode) - how_redundant(mode)),
             abs(log(one.microbatch / self._job.microbatch)),

@@ -136,6 +136,18 @@ def test_a_job_that_does_not_fit_is_refused_with_the_nearest_plans() -> None:
     nearest = error.nearest[0]
     unlike = (nearest.mode != "stash", not nearest.same_bits, nearest.grid.stages != 2)
     assert sum(unlike) + (nearest.grid.pipelines != 1) + nearest.saving.recompute == 1
+    # No two change the same things, such as 22, 23 and 24 stages.
+    ways = {
+        (x.mode != "stash", x.same_bits, x.saving.recompute, x.grid.stages != 2, x.grid.pipelines)
+        for x in error.nearest
+    }
+    assert len(ways) == 3
+
+
+def test_a_job_far_beyond_reach_is_said_in_tebibytes() -> None:
+    work, room = workload(parameters=10**11), Room(memory_bytes=2**34, nodes=range(2, 5))
+    with pytest.raises(JobFitsNowhere, match=r"bytes \(\d\.\d\d TiB\) .* bytes \(16\.00 GiB\)"):
+        Candidates(work, room).asked(Grid(pipelines=1, stages=2), "off")
 
 
 def test_layers_are_computed_again_where_the_plan_does_not_fit_without() -> None:
