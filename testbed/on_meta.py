@@ -30,6 +30,7 @@ MAY_READ = frozenset(
         "runtime/step/optimizer.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
         "runtime/node/records.py run_hash",
+        "runtime/state/checkpoints.py Checkpoints.boundary",
         "runtime/wire/chunks.py _joined",
         "runtime/check/reference.py CalmRun._run",
         "checkpoint/final.py tensor_sha256",

@@ -40,6 +40,7 @@ from bamboo.core.keep import SLACK
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore
+from bamboo.runtime.device.staging import HOST
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.backlog import Backlog
 from bamboo.runtime.wire.outbox import Outbox
@@ -127,7 +128,8 @@ class Checkpoints:
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
             self._failed(run.step, era, reason)
             return
-        tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
+        # On the host: until it is written, it would take half of a stage's memory of a GPU.
+        tensors = {name: tensor.to(HOST, copy=True) for name, tensor in run.tensors().items()}
         self.backlog.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
 
     def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:

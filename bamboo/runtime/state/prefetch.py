@@ -25,7 +25,7 @@ from bamboo.core.events import Prepared
 from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch, State
 from bamboo.ids import NodeId
-from bamboo.ports import MessageKey, MessageKind
+from bamboo.ports import Delivered, MessageKey, MessageKind
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.optimizer import Moments
 from bamboo.runtime.step.slot_run import KINDS, SlotRun
@@ -48,7 +48,7 @@ class Following:
     gathering: Gathering
     step: int = -1
     """The step that the layers stand before, once they are complete."""
-    gradients: dict[int, Message] = field(default_factory=dict)
+    gradients: dict[int, Message | Delivered] = field(default_factory=dict)
     """By step: gradients that have come for steps that were not taken here yet."""
     total_squares: dict[int, float] = field(default_factory=dict)
     """By step: squared norms of steps that the owner has taken, or is about to, and that were not
@@ -203,7 +203,7 @@ class NodePrefetch:
         """Take the steps that can be taken; a node that trains takes one at a time."""
         for found in self._in.values():
             while found.can_follow:
-                message = found.gradients.pop(found.step)
+                message = self._mailbox.opened(found.gradients.pop(found.step), "follow")
                 moments = Moments(
                     exp_avg=list(of_kind(found.room, KINDS[1]).values()),
                     exp_avg_sq=list(of_kind(found.room, KINDS[2]).values()),
@@ -268,7 +268,7 @@ class NodePrefetch:
                 self._take(key, message)
         self._mailbox.of_feeds.extend(early)
 
-    def _take(self, key: MessageKey, message: Message) -> None:
+    def _take(self, key: MessageKey, message: Message | Delivered) -> None:
         about = (key.to, message.meta["to"], message.meta["first"], message.meta["since"])
         if key.kind == "ask":
             for feed, copying in self._out.items():
@@ -278,12 +278,12 @@ class NodePrefetch:
         found = next((x for feed, x in self._in.items() if _named(feed) == about), None)
         if found is None:
             return
-        if key.kind == "copy":
-            self._chunk_came(found, key.index, message)
+        if key.kind == "follow":
+            found.gradients[key.index] = message
         elif key.kind == "taken":
             found.total_squares[key.index] = float(message.meta["total_square"])
-        else:
-            found.gradients[key.index] = message
+        elif isinstance(message, Message):
+            self._chunk_came(found, key.index, message)
 
     def _ask(self, feed: Prefetch, chunk: int) -> None:
         self._tell(feed.source, "ask", feed, chunk)

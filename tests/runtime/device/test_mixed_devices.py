@@ -61,6 +61,8 @@ class Disk:
         self.store = DirectoryStore(folder / "checkpoints")
         self.scratch = folder / "scratch"
         self.kept: list[Checkpoints] = []
+        self.saved_from: set[str] = set()
+        """Where the copies lie that wait to be written."""
 
     def of_node(self, me: NodeId, outbox: Outbox) -> Mapping[str, Any]:
         checkpoints = Checkpoints(
@@ -80,6 +82,8 @@ class Disk:
         """Do what the threads would; False."""
         for one in self.kept:
             while undone := one.backlog.undone():
+                tensors = getattr(undone[0], "tensors", {})
+                self.saved_from |= {tensor.device.type for tensor in tensors.values()}
                 one.write(undone[0])
                 one.backlog._undone.popleft()
         return False
@@ -172,6 +176,7 @@ def test_a_run_that_is_restored_and_verified(
     assert losses == world.losses()
     assert compare_tensors(calm, read_final(disk.final).tensors) == {}
     assert "runtime/node/records.py run_hash" in guard.read
+    assert disk.saved_from == {"cpu"}, "no second copy of a stage lies on the device"
 
 
 def on_meta(guard: Guard, settings: JobConfig) -> SlotBuilder:
