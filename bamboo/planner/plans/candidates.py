@@ -233,7 +233,7 @@ class Candidates:
     def asked(self, grid: Grid, mode: str) -> Choice:
         """The job as written, with the best cut that fits.
 
-        Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit and
+        Raises JobFitsNowhere, with the layer, the bytes and at most three plans that fit and
         change different things: those in which the fewest of redundancy, microbatch, saving, stages
         and pipelines differ; then those with the nearest number of nodes, redundancy, microbatch
         and stages.

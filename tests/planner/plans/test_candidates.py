@@ -146,7 +146,7 @@ def test_a_job_that_does_not_fit_is_refused_with_the_nearest_plans() -> None:
 
 def test_a_job_far_beyond_reach_is_said_in_tebibytes() -> None:
     work, room = workload(parameters=10**11), Room(memory_bytes=2**34, nodes=range(2, 5))
-    with pytest.raises(JobFitsNowhere, match=r"bytes \(\d\.\d\d TiB\) .* bytes \(16\.00 GiB\)"):
+    with pytest.raises(JobFitsNowhere, match=r"bytes \(\d\.\d\d TiB\) .* \(16\.00 GiB\)"):
         Candidates(work, room).asked(Grid(pipelines=1, stages=2), "off")
 
 
