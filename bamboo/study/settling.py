@@ -28,6 +28,7 @@ from bamboo.planner.plans.plan import whole_cut
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.workload import Saving, Workload, saved
 from bamboo.quantities import size
+from bamboo.schedule.redundancy import has_replica
 from bamboo.study.devices import has_precision
 from bamboo.study.strategies import Given, placed, refuse_another_training
 from bamboo.study.workload import (
@@ -93,18 +94,14 @@ def settle(
     try:
         choice, why = _chosen(job, workload, room, hazard, must)
     except JobFitsNowhere as error:
-        mode = min(room.modes, key=how_redundant)
-        mode = mode if job.cluster.redundancy == AUTO else job.cluster.redundancy
-        missing = NEAREST - len(error.nearest)
-        found = _elsewhere(job, catalogue, workload, room, mode=mode, count=missing)
-        raise JobFitsNowhere(error.cause, error.nearest, found) from error
+        raise fits_nowhere(error, job, workload, kind=kind, catalogue=catalogue) from error
     job = checked(replace(job, cluster=replace(job.cluster, redundancy=choice.mode)))
     if must and choice.cut != must:
         raise _cut_does_not_fit(job, choice, given, kind)
     needs = most_bytes(workload.layers, choice.cut, job.cluster.pipelines, job=job)
     why_saving = _saving_sentence(choice, needs, kind, cluster=job.cluster)
     cluster = replace(job.cluster, recompute=LAYER if choice.saving.recompute else OFF)
-    if cluster.replica_moments == AUTO:
+    if cluster.replica_moments == AUTO or not has_replica(choice.mode):
         moments = HOST if choice.saving.host_moments else DEVICE
         cluster = replace(cluster, replica_moments=moments)
     job = replace(job, cluster=cluster)
@@ -120,6 +117,25 @@ def settle(
         saving_why=why_saving,
         may_save=room.savings,
     )
+
+
+def fits_nowhere(
+    error: JobFitsNowhere,
+    job: JobConfig,
+    workload: Workload,
+    *,
+    kind: InstanceType,
+    catalogue: Catalogue,
+) -> JobFitsNowhere:
+    """The same with three plans that fit, where there are some: the nearest to the job as written,
+    and of larger instance types where this one has too few."""
+    room = _reach(job, kind, layers=len(workload.layers))
+    mode = min(room.modes, key=how_redundant)
+    mode = mode if job.cluster.redundancy == AUTO else job.cluster.redundancy
+    nearest = error.nearest or Candidates(workload, room).nearest(grid_of(job), mode)
+    missing = NEAREST - len(nearest)
+    found = _elsewhere(job, catalogue, workload, room, mode=mode, count=missing)
+    return JobFitsNowhere(error.cause, nearest, found)
 
 
 def grid_of(job: JobConfig) -> Grid:

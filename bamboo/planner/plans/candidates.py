@@ -30,6 +30,8 @@ from bamboo.topology.strategy import (
     on_stages,
 )
 
+SAVING_KEYS = ("recompute", "replica_moments")
+"""Keys of `cluster` that say what may save memory."""
 RECOMPUTE = {OFF: (False,), LAYER: (True,), AUTO: (False, True)}
 """By `cluster.recompute`: whether a plan's layers may be computed again."""
 HOST_MOMENTS = {DEVICE: (False,), HOST: (True,), AUTO: (False, True)}
@@ -120,6 +122,15 @@ def savings_of(recompute: str, replica_moments: str) -> tuple[Saving, ...]:
         for again in RECOMPUTE[recompute]
         for on_host in HOST_MOMENTS[replica_moments]
     )
+
+
+def keys_of(savings: Sequence[Saving]) -> dict[str, str]:
+    """The values of SAVING_KEYS for which `savings_of` gives these."""
+    able = ({one.recompute for one in savings}, {one.host_moments for one in savings})
+    return {
+        key: next(value for value, found in values.items() if set(found) == may)
+        for key, values, may in zip(SAVING_KEYS, (RECOMPUTE, HOST_MOMENTS), able, strict=True)
+    }
 
 
 def saving_words(saving: Saving) -> list[str]:
