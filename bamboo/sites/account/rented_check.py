@@ -77,6 +77,8 @@ BOOT_S = 600.0
 """Modelled: an instance boots and installs within so long."""
 NEVER_BEGAN_S = 2700.0
 """A boot that hangs is ended after so long, by `infra/deadman.sh`."""
+SILENT_S = 4500.0
+"""A machine that gives no sign for so long is ended, by `infra/deadman.sh`."""
 UNPLANNED_STEP_S = 1.0
 """Of a run of a single step whose plan knew no time of a step; NEVER_BEGAN_S, which each check may
 take beside its steps, is much longer."""
@@ -91,6 +93,7 @@ READ_AGAIN_S = 300.0
 """A bucket that does not answer is asked for so long after its machine is gone."""
 LOOK_S = 2.0
 AGAIN = "`bamboo verify RUN --rent` asks again"
+UNTRAINED = "`--samples` and `--decisions` check the run without training it again"
 
 _DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
@@ -206,7 +209,7 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
     offers = provider.offers()
     if not offers:
         raise InputError(f"--rent: no pool of {', '.join(job.cloud.zones)} has a price; ask later")
-    return Asked(
+    asked = Asked(
         folder=folder,
         job=job,
         check=check,
@@ -218,6 +221,13 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
         offers=offers,
         step_s=_step_s(folder),
     )
+    if SLACK * asked.calm_step_s > SILENT_S:
+        raise InputError(
+            f"--rent: one machine takes about {duration(asked.calm_step_s)} for a step (modelled), "
+            f"and it would be ended as one that hangs: a check says at each step that it goes on, "
+            f"and has {duration(SILENT_S)} for that; {UNTRAINED}"
+        )
+    return asked
 
 
 def _large_enough(folder: RunFolder, job: JobConfig, catalogue: Catalogue) -> tuple[str, ...]:
@@ -234,8 +244,7 @@ def _large_enough(folder: RunFolder, job: JobConfig, catalogue: Catalogue) -> tu
     if not fit:
         raise InputError(
             f"--rent: one machine has to hold the whole model, {size(needed_bytes)} and its "
-            f"activations, and none of {', '.join(names)} does; `--samples` and "
-            "`--decisions` check the run without training it again"
+            f"activations, and none of {', '.join(names)} does; {UNTRAINED}"
         )
     return fit
 
@@ -287,7 +296,7 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
             _give_back(asked, fleet, note)
         except BambooError as error:
             if body:
-                raise
+                raise BambooError(f"{error}; the result is in {kept / RESULT}") from error
             note(str(error))  # the first error is the one to report
         finally:
             receipt = _receipt(asked, recorded, kept / LOG, note)
@@ -431,8 +440,7 @@ def _give_back(asked: Asked, fleet: Fleet, note: Note) -> None:
         each(machine_and_files, lambda: remove_role(job, check))
     except BambooError as error:
         raise BambooError(
-            f"{error}; `bamboo stop {check} --region {job.cloud.region}` ends what is left; a "
-            f"verdict is in {asked.folder.path / CHECKS / check}"
+            f"{error}; `bamboo stop {check} --region {job.cloud.region}` ends what is left"
         ) from error
 
 
