@@ -82,7 +82,9 @@ def leftovers_check(
     """The check of these places."""
 
     def ask() -> Finding:
-        led = lock.led(run_folder.home())
+        runs = run_folder.all_runs(run_folder.home())
+        there = [one for run in runs for one in (run, *run_folder.checks_of(run))]
+        led = {one.id for one in there if not lock.is_free(one)}
         found = []
         for place in asked:
             objects = bucket(f"s3://{place.bucket}", region=place.region)

@@ -70,14 +70,21 @@ def known_runs() -> Known:
     live: dict[RunId, frozenset[InstanceId] | None] = {}
     checks: dict[RunId, bool] = {}
     ended = []
-    led = lock.led(run_folder.home())
     for folder in run_folder.all_runs(run_folder.home()):
         if folder.receipt.exists():
             ended.append(folder.id)
         else:
             live[folder.id] = _members(folder)
-        checks |= {one.id: one.id in led for one in run_folder.checks_of(folder)}
+        checks |= {one.id: _goes_on(one) for one in run_folder.checks_of(folder)}
     return Known(live=live, ended=frozenset(ended), checks=checks)
+
+
+def _goes_on(check: RunFolder) -> bool:
+    """Whether a check has a launcher; another user's may have one."""
+    try:
+        return not lock.is_free(check)
+    except InputError:
+        return True
 
 
 def _stack(regions: Sequence[str]) -> str:

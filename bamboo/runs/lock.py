@@ -8,11 +8,9 @@ can be handed to a child, so that the run is never without a holder.
 import fcntl
 import os
 import time
-from pathlib import Path
 
 from bamboo.errors import InputError
-from bamboo.ids import RunId
-from bamboo.runs.run_folder import RunFolder, all_runs, checks_of
+from bamboo.runs.run_folder import RunFolder
 
 NAME = "launcher.lock"
 LAST_WORDS_S = 5.0
@@ -48,13 +46,6 @@ def is_free(folder: RunFolder) -> bool:
     if lock is not None:
         lock.close()
     return lock is not None
-
-
-def led(base: Path) -> frozenset[RunId]:
-    """The runs of this home that have a launcher, and their checks on rented machines. Raises
-    InputError where that cannot be read."""
-    there = [one for run in all_runs(base) for one in (run, *checks_of(run))]
-    return frozenset(one.id for one in there if not is_free(one))
 
 
 def refuse_while_led(folder: RunFolder) -> None:

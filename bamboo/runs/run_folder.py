@@ -411,7 +411,7 @@ def find(base: Path, text: str) -> RunFolder:
 def checks_of(folder: RunFolder) -> list[RunFolder]:
     """The checks of a run's bits on rented machines, each with an id and a folder of its own."""
     there = sorted((folder.path / CHECKS).glob("*/"))
-    return [RunFolder(id=run_id(path.name), path=path) for path in there]
+    return [RunFolder(id=RunId(path.name), path=path) for path in there]
 
 
 def all_runs(base: Path) -> list[RunFolder]:

@@ -411,7 +411,7 @@ def test_a_signal_at_any_moment_leaves_nothing_and_the_second_try_works(
     with pytest.raises(KeyboardInterrupt):
         rented(folder, [])
     nothing_is_left(cloud, bucket)
-    assert lock.led(folder.path.parent) == frozenset()
+    assert list(known_runs().checks.values()) == [False]
     cloud.machine = verdict_in(bucket)
     assert rented(folder, [])["equal"] is True
     nothing_is_left(cloud, bucket)
@@ -430,8 +430,14 @@ def test_a_check_that_goes_on_is_no_orphan_and_its_run_is_not_removed(
 
     cloud.machine = machine
     assert rented(folder, [])["equal"] is True
-    known.append(known_runs())
     check = check_of(folder).name
+    known.append(known_runs())
+    (folder.path / CHECKS / "a copy of mine").mkdir()
+    assert set(known_runs().checks) == {check, "a copy of mine"}, "not one of our names"
+    of_another_user = folder.path / CHECKS / check / lock.NAME
+    of_another_user.unlink()
+    of_another_user.symlink_to(folder.resolved)  # which cannot be opened either
+    assert known_runs().checks[RunId(check)] is True, "nobody knows, so it may go on"
     assert [one.checks for one in known] == [{check: True}, {check: False}]
     assert kept_because == [f"its check {check} goes on; wait for it, or interrupt it"]
 
