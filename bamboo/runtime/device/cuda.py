@@ -91,6 +91,10 @@ class Cuda(_Counters):
             if self._wake is not None:
                 self._wake()
 
+    def _watched(self, event: torch.cuda.Event, copy: _Copy | None = None) -> None:
+        if self._wake is not None:  # else nobody takes it out
+            self._events.put((event, copy))
+
     # ------------------------------------------------------------------ operations
 
     def accepts(self, kind: str) -> bool:
@@ -110,7 +114,7 @@ class Cuda(_Counters):
             out = work()
             issued.done.record(self._compute)
             self._issued.append(issued)
-            self._events.put((issued.done, None))
+            self._watched(issued.done)
             return out
         self.settle()
         begin_s = time.perf_counter()
@@ -158,7 +162,7 @@ class Cuda(_Counters):
             event.record(self._down)
         copy = _Copy(copies, event, tuple(tensors))
         if tensors:
-            self._events.put((event, copy))
+            self._watched(event, copy)
         return copy
 
     def put(self, tensors: Sequence[Tensor], after: Staged | None = None) -> tuple[Tensor, ...]:
