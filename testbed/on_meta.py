@@ -32,6 +32,7 @@ MAY_READ = frozenset(
         "runtime/node/records.py run_hash",
         "runtime/state/checkpoints.py Checkpoints.boundary",
         "runtime/wire/chunks.py _joined",
+        "runtime/wire/chunks.py copy_of",
         "runtime/check/reference.py CalmRun._run",
         "checkpoint/final.py tensor_sha256",
         "checkpoint/final.py write_stage",

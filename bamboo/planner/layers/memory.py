@@ -1,8 +1,8 @@
 """The memory report before launch: the bytes that each stage's node will hold, by purpose.
 
-Rule: an upper bound from the schedule and the layers' facts, in fp32, for the busiest pipeline. It
-leaves out what an allocator or a kernel adds. The runtime later reports tensor bytes at peak, under
-the same names.
+Rule: an upper bound from the schedule and the layers' facts, state in fp32, for the busiest
+pipeline. It leaves out what an allocator or a kernel adds. The runtime later reports tensor bytes
+at peak, under the same names.
 """
 
 import itertools
