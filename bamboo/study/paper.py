@@ -231,6 +231,7 @@ def _room(
     another training."""
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
+        host_bytes=kind.host_room_bytes,
         nodes=nodes,
         modes=modes,
         microbatches=(workload.microbatch,),
@@ -297,6 +298,7 @@ def _resized(
     given = planned.job.cluster.device == "virtual"
     room = Room(
         memory_bytes=plan.instance_type.gpu_memory_bytes,
+        host_bytes=plan.instance_type.host_room_bytes,
         nodes=range(size, size + 1),
         savings=planned.may_save,
         operation_s=least_operation_s(workload, given=given),

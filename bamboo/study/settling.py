@@ -175,7 +175,9 @@ def _elsewhere(
     found: list[tuple[int, str, Choice]] = []
     for kind in able:
         if kind.gpu_memory_bytes > room.memory_bytes and len({x[1] for x in found}) < count:
-            room = replace(room, memory_bytes=kind.gpu_memory_bytes)
+            room = replace(
+                room, memory_bytes=kind.gpu_memory_bytes, host_bytes=kind.host_room_bytes
+            )
             nearest = Candidates(workload, room).nearest(grid_of(job), mode)
             found += [(rank, kind.name, one) for rank, one in enumerate(nearest)]
     found.sort(key=lambda one: one[0])
@@ -217,6 +219,7 @@ def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
     own, pipelines = job.train.microbatch, job.cluster.pipelines
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
+        host_bytes=kind.host_room_bytes,
         nodes=range(1, pipelines * layers + 1),
         grids=tuple(
             Grid(pipelines=several, stages=stages)

@@ -111,7 +111,10 @@ def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: in
 def _check_countable(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> None:
     """Raise InputError where sums of bytes would not fit into 64 bits."""
     sizes, most = sizes_of(facts), max(layer.output_bytes for layer in facts)
-    whole = max(one.alone(sizes) + one.beside(sizes) + 2 * one.crossing * most for one in weights)
+    whole = max(
+        one.alone(sizes) + one.beside(facts) + 2 * (one.crossing + one.widest_crossing) * most
+        for one in weights
+    )
     whole += sizes.again
     if whole > MOST_IN_ALL:
         raise InputError(
@@ -164,7 +167,7 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
         x: weights.alone(sizes_of([facts[x]])) + facts[x].again_bytes for x in stages[full.stage]
     }
     following = stages[(full.stage + 1) % len(stages)]
-    taken = {x: weights.beside(sizes_of([facts[x]])) for x in following} | taken
+    taken = {x: weights.beside([facts[x]]) for x in following} | taken
     layer = max(taken, key=lambda index: taken[index])
     needs, limit = full.total, bounds.limit_bytes
     again = any(layer.input_bytes is not None for layer in facts)

@@ -12,10 +12,10 @@ observations make this exact:
 
 - **Neighbours.** The bytes are linear in the sizes of the layers (`StageCounts.bytes_of`), so they
   split into F(i) + G(j) + H(k), with H growing in k, and A(i, j): what computing the stage's
-  largest layer again takes. The state is a whole stage (i, j); it may be followed by any stage
-  (j, k) up to the largest k with H(k) <= limit - F(i) - G(j) - A(i, j). The best of those is one
-  look-up in the running minimum of the row of j, so a state costs O(1), and a pass over all stages
-  O(stages * layers^2).
+  largest layer again takes, or the model's where a takeover may bring it in. The state is a whole
+  stage (i, j); it may be followed by any stage (j, k) up to the largest k with
+  H(k) <= limit - F(i) - G(j) - A(i, j). The best of those is one look-up in the running minimum of
+  the row of j, so a state costs O(1), and a pass over all stages O(stages * layers^2).
 - **The ring.** The last node holds a replica of the first stage, which ends at c. For a given c the
   last stage may begin at any i whose F(i) is at most what c leaves. These sets of beginnings are
   nested: the larger c, the smaller the set. A pass with the set of one c is exact for it (and for
@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
-from bamboo.planner.layers.memory import Weights, sizes_of
+from bamboo.planner.layers.memory import Weights, Widest, sizes_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -78,11 +78,13 @@ class Search:
         self._next_row = np.where(whole & (ends < self._rows + 1), ends - 1, 0)
         self._own = [self._costs(before, s, whole) for s in range(self._stages)]
         again = np.array([layer.again_bytes for layer in facts], dtype=np.int64)
+        anywhere = np.full_like(again, Widest.of(facts).again)
+        agains = [anywhere if weight.widest_again else again for weight in weights]
         self._room = [
-            self._rooms(parts[s], s, whole, limit - self._most_again(again, s))
+            self._rooms(parts[s], s, whole, limit - self._most_again(agains[s], s))
             for s in range(self._stages - 1)
         ]
-        most_again = np.maximum.accumulate(again[::-1])[::-1]
+        most_again = np.maximum.accumulate(agains[-1][::-1])[::-1]
         self._last = (parts[-1].first[:-1] + most_again)[self._stages - 1 :]
         own = int(parts[-1].stop[self._layers])
         # What the replica of the first stage leaves for the beginning of the last.
@@ -194,19 +196,23 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
         )
     )
     # What crosses a cut before layer i; nothing crosses at the ends of the model.
-    crossing = np.array([0, *(layer.output_bytes for layer in facts[:-1]), 0], dtype=np.int64)
+    crossing = np.array([0, *(layer.stashed_bytes for layer in facts[:-1]), 0], dtype=np.int64)
+    widest = Widest.of(facts).crossing
     out = []
     for stage, weight in enumerate(weights):
         own = weight.parameters * parameters + weight.activations * activations
+        taken = (weight.counts.taken_bytes([layer]) for layer in facts)
         following = (
-            weight.following_replica * replica
+            np.array([*accumulate(taken, initial=0)], dtype=np.int64)
+            + weight.following_replica * replica
             + weight.following_activations * activations
             + weight.following_again * again
         )
         crosses = weight.crossing * crossing
         # The stage after the last one begins at layer 0.
         taken_off = following if stage < len(weights) - 1 else 0
-        out.append(_Parts(first=crosses - own, stop=crosses + own - taken_off, following=following))
+        first = crosses - own + weight.widest_crossing * widest
+        out.append(_Parts(first=first, stop=crosses + own - taken_off, following=following))
     return out
 
 

@@ -34,12 +34,23 @@ class LayerFacts:
     not."""
     host_moments: bool = False
     """Whether the moments of its replica lie in the host's memory."""
+    apart: bool = False
+    """Whether its device has a memory of its own, and the stash lies in the host's."""
 
     @property
     def replica_bytes(self) -> int:
         """What a replica holds: the parameters, their moments, and the gradient that comes in."""
-        moments = 0 if self.host_moments else MOMENTS
-        return FLOAT_BYTES * self.parameters * (1 + moments + 1)
+        return FLOAT_BYTES * self.parameters * (1 + MOMENTS + 1) - self.moved_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """The part of a replica that lies in the host's memory."""
+        return MOMENTS * FLOAT_BYTES * self.parameters if self.host_moments else 0
+
+    @property
+    def stashed_bytes(self) -> int:
+        """What the device's memory holds of an output in a stash."""
+        return 0 if self.apart else self.output_bytes
 
     @property
     def held_bytes(self) -> int:

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from math import log
 
 from bamboo.errors import InputError
-from bamboo.planner.layers.bounded import Bounds, FitsNowhere, bounded_cut, bounded_partition
+from bamboo.planner.layers.bounded import (
+    MOST_BYTES,
+    Bounds,
+    FitsNowhere,
+    bounded_cut,
+    bounded_partition,
+)
 from bamboo.planner.layers.memory import StageBytes, memory_report
 from bamboo.planner.profiles.workload import NO_SAVING, Saving, Workload, saved, with_microbatch
 from bamboo.quantities import size
@@ -86,6 +92,8 @@ class Room:
     """See `savings_of`; empty: as the workload has it."""
     cut: tuple[int, ...] = ()
     """The first layer of each stage, where the job says it; empty: any cut."""
+    host_bytes: int = MOST_BYTES
+    """Memory of a node's host, for what lies there beside a GPU."""
     operation_s: float = 0.0
     """Least time of a forward or backward of a layer, however few samples it has. It makes small
     microbatches slow; with 0 they only have smaller bubbles."""
@@ -231,6 +239,8 @@ class Candidates:
             if cut is None:
                 return None
             memory = self._memory(work, grid, mode, cut)
+        if max(stage.host for stage in memory) > self.room.host_bytes:
+            return None
         return Choice(
             grid=grid,
             mode=mode,
@@ -252,12 +262,29 @@ class Candidates:
         found = self.choice(grid, mode, self._job.microbatch)
         if found is not None:
             return found
+        raise JobFitsNowhere(
+            self._cause(self._job.microbatch, grid, mode), self.nearest(grid, mode)
+        )
+
+    def _cause(self, microbatch: int, grid: Grid, mode: str) -> FitsNowhere:
+        """Why no cut fits, whatever saves memory: the device's memory, or else the host's."""
+        able = self._able(mode)
+        work = self.work(microbatch, able[-1])
         try:
-            work = self.work(self._job.microbatch, self._able(mode)[-1])
-            bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
+            cut = bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
         except FitsNowhere as cause:
-            raise JobFitsNowhere(cause, self.nearest(grid, mode)) from cause
-        raise ValueError(f"{grid} {mode} fits, and did not")
+            return cause
+        full = max(self._memory(work, grid, mode, cut), key=lambda stage: stage.host)
+        return FitsNowhere(
+            f"stage {full.stage} does not fit: beside its GPU the node keeps {full.host:,} bytes "
+            f"({size(full.host, digits=2)}) in the host's memory with redundancy {mode!r}, which "
+            "are messages of two steps and what moments of the replica lie there, and that has "
+            f"{self.room.host_bytes:,} ({size(self.room.host_bytes, digits=2)}) for tensors; "
+            "take more stages, less redundancy, replica_moments device or more host memory",
+            layer=cut[full.stage],
+            needs_bytes=full.host,
+            limit_bytes=self.room.host_bytes,
+        )
 
     def nearest(self, grid: Grid, mode: str) -> list[Choice]:
         """At most NEAREST plans that fit, nearest first, whatever they do to save memory. Each
@@ -293,12 +320,7 @@ class Candidates:
             )
         grid = max(grids, key=lambda one: (one.stages, one.pipelines))
         least = min(self.room.microbatches or microbatches_of(self._job))
-        work = self.work(least, self._able(mode)[-1])
-        try:
-            bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
-        except FitsNowhere as cause:
-            return JobFitsNowhere(cause, ())
-        raise ValueError(f"{grid} {mode} fits, and did not")
+        return JobFitsNowhere(self._cause(least, grid, mode), ())
 
     def _bounds(self, work: Workload, grid: Grid, mode: str) -> Bounds:
         limit = self.room.memory_bytes

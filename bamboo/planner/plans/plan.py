@@ -34,10 +34,6 @@ from bamboo.topology.strategy import BARE_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape
 from bamboo.value import samples_per_usd, usd_per_hour
 
-HOST_SHARE = 0.5
-"""Share of a host's memory that a stash may take without a note: assumed. The rest is for the
-process, for what is on its way, and for other tensors that leave the GPU."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -292,12 +288,4 @@ def _memory_notes(memory: Sequence[StageBytes], kind: InstanceType) -> tuple[str
         for stage in memory
         if stage.total > kind.gpu_memory_bytes
     ]
-    host = kind.host_memory_bytes
-    stash = max(memory, key=lambda stage: stage.stash)
-    if host is not None and stash.stash > HOST_SHARE * host:
-        notes.append(
-            f"Stage {stash.stage} keeps {size(stash.stash, digits=2)} of messages, which lie in "
-            f"the host's memory beside a GPU, and a {kind.name} has {kind.host_memory_gib:g} GiB: "
-            "take a larger instance, smaller microbatches or less redundancy."
-        )
     return (*notes, *filter(None, [kind.idle_gpus]))

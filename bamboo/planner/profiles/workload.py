@@ -133,18 +133,19 @@ class Workload:
 
 
 def saved(workload: Workload, saving: Saving) -> Workload:
-    """The same with this saving, in place of the one that it has. Where the device computes in the
-    host's memory, moments take as much of it wherever they lie."""
-    if workload.saving == saving:
+    """The same with this saving, in place of the one that it has, and with the stash in the host's
+    memory where the device has another. Where it has none, moments take as much wherever they
+    lie."""
+    layers, apart = workload.layers, workload.host_bytes_per_s > 0
+    if workload.saving == saving and layers[0].apart == apart:
         return workload
-    layers = workload.layers
     # The first layer's input is tokens, which are part of what it holds.
     first = min(layers[0].activation_bytes, layers[0].output_bytes)
     inputs = (first, *(layer.output_bytes for layer in layers))[: len(layers) - 1]
     given: tuple[int | None, ...] = (*inputs, None) if saving.recompute else (None,) * len(layers)
-    on_host = saving.host_moments and workload.host_bytes_per_s > 0
+    on_host = saving.host_moments and apart
     held = (
-        replace(layer, input_bytes=size, host_moments=on_host)
+        replace(layer, input_bytes=size, host_moments=on_host, apart=apart)
         for layer, size in zip(layers, given, strict=True)
     )
     return replace(workload, layers=tuple(held), saving=saving)

@@ -214,6 +214,7 @@ class Trainer(NodeAtWork):
             self.executor.operations.step_replica(run, run.replica_step)
         self.executor.fill_gaps({})
         run.owner = True
+        run.beside = bool(self.executor.owned)
         failover = next((f for f in decided.state.failovers if f.slot == slot), None)
         run.recovery = Recovery(
             victim=victim,

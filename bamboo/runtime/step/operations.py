@@ -205,7 +205,7 @@ class Operations:
         return True
 
     def _update(self, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
-        on_host = run.replica_on_host and not run.owner
+        on_host = run.replica_on_host and (run.beside or not run.owner)
         if run.moments.on_host != on_host:  # its role has changed, or it was just built
             run.moments = run.moments.moved(self.device, on_host=on_host)
         self._take(run.stage.params, gradient, run.moments, step=run.step, clip_factor=factor)

@@ -77,6 +77,9 @@ class SlotRun:
         self.owner = owner
         self.replica_on_host = replica_on_host
         """Whether the moments lie on the host while this is a replica."""
+        self.beside = False
+        """Whether its node owned another slot when it took this one over. The moments then stay
+        where they are: the plan has no room on the device for those of two slots."""
         self.batch = batch
         self.microbatches: Sequence[int] = batch.microbatches_of(plan.blocks[self.slot.pipeline])
         """Global index by local index."""

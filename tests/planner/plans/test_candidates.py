@@ -205,6 +205,21 @@ def test_moments_of_replicas_go_to_the_host_before_layers_are_computed_again() -
     assert here.asked(grid, "stash").saving == Saving()
 
 
+def test_what_lies_in_the_memory_of_the_host_must_fit_there() -> None:
+    work, grid = replace(workload(), host_bytes_per_s=1.0), Grid(pipelines=1, stages=2)
+    room = Room(memory_bytes=PLENTY, nodes=range(2, 3))
+    found = Candidates(work, room).asked(grid, "stash")
+    needs = max(stage.host for stage in found.memory)
+    assert needs > 0
+    assert Candidates(work, replace(room, host_bytes=needs)).asked(grid, "stash") == found
+    tight = replace(room, host_bytes=needs - 1)
+    words = f"{needs:,} bytes .* in the host's memory .*; nearest plans that fit: 1 x 2 off"
+    with pytest.raises(JobFitsNowhere, match=words) as was:
+        Candidates(work, tight).asked(grid, "stash")
+    assert (was.value.needs_bytes, was.value.limit_bytes) == (needs, needs - 1)
+    assert Candidates(replace(work, host_bytes_per_s=0.0), tight).asked(grid, "stash").mode
+
+
 def test_the_cut_that_the_job_says_stays_where_computing_layers_again_is_enough() -> None:
     work, grid = replace(workload(), cuts={2: (0, 6, 8)}), Grid(pipelines=1, stages=2)
     again = Candidates(
