@@ -57,10 +57,10 @@ def micro_text(micro_usd: int) -> str:
     return f"{sign}${abs(micro_usd) // 1_000_000:,}.{abs(micro_usd) % 1_000_000:06d}"
 
 
-def size(count: float) -> str:
-    """Write bytes in binary units: `812 B`, `3.4 MiB`, `1.2 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+def size(count: float, *, digits: int = 1) -> str:
+    """Write bytes in binary units: `812 B`, `3.4 MiB`, `1.2 GiB`, `5.0 TiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.{digits}f} {unit}"
         count /= 1024
     raise AssertionError("unreachable")

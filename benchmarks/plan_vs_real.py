@@ -91,7 +91,7 @@ def predicted(job: JobConfig) -> tuple[float, int]:
     planned = plan_job(job, wiring.run_preflight(job), run=RunId("plan"), now_s=0.0)
     expected = planned.plan.expected
     assert expected is not None, "both devices have times"
-    return expected.step_s, max(one.total for one in planned.plan.memory)
+    return expected.step_s, max(one.calm for one in planned.plan.memory)
 
 
 def measured(job: JobConfig) -> tuple[float, int]:

@@ -27,14 +27,14 @@ class Expiry:
 
     def __init__(self, provider: Provider, *, until_s: float = math.inf) -> None:
         self._provider = provider
-        self._until_s = until_s
+        self.until_s = until_s
         self._ask_at_s = -math.inf
         self.lasts_until_s = math.inf
         """When the money of the run will be spent (Unix), as things stand."""
 
     def at_s(self, now_s: float) -> int:
         """The tag of an instance that is started or prolonged now."""
-        return int(min(now_s + EXPIRY_S, self._until_s, self.lasts_until_s + TO_STOP_S))
+        return int(min(now_s + EXPIRY_S, self.until_s, self.lasts_until_s + TO_STOP_S))
 
     def move(self, observed: Iterable[Observed], *, now_s: float) -> tuple[str, ...]:
         """Prolong tags that are due at `now_s` (Unix), and shorten those that would outlast the

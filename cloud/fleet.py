@@ -210,7 +210,8 @@ class Fleet(Wishes):
         `anchors` of them on demand, and in each zone the number in `zones` where the zone has them.
         Those `leaving` do not count and are left to the cloud, which may take them free of charge.
         Including them there are never more than `most` at once (0: no limit), and at most `new` are
-        started now (None: no limit). A `gang` that does not come together is given up.
+        started now (None: as many as are missing at the begin). A `gang` that does not come
+        together is given up.
         `lasts_until_s` (Unix) is how long the money lasts: without a launcher no instance goes on
         much longer.
 
@@ -243,6 +244,15 @@ class Fleet(Wishes):
         report = self._report(done)
         self._raise_if_hopeless(report)
         return report
+
+    def end_by(self, until_s: float) -> None:
+        """Set until when instances may exist, by the tags that are written from now on."""
+        self._expiry.until_s = until_s
+
+    @property
+    def unwanted(self) -> Collection[InstanceId]:
+        """The instances that were ended for good, by this launcher or an earlier one."""
+        return self._sight.unwanted
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance for good: it is no longer wanted. If the cloud does not know it yet, the
@@ -291,7 +301,7 @@ class Fleet(Wishes):
             observed, paid = self._sight.observe(leaving)
         offers = self._offers()
         # Each turn removes a pool from the list, ends something, or is the last.
-        for _ in range(len(offers) + 2):
+        for turn in range(len(offers) + 2):
             if done.throttled:
                 break
             actions = reconcile(
@@ -303,6 +313,9 @@ class Fleet(Wishes):
                 now_s=self._now(),
                 several=self._provider.several_pools,
             )
+            if not turn:  # who ends as soon as it was started is not started again by this call
+                missing = sum(one.count for one in actions if isinstance(one, Start))
+                budget = replace(budget, new=len(done.launched) + missing)
             for action in actions:
                 self._perform(action, done)
             observed, paid = self._sight.observe(leaving)

@@ -6,7 +6,7 @@ same, with that reason, and nothing is ended from here.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bamboo.ids import InstanceId, RunId
 from cloud.provider import Held, HeldKind
@@ -19,6 +19,8 @@ class Known:
     live: Mapping[RunId, Collection[InstanceId] | None]
     """Live run -> its members; None: they cannot be listed, so all of it may be alive."""
     ended: Collection[RunId]
+    checks: Mapping[RunId, bool] = field(default_factory=dict)
+    """Check of a run's bits on a rented machine -> whether its launcher lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ def _why(one: Held, known: Known, *, now_s: float, join_s: float) -> str:
         return f"expired {(now_s - one.expires_at_s) / 3600:.1f} h ago"
     if one.run in known.ended:
         return "its run has ended"
+    if one.run in known.checks:
+        return "" if known.checks[one.run] else "nobody waits for this check any more"
     if one.run not in known.live:
         return "no run of this name is known here; it may live on another machine"
     young = one.since_s is not None and now_s - one.since_s < join_s

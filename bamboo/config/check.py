@@ -17,7 +17,16 @@ from bamboo.errors import InputError
 from bamboo.ids import REGION
 from bamboo.named_files import what_is_wrong
 from bamboo.planner.fleet.fleet_size import UTILITIES
-from bamboo.topology.strategy import AUTO, BARE_MODES, SPREADS, wrong_with
+from bamboo.topology.strategy import (
+    AUTO,
+    BARE_MODES,
+    DEVICE,
+    HOST,
+    LAYER,
+    OFF,
+    SPREADS,
+    wrong_with,
+)
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 NAME_TEXT = 'name your text, or take data.source = "python-stdlib"'
@@ -25,9 +34,9 @@ PHASES = ("forward", "backward", "exchange", "ship", "step")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32", "bf16"),
-    "cluster.recompute": (AUTO, "off", "layer"),
+    "cluster.recompute": (AUTO, OFF, LAYER),
     "cluster.spread": (AUTO, *SPREADS),
-    "cluster.replica_moments": (AUTO, "device", "host"),
+    "cluster.replica_moments": (AUTO, DEVICE, HOST),
     "cluster.device": (AUTO, "cpu", "virtual", "cuda", "lagging"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bamboo.errors import CoreMisuse
-from bamboo.topology.strategy import AUTO
+from bamboo.topology.strategy import AUTO, HOST, LAYER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,13 @@ class ClusterConfig:
     @property
     def recomputes(self) -> bool:
         """Whether backwards compute their layers again; False while it is left to a plan."""
-        return self.recompute == "layer"
+        return self.recompute == LAYER
+
+    @property
+    def moments_on_host(self) -> bool:
+        """Whether the moments of replicas lie in the host's memory; False while it is left to a
+        plan."""
+        return self.replica_moments == HOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,9 @@ class FleetControl:
         self._chaos = Chaos(job.chaos, ordered=booked.ordered)
         self._market = market
         self._autoscaler = autoscaler
+        rented = ports.fleet.rented()
+        self._before = {one.instance for one in rented if one.ended_at_s is not None}
+        """Instances that ended before this launcher began."""
 
     # ------------------------------------------------------------------ what it is told
 
@@ -105,7 +108,16 @@ class FleetControl:
         waited_s = self._ending.deadlines.waited_s
         state = records.progress.state
         now_s = self._ports.now()
-        for event in missing(state, fleet.rented(), self._job, now_s=now_s, waited_s=waited_s):
+        not_its_own = self._before.union(fleet.asked())
+        events = missing(
+            state,
+            fleet.rented(),
+            self._job,
+            now_s=now_s,
+            waited_s=waited_s,
+            not_its_own=not_its_own,
+        )
+        for event in events:
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
     def order_preemptions(self) -> None:

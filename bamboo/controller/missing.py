@@ -1,11 +1,11 @@
 """Reports instances that no member reports: nodes whose loss nobody has noticed, and instances that
-never joined.
+never joined, whether they live or have ended by themselves.
 
 Rule: members see a loss first and report it. When the last of them go at once, no member is left to
 report. An instance whose agent broke or never began counts as there, but takes no part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bamboo.billing.money import Rented
 from bamboo.config.tree import JobConfig
@@ -22,11 +22,14 @@ def missing(
     *,
     now_s: float,
     waited_s: Callable[[float], float],
+    not_its_own: Collection[str],
 ) -> list[PeerLost | NodeFailed]:
     """The events that are due for the instances of a run. `waited_s` gives the part of
-    the time since a moment in which a node could have joined: while the store is away none can."""
+    the time since a moment in which a node could have joined: while the store is away none can.
+    The end of those in `not_its_own` was meant, or is known already."""
     lost = _lost(state, rented, now_s=now_s, gone_s=job.cluster.gone_s)
-    return [*lost, *_never_came(state, rented, job, waited_s=waited_s)]
+    ended = [] if state.stop_reason else _ended_first(state, rented, not_its_own)
+    return [*lost, *_never_came(state, rented, job, waited_s=waited_s), *ended]
 
 
 def may_start(
@@ -60,17 +63,33 @@ def _never_came(
 ) -> list[NodeFailed]:
     """One event for each instance whose node has not joined for too long."""
     join_s = job.cluster.forming_timeout_s + job.cloud.boot_s
+    reason = f"no node came from its instance within {join_s:g} s"
+    late = [one for one in _booting(state, rented) if waited_s(one.started_at_s) > join_s]
+    return [_failed(one, reason) for one in late]
+
+
+def _ended_first(
+    state: State, rented: Sequence[Rented], not_its_own: Collection[str]
+) -> list[NodeFailed]:
+    """One event for each instance that ended by itself before its node joined, as after a boot that
+    failed. The next one may end in the same way, and costs money."""
+    reason = f"its instance ended by itself before the node joined; see `bamboo logs {state.run}`"
+    known = {node.instance for node in state.nodes}.union(not_its_own)
     return [
-        NodeFailed(
-            node=node_id(InstanceId(one.instance), 0),
-            instance=InstanceId(one.instance),
-            zone=ZoneId(one.zone),
-            scope=FaultScope.NODE,
-            reason=f"no node came from its instance within {join_s:g} s",
-        )
-        for one in _booting(state, rented)
-        if waited_s(one.started_at_s) > join_s
+        _failed(one, reason)
+        for one in rented
+        if one.ended_at_s is not None and not one.interrupted and one.instance not in known
     ]
+
+
+def _failed(one: Rented, reason: str) -> NodeFailed:
+    return NodeFailed(
+        node=node_id(InstanceId(one.instance), 0),
+        instance=InstanceId(one.instance),
+        zone=ZoneId(one.zone),
+        scope=FaultScope.NODE,
+        reason=reason,
+    )
 
 
 def _booting(state: State, rented: Sequence[Rented]) -> list[Rented]:

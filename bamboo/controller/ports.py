@@ -1,7 +1,7 @@
 """All that the launcher's loop uses, as Protocols: the fleet, the screen, the books, the log, and
 what the user asks for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,9 @@ class Fleet(Protocol):
 
     def rented(self) -> Sequence[Rented]:
         """Every instance that the run ever had."""
+
+    def asked(self) -> Collection[InstanceId]:
+        """The instances that a launcher of the run has told the cloud to end."""
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         """Have the cloud take an instance. One that went by itself meanwhile is only noted."""

@@ -15,6 +15,7 @@ from bamboo.coord.attested import attested_in
 from bamboo.core.saving import KEPT
 from bamboo.core.state import Attestation, Checkpoint, GridTime, Policy
 from bamboo.errors import InputError
+from bamboo.planner.plans.candidates import SAVING_KEYS, keys_of
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.planner.prices.refreshed import catalogue_json
 from bamboo.runs import run_folder
@@ -113,6 +114,7 @@ def save_terms(
         "detached": detached,
         "planned": planned.promised(),
         "interval_is_open": planned.plan.given_every is None,
+        "saving": keys_of(planned.may_save),
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "layers": planned.layers,
         "cuts": planned.cuts,
@@ -135,10 +137,12 @@ def save_terms(
 
 
 def job_to_plan(folder: RunFolder) -> JobConfig:
-    """The resolved job of a run for another plan. The interval between checkpoints is open again if
-    the job left it open before."""
-    job = job_of(folder)
-    if not folder.read_json(folder.resolved).get("interval_is_open", False):
+    """The resolved job of a run for another plan. What the job left open before is open again: the
+    interval between checkpoints, and what saves memory, since another grid may need it."""
+    job, body = job_of(folder), folder.read_json(folder.resolved)
+    saving = {key: said for key, said in body.get("saving", {}).items() if key in SAVING_KEYS}
+    job = replace(job, cluster=replace(job.cluster, **saving))
+    if not body.get("interval_is_open", False):
         return job
     return replace(job, checkpoint=replace(job.checkpoint, every_steps=AUTO))
 

@@ -1,5 +1,6 @@
 """The check that a finished run has left nothing that opens store or bucket: its login, the secret
-with the login's password, the role of its instances, the `agent.env` in its bucket.
+with the login's password, the role of its instances, the `agent.env` in its bucket; and no data,
+which the bucket bills.
 
 Rule: it asks and changes nothing. A start on another machine looks the same before its first
 instance, so each finding is a warning, with the command that deletes what was found.
@@ -81,11 +82,13 @@ def leftovers_check(
     """The check of these places."""
 
     def ask() -> Finding:
-        led = {f.id for f in run_folder.all_runs(run_folder.home()) if not lock.is_free(f)}
+        runs = run_folder.all_runs(run_folder.home())
+        there = [one for run in runs for one in (run, *run_folder.checks_of(run))]
+        led = {one.id for one in there if not lock.is_free(one)}
         found = []
         for place in asked:
             objects = bucket(f"s3://{place.bucket}", region=place.region)
-            left = {run: [AGENT_ENV] for run in _with_settings(objects)}
+            left = {run: [what] for run, what in _with_files(objects).items()}
             for run in roles(place.region, place.stack):
                 left.setdefault(run, []).insert(0, "role")
             for run in secrets(place.region, place.stack).runs():
@@ -121,11 +124,12 @@ def leftovers_check(
     return Check(name="left-overs", ask=ask, after="credentials")
 
 
-def _with_settings(objects: ObjectStore) -> list[RunId]:
-    ends = f"/{AGENT_ENV}"
-    names = (name for name in objects.sizes(wiring.STARTS) if name.endswith(ends))
-    found = []
-    for name in names:
+def _with_files(objects: ObjectStore) -> dict[RunId, str]:
+    """The runs with files that instances start from; a launcher that was killed before it wrote the
+    settings has left data alone."""
+    found: dict[RunId, str] = {}
+    for name in objects.sizes(wiring.STARTS):
+        run, _, file = name.removeprefix(wiring.STARTS).partition("/")
         with suppress(InputError):  # not one of our names
-            found.append(run_id(name.removeprefix(wiring.STARTS).removesuffix(ends)))
+            found[run_id(run)] = AGENT_ENV if file == AGENT_ENV else found.get(run_id(run), "data")
     return found

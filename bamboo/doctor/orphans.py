@@ -19,7 +19,7 @@ from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
 from bamboo.planner.prices.auxiliary import HOURS_PER_MONTH
 from bamboo.quantities import count, usd
-from bamboo.runs import run_folder
+from bamboo.runs import lock, run_folder
 from bamboo.runs.run_folder import RunFolder, job_of
 from bamboo.sites.account.ending import account_regions
 from cloud.orphans import Known, Orphan, orphans
@@ -48,7 +48,8 @@ def orphans_check(
         ]
         where = ", ".join(asked)
         if not found:
-            sentence = f"nothing bills in {where} that is no member of a live run{_stack(asked)}"
+            sentence = f"nothing bills in {where} that is no member of a live run"
+            sentence += _checks(known) + _stack(asked)
             return Finding(result=Result.GOOD, sentence=sentence)
         total = sum(price or 0.0 for _, _, price in found)
         unpriced = " and what has no price here" if None in (p for _, _, p in found) else ""
@@ -64,15 +65,26 @@ def orphans_check(
 
 
 def known_runs() -> Known:
-    """The runs of this home: the members of live ones, and the ones that have ended."""
+    """The runs of this home: the members of live ones, and the ones that have ended; their checks
+    on rented machines count as runs of their own."""
     live: dict[RunId, frozenset[InstanceId] | None] = {}
+    checks: dict[RunId, bool] = {}
     ended = []
     for folder in run_folder.all_runs(run_folder.home()):
         if folder.receipt.exists():
             ended.append(folder.id)
         else:
             live[folder.id] = _members(folder)
-    return Known(live=live, ended=frozenset(ended))
+        checks |= {one.id: _goes_on(one) for one in run_folder.checks_of(folder)}
+    return Known(live=live, ended=frozenset(ended), checks=checks)
+
+
+def _goes_on(check: RunFolder) -> bool:
+    """Whether a check has a launcher; another user's may have one."""
+    try:
+        return not lock.is_free(check)
+    except InputError:
+        return True
 
 
 def _stack(regions: Sequence[str]) -> str:
@@ -83,6 +95,12 @@ def _stack(regions: Sequence[str]) -> str:
     if "bucket" not in named or named.get("region") not in regions:
         return ""
     return f"; its stack bills {standing_costs()}"
+
+
+def _checks(known: Known) -> str:
+    """A sentence on the checks that go on, which are billed too."""
+    names = sorted(name for name, goes_on in known.checks.items() if goes_on)
+    return f" or of a check that goes on: {', '.join(names)}" if names else ""
 
 
 def _join_s() -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.errors import InputError
 from bamboo.runs import lock
-from bamboo.runs.run_folder import RunFolder, job_of
+from bamboo.runs.run_folder import RunFolder, checks_of, job_of
 from bamboo.runs.run_status import store_is_gone
 from bamboo.user_code.bundle import CODE_FOLDER
 
@@ -52,6 +52,9 @@ def why_not(folder: RunFolder) -> str:
         return f"{folder.path} is a link; remove the link, or the folder that it leads to"
     if not lock.is_free(folder):
         return f"it is going on; `bamboo stop {folder.id}` ends it"
+    for check in checks_of(folder):
+        if not lock.is_free(check):
+            return f"its check {check.id} goes on; wait for it, or interrupt it"
     if folder.receipt.exists():
         return ""
     if not store_is_gone(folder):

@@ -33,6 +33,7 @@ from bamboo.user_code.bundle import CODE_FOLDER
 
 SCHEMA_VERSION = 1
 REMEDY = "put the original back, or move the folder of this run elsewhere"
+CHECKS = "checks"
 LATEST_S = 253_402_300_799
 """The end of the year 9999; later times have no date."""
 _LARGEST = 1e300
@@ -98,7 +99,9 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "grids[]": _OBJECT,
         **dict.fromkeys((f"grids[].{name}" for name in ("pipelines", "stages")), _COUNT),
         "grids[].step_s": _NUMBER,
-        "zones": _OBJECT,
+        **dict.fromkeys(("zones", "saving"), _OBJECT),
+        "saving.recompute": _TEXT,
+        "saving.replica_moments": _TEXT,
         "spread": _TEXT,
         **dict.fromkeys(("planned", "trace"), _MAYBE),
         **dict.fromkeys(("planned.step_s", "crossing_bytes", "unigram_entropy_nats"), _LOSS),
@@ -403,6 +406,12 @@ def find(base: Path, text: str) -> RunFolder:
         names = ", ".join(sorted(f.id for f in matches)[:4])
         raise InputError(f"run {text!r} is not unique: {names}; give more of the id")
     return matches[0]
+
+
+def checks_of(folder: RunFolder) -> list[RunFolder]:
+    """The checks of a run's bits on rented machines, each with an id and a folder of its own."""
+    there = sorted((folder.path / CHECKS).glob("*/"))
+    return [RunFolder(id=RunId(path.name), path=path) for path in there]
 
 
 def all_runs(base: Path) -> list[RunFolder]:

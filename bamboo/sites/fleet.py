@@ -8,7 +8,7 @@ it stops nothing either, because a launcher's credentials may expire and be rene
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from bamboo.billing.money import BillLog, Rented, lasts_until_s, rented_in
@@ -69,6 +69,9 @@ class FormerFleet:
 
     def kill_stamps_s(self) -> Mapping[str, float]:
         return kill_stamps_s(self._kills)
+
+    def asked(self) -> Collection[InstanceId]:
+        return ()
 
     def alive(self) -> bool:
         return False
@@ -257,6 +260,9 @@ class RunFleet:
     def rented(self) -> Sequence[Rented]:
         """All instances, by the log that stands for the cloud's bill, as far as it can be read."""
         return self._bill.rented()
+
+    def asked(self) -> Collection[InstanceId]:
+        return self._fleet.unwanted
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         """Have the cloud take the instance. If it went by itself, only a note is printed."""

@@ -139,6 +139,10 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
     Raises InputError for a GPU without published figures."""
     profile = load_gpus().modelled(counted, gpu_of(kind), job.train.precision)
     whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
+    if shaped := shape_facts(job):
+        both = zip(whole.layers, shaped, strict=True)
+        layers = tuple(replace(layer, cast_bytes=facts.cast_bytes) for layer, facts in both)
+        whole = replace(whole, layers=layers)
     flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
     return replace(
         whole,

@@ -217,6 +217,7 @@ def _cuts(offer: Offer, option: Option) -> tuple[tuple[int, ...], ...]:
     choice = option.plan.choice
     room = Room(
         memory_bytes=offer.memory_bytes,
+        host_bytes=offer.host_bytes,
         nodes=range(2, choice.grid.size + 1),
         microbatches=(choice.microbatch,),
         savings=(choice.saving,),

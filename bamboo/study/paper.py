@@ -17,21 +17,21 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.layers.bounded import FitsNowhere
 from bamboo.planner.layers.memory import memory_report
-from bamboo.planner.plans.candidates import Room, savings_of
+from bamboo.planner.plans.candidates import JobFitsNowhere, Room, savings_of
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.modes import choose_mode, lasting_modes
 from bamboo.planner.plans.nodes import NodeShare, node_shares
 from bamboo.planner.plans.plan import whole_cut
 from bamboo.planner.plans.ranking import Candidate, Played, against, ranked
 from bamboo.planner.plans.resized import Resized, least_operation_s, resized
-from bamboo.planner.prices.catalogue import InstanceType
+from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import LossRate, said
 from bamboo.runs.initial import begin_with
 from bamboo.study.hazards import rate_of
 from bamboo.study.modelled import look_at
 from bamboo.study.planning import Planned, cheapest_pool, plan_job, stakes_of
-from bamboo.study.settling import grid_of
+from bamboo.study.settling import fits_nowhere, grid_of
 from bamboo.study.strategies import Given
 from bamboo.study.told import Bar, Told, no_bar
 from bamboo.study.workload import (
@@ -111,7 +111,9 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
         job = replace(job, chaos=replace(job.chaos, kill=()))
         kind = catalogue.find(pool.instance_type)
         with bar("looking for the best grid"):
-            given, why = _best(job, seen, kind=kind, hazard=hazard, nodes=asked.range)
+            given, why = _best(
+                job, seen, catalogue=catalogue, kind=kind, hazard=hazard, nodes=asked.range
+            )
     with bar("planning"):
         planned = plan_job(
             job,
@@ -155,30 +157,38 @@ def _check(asked: Asked) -> None:
 
 
 def _best(
-    job: JobConfig, seen: Mapping[str, Any], *, kind: InstanceType, hazard: Hazard, nodes: range
+    job: JobConfig,
+    seen: Mapping[str, Any],
+    *,
+    catalogue: Catalogue,
+    kind: InstanceType,
+    hazard: Hazard,
+    nodes: range,
 ) -> tuple[Given, str]:
     """The best grid of so many nodes as a strategy, and the reason for its redundancy where the job
-    leaves that open."""
+    leaves that open. Raises JobFitsNowhere, InputError."""
     facts = layer_facts(job, seen)
     named = whole_cut(facts, grid_of(job), job.cluster.cut, costs_of(facts, seen))
     modelled: Modelled | None = seen.get(MODELLED)
     workload = workload_of(job, seen, cuts=(named,), kind=kind)
-    workload = _with_cuts(workload, job, modelled, nodes=nodes, cut=named)
+    others = _with_cuts(workload, job, modelled, nodes=nodes, cut=named)
     modes = REDUNDANCY_MODES if job.cluster.redundancy == AUTO else (job.cluster.redundancy,)
-    able = lasting_modes(hazard.stakes, workload, nodes=nodes[-1])
+    able = lasting_modes(hazard.stakes, others, nodes=nodes[-1])
     lasting = tuple(mode for mode in modes if mode in able) or modes
-    room = _room(workload, kind, nodes=nodes, modes=lasting)
+    room = _room(others, kind, nodes=nodes, modes=lasting)
     room = replace(room, savings=savings_of(job.cluster.recompute, job.cluster.replica_moments))
     played: Played = {}
+    why = ""
     try:
-        best, why = _first(workload, room, hazard, job, played), ""
-    except FitsNowhere:
-        if lasting == modes:
-            raise
-        best = _first(workload, replace(room, modes=modes), hazard, job, played)
+        best = _first(others, room, hazard, job, played)
+    except JobFitsNowhere:
+        try:
+            best = _first(others, replace(room, modes=modes), hazard, job, played)
+        except JobFitsNowhere as error:
+            raise fits_nowhere(error, job, workload, kind=kind, catalogue=catalogue) from error
     if job.cluster.redundancy == AUTO:
         chosen = choose_mode(
-            workload,
+            others,
             best.choice.grid,
             replace(room, modes=modes),
             hazard,
@@ -221,6 +231,7 @@ def _room(
     another training."""
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
+        host_bytes=kind.host_room_bytes,
         nodes=nodes,
         modes=modes,
         microbatches=(workload.microbatch,),
@@ -287,6 +298,7 @@ def _resized(
     given = planned.job.cluster.device == "virtual"
     room = Room(
         memory_bytes=plan.instance_type.gpu_memory_bytes,
+        host_bytes=plan.instance_type.host_room_bytes,
         nodes=range(size, size + 1),
         savings=planned.may_save,
         operation_s=least_operation_s(workload, given=given),

@@ -122,6 +122,7 @@ def offers_of(
                 name=kind.name,
                 gpu=kind.gpu,
                 memory_bytes=kind.gpu_memory_bytes,
+                host_bytes=kind.host_room_bytes,
                 workload=replace(found[kind.name], cuts=cuts),
                 on_demand_usd_per_hour=kind.on_demand_usd_per_hour,
                 spot_usd_per_hour=zone_prices(job, catalogue, kind.name),

@@ -15,8 +15,6 @@ from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.plans.candidates import (
-    HOST,
-    LAYER,
     NEAREST,
     Candidates,
     Choice,
@@ -29,6 +27,8 @@ from bamboo.planner.plans.modes import choose_mode
 from bamboo.planner.plans.plan import whole_cut
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.workload import Saving, WorkloadFigures, saved
+from bamboo.quantities import size
+from bamboo.schedule.redundancy import has_replica
 from bamboo.study.devices import has_precision
 from bamboo.study.strategies import Given, placed, refuse_another_training
 from bamboo.study.workload import (
@@ -40,9 +40,16 @@ from bamboo.study.workload import (
     workload_of,
 )
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import AUTO, Placement, Strategy, how_redundant
-
-GIB = 2**30
+from bamboo.topology.strategy import (
+    AUTO,
+    DEVICE,
+    HOST,
+    LAYER,
+    OFF,
+    Placement,
+    Strategy,
+    how_redundant,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +94,15 @@ def settle(
     try:
         choice, why = _chosen(job, workload, room, hazard, must)
     except JobFitsNowhere as error:
-        mode = min(room.modes, key=how_redundant)
-        mode = mode if job.cluster.redundancy == AUTO else job.cluster.redundancy
-        missing = NEAREST - len(error.nearest)
-        found = _elsewhere(job, catalogue, workload, room, mode=mode, count=missing)
-        raise JobFitsNowhere(error.cause, error.nearest, found) from error
+        raise fits_nowhere(error, job, workload, kind=kind, catalogue=catalogue) from error
     job = checked(replace(job, cluster=replace(job.cluster, redundancy=choice.mode)))
     if must and choice.cut != must:
         raise _cut_does_not_fit(job, choice, given, kind)
     needs = most_bytes(workload.layers, choice.cut, job.cluster.pipelines, job=job)
     why_saving = _saving_sentence(choice, needs, kind, cluster=job.cluster)
-    cluster = replace(job.cluster, recompute=LAYER if choice.saving.recompute else "off")
-    if cluster.replica_moments == AUTO:
-        moments = HOST if choice.saving.host_moments else "device"
+    cluster = replace(job.cluster, recompute=LAYER if choice.saving.recompute else OFF)
+    if cluster.replica_moments == AUTO or not has_replica(choice.mode):
+        moments = HOST if choice.saving.host_moments else DEVICE
         cluster = replace(cluster, replica_moments=moments)
     job = replace(job, cluster=cluster)
     return Settled(
@@ -114,6 +117,25 @@ def settle(
         saving_why=why_saving,
         may_save=room.savings,
     )
+
+
+def fits_nowhere(
+    error: JobFitsNowhere,
+    job: JobConfig,
+    workload: WorkloadFigures,
+    *,
+    kind: InstanceType,
+    catalogue: Catalogue,
+) -> JobFitsNowhere:
+    """The same with three plans that fit, where there are some: the nearest to the job as written,
+    and of larger instance types where this one has too few."""
+    room = _reach(job, kind, layers=len(workload.layers))
+    mode = min(room.modes, key=how_redundant)
+    mode = mode if job.cluster.redundancy == AUTO else job.cluster.redundancy
+    nearest = error.nearest or Candidates(workload, room).nearest(grid_of(job), mode)
+    missing = NEAREST - len(nearest)
+    found = _elsewhere(job, catalogue, workload, room, mode=mode, count=missing)
+    return JobFitsNowhere(error.cause, nearest, found)
 
 
 def grid_of(job: JobConfig) -> Grid:
@@ -153,7 +175,9 @@ def _elsewhere(
     found: list[tuple[int, str, Choice]] = []
     for kind in able:
         if kind.gpu_memory_bytes > room.memory_bytes and len({x[1] for x in found}) < count:
-            room = replace(room, memory_bytes=kind.gpu_memory_bytes)
+            room = replace(
+                room, memory_bytes=kind.gpu_memory_bytes, host_bytes=kind.host_room_bytes
+            )
             nearest = Candidates(workload, room).nearest(grid_of(job), mode)
             found += [(rank, kind.name, one) for rank, one in enumerate(nearest)]
     found.sort(key=lambda one: one[0])
@@ -170,12 +194,12 @@ def _saving_sentence(
         taken = [f"recompute auto is {LAYER}"] * again + [f"replica_moments auto is {HOST}"] * moved
         longer = ["backwards"] * again + ["replicas' steps"] * moved
         return (
-            f"{' and '.join(taken)}: a node needs {choice.most_bytes / GIB:.2f} GiB, and "
-            f"{needs_bytes / GIB:.2f} without; one {kind.gpu} has {kind.gpu_memory_text}. "
+            f"{' and '.join(taken)}: a node needs {size(choice.most_bytes, digits=2)}, and "
+            f"{size(needs_bytes, digits=2)} without; one {kind.gpu} has {kind.gpu_memory_text}. "
             f"{' and '.join(longer).capitalize()} take longer so."
         )
     if cluster.recompute == AUTO:
-        return f"recompute auto is off: the plan fits one {kind.gpu} without."
+        return f"recompute auto is {OFF}: the plan fits one {kind.gpu} without."
     return ""
 
 
@@ -195,6 +219,7 @@ def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
     own, pipelines = job.train.microbatch, job.cluster.pipelines
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
+        host_bytes=kind.host_room_bytes,
         nodes=range(1, pipelines * layers + 1),
         grids=tuple(
             Grid(pipelines=several, stages=stages)
@@ -250,5 +275,5 @@ def _cut_does_not_fit(
         problem=f"does not fit one {kind.gpu} with redundancy {choice.mode!r}: it has "
         f"{kind.gpu_memory_text}",
         remedy=f"take {list(choice.cut[:-1])}, of which a node needs at most "
-        f"{choice.most_bytes / GIB:.2f} GiB",
+        f"{size(choice.most_bytes, digits=2)}",
     )

@@ -17,7 +17,6 @@ from bamboo.core.state import GridTime
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition
-from bamboo.planner.plans.candidates import HOST
 from bamboo.planner.prices.catalogue import InstanceType
 from bamboo.planner.profiles.workload import Saving, WorkloadFigures, saved
 from bamboo.planner.step.step_time import StepTimes
@@ -59,8 +58,8 @@ def semantics_of(job: JobConfig, seen: Mapping[str, Any]) -> Semantics:
 
 
 def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ...]:
-    """Bytes as the preflight saw them; the built-in GPT's flops by its shape. Where the layers were
-    modelled, all figures are the model's.
+    """Bytes as the preflight saw them; the built-in GPT's flops and casts by its shape. Where the
+    layers were modelled, all figures are the model's.
 
     The flops of a user's layers are unknown. Their measured time stands for it, since the cut
     depends only on the shares between layers.
@@ -71,8 +70,10 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
     layers: Sequence[Mapping[str, Any]] = seen["layers"]
     if shaped := shape_facts(job):
         flops = [facts.forward_flops for facts in shaped]
+        casts = [facts.cast_bytes for facts in shaped]
     else:
         flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]
+        casts = [0] * len(layers)
     return tuple(
         LayerFacts(
             name=str(layer["name"]),
@@ -81,9 +82,10 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             output_bytes=int(layer["output_bytes"]),
             back_bytes=layer.get("back_bytes"),
             activation_bytes=int(layer["activation_bytes"]),
+            cast_bytes=cast,
             frozen_bytes=int(layer.get("frozen_bytes", 0)),
         )
-        for layer, flop in zip(layers, flops, strict=True)
+        for layer, flop, cast in zip(layers, flops, casts, strict=True)
     )
 
 
@@ -148,7 +150,7 @@ def workload_of(
     planned cut is the last of `cuts`."""
     by_stages = {len(cut) - 1: cut for cut in cuts}
     cluster, layers = job.cluster, seen["layers"]
-    saving = Saving(recompute=cluster.recomputes, host_moments=cluster.replica_moments == HOST)
+    saving = Saving(recompute=cluster.recomputes, host_moments=cluster.moments_on_host)
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
         return saved(replace(modelled.workload, cuts=by_stages), saving)

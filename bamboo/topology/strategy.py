@@ -15,6 +15,10 @@ REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full", "peer")
 AUTO = "auto"
 """The value by which a job leaves a mode, or a spread, to the planner; a placement has one of the
 others."""
+OFF, LAYER = "off", "layer"
+"""What `cluster.recompute` may be, once a plan has settled it."""
+DEVICE, HOST = "device", "host"
+"""Likewise for `cluster.replica_moments`."""
 BARE_MODES = ("off", "peer")
 """Modes without shadows. A run has one for all stages: replicas of only some help nothing."""
 BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")

@@ -27,7 +27,7 @@ STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes in any mode, with its gradient on the way to
 its shadow."""
 APART = ("activations", "stash", "replica", "ahead")
-PURPOSES = (*STATE, *APART)
+PURPOSES = (*STATE, *APART, "takeover")
 
 
 def plan_text(run: str, planned: Planned) -> str:
@@ -46,6 +46,7 @@ def plan_text(run: str, planned: Planned) -> str:
         *(paragraph(f"losses: {plan.rate.words}") if on_spot(planned) else ()),
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
+        *(line for words in _beside(plan) for line in paragraph(words)),
         *_price(planned),
         *_time(planned),
         *kept_lines(planned.kept()),
@@ -88,10 +89,28 @@ def _stages(plan: Plan) -> list[str]:
                 *modes[bytes_.stage : bytes_.stage + 1],
                 size(sum(getattr(bytes_, purpose) for purpose in STATE)),
                 *(size(getattr(bytes_, purpose)) for purpose in apart),
-                size(bytes_.total),
+                size(bytes_.calm),
             )
         )
     return columns(rows, indent=4, right=frozenset({0, *range(3 + len(own), len(rows[0]))}))
+
+
+def _beside(plan: Plan) -> list[str]:
+    """What the table leaves out: a node that has lost its neighbour, and the host's memory."""
+    kind, words = plan.instance_type, []
+    most = max(plan.memory, key=lambda one: one.total)
+    if any(one.takeover for one in plan.memory):
+        lost = (most.stage + 1) % plan.grid.stages
+        words.append(
+            f"after a loss, the neighbour of stage {lost} holds {size(most.total, digits=2)} of "
+            f"{kind.gpu_memory_text}, because it computes both stages until another node has one"
+        )
+    if host := max(one.host for one in plan.memory):
+        words.append(
+            f"in the host's memory: at most {size(host, digits=2)} of "
+            f"{size(kind.host_room_bytes, digits=2)} for messages and moments"
+        )
+    return words
 
 
 def layers_text(layers: range) -> str:
@@ -317,11 +336,12 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
 
 
 def bytes_body(stage: StageBytes) -> dict[str, int]:
-    """The bytes of each purpose, and their sum."""
+    """The bytes of each purpose, and their sum; and beside them what lies in the host's memory."""
     return {
         "stage": stage.stage,
         **{purpose: getattr(stage, purpose) for purpose in PURPOSES},
         "total": stage.total,
+        "host": stage.host,
     }
 
 

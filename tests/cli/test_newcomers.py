@@ -38,6 +38,46 @@ def test_an_instance_that_no_node_comes_from_is_ended_once_and_named() -> None:
     ]
 
 
+def ended_at_once(world: World) -> list[str]:
+    """What is said of i-3, which is to join three nodes that train, and ends at once."""
+
+    def end() -> None:
+        world.fleet.ended_at_s["i-3"] = world.clock_s
+
+    def train_on() -> None:
+        world.do(step(int(world.clock_s - START_S)))
+
+    def stop() -> None:
+        world.interrupts = 2
+
+    world._script = [joined(3), end, *[train_on for _ in range(4)], stop]
+    world.launcher.run()
+    return [reason for reason in world.screen.reasons if "i-3.0" in reason]
+
+
+def test_an_instance_that_ends_before_its_node_came_is_named_and_the_next_one_waits() -> None:
+    """Its boot fails, say. The next one would end like it, and each costs money."""
+    world = World(job(stages=3))
+    assert ended_at_once(world) == [
+        "node i-3.0 cannot take part and leaves: its instance ended by itself before the node "
+        "joined; see `bamboo logs r`; no other is rented for 5 s (try 1)"
+    ]
+    assert 0 in world.fleet.may_start
+
+
+def test_an_instance_that_was_told_to_end_has_not_failed() -> None:
+    world = World(job(stages=3))
+    world.fleet.terminated.append("i-3")
+    assert ended_at_once(world) == []
+
+
+def test_an_instance_of_an_earlier_part_has_not_failed() -> None:
+    world = World(job(stages=3))
+    world.fleet.ended_at_s["i-3"] = START_S
+    world.launcher = world.new_launcher()
+    assert ended_at_once(world) == []
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_an_outage_makes_no_instance_late(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node comes when the store is back, and could not before; one that never does is named

@@ -302,7 +302,7 @@ def test_quantities() -> None:
         "$0.00", "$0.0042", "$1.37", "$1,204.10",
     ]  # fmt: skip
     assert [size(b) for b in (812, 3.4 * 2**20, 5000 * 2**30)] == [
-        "812 B", "3.4 MiB", "5000.0 GiB",
+        "812 B", "3.4 MiB", "4.9 TiB",
     ]  # fmt: skip
     assert [quantities.rate(v) for v in (0.0, 61.94, 12345.6)] == ["0.0", "61.9", "12,346"]
     assert quantities.count(1, "node") == "1 node"

@@ -13,6 +13,7 @@ from bamboo.controller import preempting, resuming
 from bamboo.core.state import Checkpoint, Outcome
 from bamboo.errors import InputError
 from bamboo.runs import run_folder
+from cli import main
 from cli.views.receipt import summary_text
 from tests.controller.world import START_S, World, job, joined
 from tests.topology.test_strategy import SEMANTICS
@@ -67,3 +68,18 @@ def test_a_stopped_run_says_how_to_go_on() -> None:
     assert line in summary(Outcome.STOPPED)
     assert line in summary(Outcome.UNRECOVERABLE)
     assert "bamboo resume" not in summary(Outcome.DONE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rent", "--samples"], "ask for one at a time"),
+        (["--rent", "--steps", "0:2"], "ask for one at a time"),
+        (["--yes"], "--yes agrees to the price of --rent; leave it out"),
+    ],
+)
+def test_options_of_verify_that_do_not_go_together(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["verify", "run", *arguments]) == 2
+    assert says in capsys.readouterr().err

@@ -2,6 +2,7 @@
 what is left at the end."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from cloud.provider import (
     CloudThrottled,
     Held,
     HeldKind,
+    LaunchAnswer,
+    LaunchSpec,
     Market,
     Offer,
     Pool,
@@ -60,6 +63,24 @@ def test_no_more_are_started_than_may_be_however_often_pools_refuse(fleet, provi
     report = fleet.ensure(4, new=0)
     assert (report.live, report.reasons) == (3, ())
     assert fleet.ensure(4, new=2).live == 4
+
+
+@pytest.mark.parametrize("new", [None, 4])
+def test_what_ends_at_once_is_not_rented_again_in_the_same_call(
+    clock: Clock, tmp_path: Path, new: int | None
+) -> None:
+    """An image that does not boot, or a key that is gone: each further one would end like it."""
+
+    class Ending(FakeProvider):
+        def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
+            answer = super().launch(specs)
+            self.terminate([one.instance for one in answer.launched])
+            return answer
+
+    provider = Ending(listed=(Offer(pool=A, usd_per_hour=0.4), Offer(pool=B, usd_per_hour=0.5)))
+    provider.script = [out("us-east-1a", grant=1)]
+    report = make_fleet(provider, clock, tmp_path).ensure(2, new=new)
+    assert (report.live, [one.pool for one in report.launched]) == (0, [A, B])
 
 
 def test_spot_does_not_stand_in_for_an_anchor(fleet, provider) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bamboo.checkpoint.catalogue import steps
 from bamboo.checkpoint.directory import DirectoryStore
-from bamboo.config.tree import CheckpointConfig
+from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.controller import resuming
 from bamboo.controller.launching import Prepared
 from bamboo.controller.resuming import (
@@ -18,7 +18,7 @@ from bamboo.controller.resuming import (
     forget_passed_over,
     refuse_other_numerics,
 )
-from bamboo.controller.terms import Terms
+from bamboo.controller.terms import Terms, job_to_plan, save_terms
 from bamboo.coord.attested import FILE, attested_in, body_of
 from bamboo.core.events import CheckpointDamaged, Quiesced
 from bamboo.core.machine import transition
@@ -28,14 +28,14 @@ from bamboo.core.state import Attestation, Policy, initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId
 from bamboo.runs import lock
-from bamboo.runs.run_folder import RunFolder, write_json
+from bamboo.runs.run_folder import RunFolder, job_of, write_json
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Semantics
 from cli.screen import PlainScreen
 from tests.checkpoint.test_manifest import manifest
 from tests.controller.world import job
 from tests.core.build import joined
-from tests.study.test_planning import plan
+from tests.study.test_planning import JOB, plan
 
 pytestmark = pytest.mark.timeout(30)
 OURS = manifest().semantic_hash
@@ -102,6 +102,38 @@ def test_a_run_of_an_older_release_goes_on_with_its_hash_and_its_numerics(tmp_pa
     with pytest.raises(InputError, match=r"threads is 2 here and 1 in the run"):
         refuse_other_numerics(folder, job(), older, here=here | {"threads": 2})
     assert attested_in(tmp_path, older) == Attestation(node=NodeId(""), numerics=facts_of(here))
+
+
+@pytest.mark.parametrize(
+    ("redundancy", "said", "settled"),
+    [
+        ("stash", ("auto", "auto"), ("off", "device")),
+        ("stash", ("layer", "host"), ("layer", "host")),
+        ("peer", ("auto", "host"), ("off", "device")),
+    ],
+)
+def test_what_saves_memory_is_settled_for_one_grid_and_for_another_as_the_job_said(
+    tmp_path: Path, redundancy: str, said: tuple[str, str], settled: tuple[str, str]
+) -> None:
+    recompute, moments = said
+    cluster = replace(
+        JOB.cluster,
+        pipelines=2,
+        redundancy=redundancy,
+        recompute=recompute,
+        replica_moments=moments,
+        device="cuda",
+    )
+    planned = plan(replace(JOB, cluster=cluster))
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    save_terms(folder, planned.job, planned, started_s=0.0, detached=False)
+    assert keys(planned.job) == keys(job_of(folder)) == settled
+    assert keys(job_to_plan(folder)) == said
+    assert planned.workload.saving.host_moments == (settled[1] == "host")
+
+
+def keys(job: JobConfig) -> tuple[str, str]:
+    return job.cluster.recompute, job.cluster.replica_moments
 
 
 def planned_semantics() -> Semantics:

@@ -1,7 +1,7 @@
 """A run in memory for the command line's tests: store, members that speak, fleet, screen, books."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from bamboo.billing.money import Rented
@@ -98,6 +98,9 @@ class FakeFleet:
             )
             for n in range(4)
         ]
+
+    def asked(self) -> Collection[InstanceId]:
+        return [InstanceId(one) for one in self.terminated]
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         self.preempted.append((instance, notice_s))

@@ -14,7 +14,7 @@ from bamboo.topology.grid import Grid
         (812, "812 B were sent"),
         (404_000, "394.5 KiB were sent"),
         (12_500_000, "11.9 MiB were sent"),
-        (5 * 2**40, "5120.0 GiB were sent"),
+        (5 * 2**40, "5.0 TiB were sent"),
     ],
 )
 def test_bytes_that_were_sent_have_the_units_of_the_receipt(count: int, words: str) -> None:

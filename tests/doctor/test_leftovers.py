@@ -19,8 +19,8 @@ from testbed.store_server import start_admin_store
 from tests.sites.test_boot_files import reference
 from tests.tls_store import free_port
 
-OVER, LED, THERE, MUTE, LOST, BARE = (
-    RunId(f"{name}-1") for name in ("over", "led", "there", "mute", "lost", "bare")
+OVER, LED, THERE, MUTE, LOST, BARE, CUT = (
+    RunId(f"{name}-1") for name in ("over", "led", "there", "mute", "lost", "bare", "cut")
 )
 
 
@@ -49,7 +49,10 @@ def test_a_login_without_a_live_run_is_named_until_it_is_taken_away(home: Path) 
         objects = DirectoryStore(home / "bucket")
         for name in (
             f"starts/{OVER}/{AGENT_ENV}",
+            f"starts/{OVER}/data/0",
             f"starts/{THERE}/{AGENT_ENV}",
+            f"starts/{CUT}/data/0",
+            f"starts/{CUT}/checked/metrics.jsonl",
             "starts/a b/agent.env",
         ):
             objects.put_new(name, b"-")
@@ -72,8 +75,9 @@ def test_a_login_without_a_live_run_is_named_until_it_is_taken_away(home: Path) 
             MUTE: ["login", "secret"],
             LOST: ["secret"],
             BARE: ["role"],
+            CUT: ["data"],
         }
-        assert f"bamboo stop {OVER} --region r" in finding.lines[3]
+        assert f"bamboo stop {OVER} --region r" in finding.lines[4]
         assert user_name(OVER) in store.users(), "a check changes nothing"
         held.close()
     finally:

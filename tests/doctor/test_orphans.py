@@ -192,6 +192,9 @@ def held(kind: HeldKind = HeldKind.INSTANCE, **facts) -> Held:
         (held(expires_at_s=400.0), "expired 0.2 h ago"),
         (held(run=RunId("done")), "its run has ended"),
         (held(run=RunId("silent"), id="i-9"), ""),
+        (held(run=RunId("check"), id="i-9"), ""),
+        (held(run=RunId("check"), id="i-9", expires_at_s=400.0), "expired 0.2 h ago"),
+        (held(run=RunId("cut"), id="i-9"), "nobody waits for this check any more"),
         (held(HeldKind.VOLUME, id="v", attached_to="i-1"), ""),
         (held(HeldKind.VOLUME, id="v"), "it is attached to nothing"),
         (held(HeldKind.FLEET, run=RunId("done")), ""),
@@ -200,7 +203,11 @@ def held(kind: HeldKind = HeldKind.INSTANCE, **facts) -> Held:
     ],
 )
 def test_who_is_an_orphan(one: Held, why: str) -> None:
-    known = Known(live={RunId("r"): ["i-1"], RunId("silent"): None}, ended=[RunId("done")])
+    known = Known(
+        live={RunId("r"): ["i-1"], RunId("silent"): None},
+        ended=[RunId("done")],
+        checks={RunId("check"): True, RunId("cut"): False},
+    )
     found = orphans([one], known, now_s=1000.0, join_s=100.0)
     assert [orphan.why for orphan in found] == ([why] if why else [])
 

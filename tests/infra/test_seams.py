@@ -9,7 +9,7 @@ from bamboo.config.tree import CloudConfig
 from bamboo.coord.address import CA_VARIABLE
 from bamboo.ids import RunId
 from bamboo.sites.account.instances import LAUNCH_TEMPLATE
-from bamboo.sites.account.rented_check import NEVER_BEGAN_S
+from bamboo.sites.account.rented_check import NEVER_BEGAN_S, SILENT_S
 from bamboo.sites.account.stack import OUTPUTS
 from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG
 from cloud.ec2.user_data import agent_names, boot_script
@@ -87,6 +87,7 @@ def test_the_agent_gives_up_before_the_dead_man_switch_does() -> None:
     needed = AgentConfig(run=RunId("r1"), store_url="rediss://store.test", socket_dir=Path("/run"))
     assert int(limits["silent_s"]) > needed.store_away_s + needed.leave_s
     assert int(limits["begin_s"]) == NEVER_BEGAN_S, "a check is priced by it"
+    assert int(limits["silent_s"]) == SILENT_S, "a check with longer steps is refused"
     assert int(limits["over_s"]) >= 2 * 60 + 60, "a notice of two minutes is the cloud's to end"
 
 

@@ -100,9 +100,13 @@ def test_whatever_ends_a_check_early_leaves_nothing_of_it(account: Account) -> N
     account.nothing_left(check)
 
     killed, check, _ = under_way()
+    looked = ("doctor", "--orphans", "--region", REGION)
+    assert f"or of a check that goes on: {check}" in account.run(*looked)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert account.live() != [], "an account ends nothing for want of a launcher"
+    said = account.run(*looked, code=1)
+    assert f"nobody waits for this check any more: bamboo stop {check} --region {REGION}" in said
     wait_until(
         lambda: f"runs/{check}/verdict.json" in keys(account, f"runs/{check}/"),
         what="a verdict that nobody waits for",

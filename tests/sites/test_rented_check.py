@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,22 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import write_manifest, write_stage
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
-from bamboo.errors import BambooError, BooksUnwritable, InputError
+from bamboo.doctor.orphans import known_runs
+from bamboo.errors import BambooError, BooksUnwritable, InputError, StorageUnavailable
 from bamboo.ids import InstanceId, RunId, ZoneId, run_id
-from bamboo.runs import run_folder
-from bamboo.runs.run_folder import RunFolder
-from bamboo.sites.account import rented_check
+from bamboo.runs import lock, run_folder
+from bamboo.runs.removing import why_not
+from bamboo.runs.run_folder import CHECKS, RunFolder, job_of
+from bamboo.sites.account import ending, rented_check
 from bamboo.sites.account.account_ready import BOOT_FILES
-from bamboo.sites.account.rented_check import CHECKS, check_rented
+from bamboo.sites.account.rented_check import check_rented
 from bamboo.telemetry.records import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
-from cli import main
+from cloud import fleet
 from cloud.fake import FakeProvider, ScriptedRefusal
 from cloud.log_records import start_record
+from cloud.orphans import Known
 from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
@@ -113,7 +117,8 @@ def folder(
     monkeypatch.setattr(rented_check, "Ec2Provider", Connected)
     monkeypatch.setattr(rented_check, "LOOK_S", 0.0)
     monkeypatch.setattr(rented_check, "make_role", lambda job, check: None)
-    monkeypatch.setattr(rented_check, "remove_role", lambda job, check: None)
+    for module in (rented_check, ending):
+        monkeypatch.setattr(module, "remove_role", lambda job, check: None)
     monkeypatch.setattr(wiring, "run_secrets", lambda region, stack: Secrets())
     return ended(tmp_path, IN_ACCOUNT)
 
@@ -177,6 +182,18 @@ def test_the_price_is_said_before_anything_is_made(folder: RunFolder, tmp_path: 
     assert question == "Rent it?"
 
 
+@pytest.mark.parametrize(("planned", "takes"), [(42.0, "1 min 24 s"), (None, "2.0 s")])
+def test_a_run_of_one_step_is_priced_by_its_plan(
+    folder: RunFolder, planned: float | None, takes: str
+) -> None:
+    folder.metrics.write_text(folder.metrics.read_text().partition("\n")[0] + "\n")
+    resolved = json.loads(folder.resolved.read_text()) | {"planned": {"step_s": planned}}
+    folder.resolved.write_text(json.dumps(resolved))
+    said: list[str] = []
+    check_rented(folder, agree=lambda _: False, note=said.append, told=lambda *at: None)
+    assert said[2].endswith(f"6 steps of {takes}")
+
+
 def test_a_run_of_this_machine_has_nothing_to_rent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +213,12 @@ def too_large(folder: RunFolder) -> None:
     os.truncate(folder.final / "stage-00.safetensors", 12 << 30)
 
 
+def steps_of_an_hour(folder: RunFolder) -> None:
+    lines = map(json.loads, folder.metrics.read_text().splitlines())
+    rows = (json.dumps(one | {"t": 1800.0 * one["step"]}) + "\n" for one in lines)
+    folder.metrics.write_text("".join(rows))
+
+
 def an_older_stack(folder: RunFolder) -> None:
     (folder.path.parents[1] / "bucket" / "boot" / BOOT_FILES[0]).unlink()
 
@@ -206,6 +229,10 @@ def an_older_stack(folder: RunFolder) -> None:
         (other_data, "this machine cannot repeat the bits of the run: data_digest is"),
         (nobody_attested, "numerics.json: is missing, so nobody knows what the run computed with"),
         (too_large, "one machine has to hold the whole model, 20.0 GiB and its activations, and "),
+        (
+            steps_of_an_hour,
+            "one machine takes about 1 h 00 min for a step (modelled), and it would",
+        ),
         (an_older_stack, f"lacks {BOOT_FILES[0]} in boot/; `bamboo init --apply` brings"),
     ],
 )
@@ -232,6 +259,15 @@ def rented(folder: RunFolder, notes: list[str]) -> dict[str, Any]:
 def check_of(folder: RunFolder) -> Path:
     (kept,) = (folder.path / CHECKS).iterdir()
     return kept
+
+
+def result_of(folder: RunFolder) -> Any:
+    return json.loads((check_of(folder) / "result.json").read_text())
+
+
+def stop(folder: RunFolder) -> None:
+    """What `bamboo stop ID` does once nothing of the check lives."""
+    ending._take_back(RunId(check_of(folder).name), "us-east-1", job_of(folder))
 
 
 def verdict_in(bucket: DirectoryStore, body: bytes = b'{"body": {"equal": true}}') -> Any:
@@ -268,8 +304,7 @@ def test_without_spot_capacity_it_is_rented_on_demand(
     )
     assert any("InsufficientCapacity" in note for note in notes)
     nothing_is_left(cloud, bucket)
-    kept = json.loads((check_of(folder) / "verdict.json").read_text())
-    assert kept["equal"] is True
+    assert result_of(folder)["equal"] is True
 
 
 def test_a_machine_that_ends_leaves_its_log(
@@ -301,8 +336,29 @@ def test_what_cannot_be_given_back_is_named_with_what_ends_it(
     said = r"may still be running .*`bamboo stop (run-check-\w+) --region us-east-1` ends what is"
     with pytest.raises(BambooError, match=said):
         rented(folder, [])
-    assert json.loads((check_of(folder) / "verdict.json").read_text())["equal"] is True
+    assert result_of(folder)["equal"] is True
+    assert bucket.sizes(f"runs/{check_of(folder).name}/"), "the machine may still write there"
+    stop(folder)
     assert {name.split("/")[0] for name in bucket.sizes("")} <= {"boot", "wheels"}
+
+
+def test_a_bucket_that_keeps_a_verdict_is_asked_again_by_stop(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = DirectoryStore.delete
+
+    def refuses(store: DirectoryStore, name: str) -> None:
+        if name == "verdict.json":
+            raise StorageUnavailable(f"{name}: SlowDown")
+        delete(store, name)
+
+    cloud.machine = verdict_in(bucket)
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryStore, "delete", refuses)
+        with pytest.raises(BambooError, match=r"verdict\.json: SlowDown; `bamboo stop run-check-"):
+            rented(folder, [])
+    stop(folder)
+    nothing_is_left(cloud, bucket)
 
 
 def test_ctrl_c_does_not_break_into_giving_back(
@@ -318,6 +374,100 @@ def test_ctrl_c_does_not_break_into_giving_back(
     monkeypatch.setattr(cloud, "terminate", interrupted)
     assert rented(folder, [])["equal"] is True
     nothing_is_left(cloud, bucket)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        *product(("role", "files", "rented", "waiting"), [signal.SIGINT]),
+        *product(("files", "waiting"), [signal.SIGTERM, signal.SIGHUP]),
+    ],
+)
+def test_a_signal_at_any_moment_leaves_nothing_and_the_second_try_works(
+    folder: RunFolder,
+    cloud: Cloud,
+    bucket: DirectoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    attack: tuple[str, signal.Signals],
+) -> None:
+    moment, number = attack
+    came: list[str] = []
+
+    def at(here: str) -> None:
+        if here == moment and not came:
+            came.append(here)
+            signal.raise_signal(number)
+
+    put_settings = rented_check.put_settings
+
+    def put(objects: Any, settings: Any) -> None:
+        at("files")
+        put_settings(objects, settings)
+
+    monkeypatch.setattr(rented_check, "make_role", lambda job, check: at("role"))
+    monkeypatch.setattr(rented_check, "put_settings", put)
+    monkeypatch.setattr(rented_check.time, "sleep", lambda duration_s: at("waiting"))
+    cloud.machine = lambda instance: at("rented")
+    with pytest.raises(KeyboardInterrupt):
+        rented(folder, [])
+    nothing_is_left(cloud, bucket)
+    assert list(known_runs().checks.values()) == [False]
+    cloud.machine = verdict_in(bucket)
+    assert rented(folder, [])["equal"] is True
+    nothing_is_left(cloud, bucket)
+
+
+def test_a_check_that_goes_on_is_no_orphan_and_its_run_is_not_removed(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore
+) -> None:
+    known: list[Known] = []
+    kept_because: list[str] = []
+
+    def machine(instance: InstanceId) -> None:
+        known.append(known_runs())
+        kept_because.append(why_not(folder))
+        verdict_in(bucket)(instance)
+
+    cloud.machine = machine
+    assert rented(folder, [])["equal"] is True
+    check = check_of(folder).name
+    known.append(known_runs())
+    (folder.path / CHECKS / "a copy of mine").mkdir()
+    assert set(known_runs().checks) == {check, "a copy of mine"}, "not one of our names"
+    of_another_user = folder.path / CHECKS / check / lock.NAME
+    of_another_user.unlink()
+    of_another_user.symlink_to(folder.resolved)  # which cannot be opened either
+    assert known_runs().checks[RunId(check)] is True, "nobody knows, so it may go on"
+    assert [one.checks for one in known] == [{check: True}, {check: False}]
+    assert kept_because == [f"its check {check} goes on; wait for it, or interrupt it"]
+
+
+def test_a_bucket_that_cannot_be_read_is_found_before_anything_is_rented(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DirectoryStore, "get", refusing)
+    with pytest.raises(StorageUnavailable, match="AccessDenied"):
+        rented(folder, [])
+    assert [name for name, _ in cloud.calls if name == "launch"] == []
+    nothing_is_left(cloud, bucket)
+
+
+def test_a_wait_for_a_bucket_ends_some_time_after_its_machine(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(instance: InstanceId) -> None:
+        cloud.terminate([instance])
+        monkeypatch.setattr(DirectoryStore, "get", refusing)
+
+    cloud.machine = ends
+    monkeypatch.setattr(rented_check, "READ_AGAIN_S", 0.0)
+    with pytest.raises(BambooError, match="is gone, and the bucket cannot be read, so nothing is"):
+        rented(folder, [])
+    nothing_is_left(cloud, bucket)
+
+
+def refusing(*arguments: object) -> None:
+    raise StorageUnavailable("AccessDenied; see that these credentials may use it")
 
 
 def test_a_full_disk_does_not_lose_a_verdict_that_was_paid_for(
@@ -346,12 +496,66 @@ def test_a_wait_for_capacity_has_an_end(
     nothing_is_left(cloud, bucket)
 
 
+class Clock:
+    """Passes a minute at each sleep."""
+
+    def __init__(self) -> None:
+        self.now_s = time.time()
+
+    def time(self) -> float:
+        return self.now_s
+
+    def sleep(self, _: float) -> None:
+        self.now_s += 60.0
+
+
+def test_a_wait_for_capacity_is_none_of_the_machines_time(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    began_s, listed = clock.now_s, cloud.listed
+    monkeypatch.setattr(rented_check, "time", clock)
+    monkeypatch.setattr(fleet, "OFFERS_S", 0.0)
+    found: list[float] = []
+
+    def offers() -> tuple[Offer, ...]:
+        return () if clock.now_s < began_s + 600.0 else listed
+
+    def machine(instance: InstanceId) -> None:
+        found.extend(one.expires_at_s or 0.0 for one in cloud.held(None))
+        verdict_in(bucket)(instance)
+
+    def agree(question: str) -> bool:
+        monkeypatch.setattr(cloud, "offers", offers)
+        return True
+
+    cloud.machine = machine
+    assert check_rented(folder, agree=agree, note=lambda line: None, told=lambda *at: None)
+    assert found == [int(began_s + 600.0 + 4860.0)], "all that the price is for"
+
+
+def test_a_machine_that_was_rented_unheard_has_no_more_time(
+    folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    tag_s = int(clock.now_s + 4860.0)
+    monkeypatch.setattr(rented_check, "time", clock)
+    cloud.loses_answers = 1
+    notes: list[str] = []
+    with pytest.raises(BambooError, match="the machine had no verdict within 1 h 21 min"):
+        rented(folder, notes)
+    assert any("the answer was lost" in note for note in notes)
+    assert clock.now_s <= tag_s + 120.0
+    assert not [call for call in cloud.calls if call[0] == "prolong"]
+    nothing_is_left(cloud, bucket)
+
+
 def test_a_wait_for_a_verdict_has_an_end(
     folder: RunFolder, cloud: Cloud, bucket: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rented_check, "NEVER_BEGAN_S", -1e6)
     notes: list[str] = []
-    with pytest.raises(BambooError, match="no verdict within"):
+    with pytest.raises(BambooError, match="the machine had no verdict within"):
         rented(folder, notes)
     assert "with disk and address (modelled) $" in notes[-1]
     nothing_is_left(cloud, bucket)
@@ -383,6 +587,7 @@ def test_the_first_error_is_the_one_that_is_reported(
         (b'{"body": {"equal": "yes"}}', BambooError, "verdict is damaged: equal is 'yes'"),
         (b'{"body": ', BambooError, "verdict is damaged"),
         (b"[]", BambooError, "verdict is damaged"),
+        (b"[" * 100_000, BambooError, "verdict is damaged"),
     ],
 )
 def test_a_verdict_that_is_none_is_an_error(
@@ -391,18 +596,3 @@ def test_a_verdict_that_is_none_is_an_error(
     with pytest.raises(BambooError, match=says) as error:
         rented_check._read(verdict)
     assert type(error.value) is kind
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--rent", "--samples"], "ask for one at a time"),
-        (["--rent", "--steps", "0:2"], "ask for one at a time"),
-        (["--yes"], "--yes agrees to the price of --rent; leave it out"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run(["verify", "run", *arguments]) == 2
-    assert says in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_moments_of_replicas_go_to_the_host_of_a_gpu_that_is_too_small(tmp_path:
     again = planned(between, "cluster.recompute=layer")
     own = saved(again.workload, Saving(recompute=True)).layers
     without = most_bytes(own, again.strategy.placement.cut, 1, job=again.job)
-    assert f", and {without / 2**30:.2f} without; " in again.saving_why
+    assert f", and {without / 2**30:.2f} GiB without; " in again.saving_why
     asked = planned(50_000_000, "cluster.replica_moments=host")
     assert (asked.job.cluster.replica_moments, asked.saving_why) == (
         "host",

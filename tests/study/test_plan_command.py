@@ -283,6 +283,19 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_layer_the_bytes_and_the_nea
             assert nearest.count(" GiB)") == 3
 
 
+@pytest.mark.parametrize("grid", [["--nodes", "1"], ["--max-nodes", "2"], ["--nodes", "2"]])
+def test_a_number_of_nodes_that_fits_nothing_is_refused_with_plans_that_fit(
+    grid: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "run_preflight", large)
+    for mode in ("auto", "off"):
+        job = sets(f"cluster.redundancy={mode}", "train.virtual_nodes=1")
+        error = refused(capsys, ["plan", "job.toml", *grid, *job])
+        assert f"however the 8 layers are cut into {grid[1]} stage" in error
+        nearest = error.partition("nearest plans that fit: ")[2]
+        assert nearest.count(" GiB)") == 3
+
+
 def test_a_layer_too_large_for_the_type_is_refused_with_plans_on_larger_ones(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

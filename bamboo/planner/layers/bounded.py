@@ -23,14 +23,13 @@ from bamboo.planner.layers.memory import (
     stage_counts,
 )
 from bamboo.planner.layers.partition import check_costs
-from bamboo.quantities import count
+from bamboo.quantities import count, size
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
 
 MOST_BYTES = 2**50
 """1 PiB, more than any node has."""
 MOST_IN_ALL = 2**60
-GIB = 2**30
 
 
 class FitsNowhere(InputError):
@@ -115,7 +114,10 @@ def _check_countable(facts: Sequence[LayerFacts], weights: Sequence[Weights]) ->
     """Raise InputError where sums of bytes would not fit into 64 bits."""
     sizes = sizes_of(facts)
     most = max(max(layer.output_bytes, layer.returned_bytes) for layer in facts)
-    whole = max(one.alone(sizes) + one.beside(sizes) + 2 * one.crossing * most for one in weights)
+    whole = max(
+        one.alone(sizes) + one.beside(facts) + 2 * (one.crossing + one.widest_crossing) * most
+        for one in weights
+    )
     whole += sizes.again
     if whole > MOST_IN_ALL:
         raise InputError(
@@ -168,7 +170,7 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
         x: weights.alone(sizes_of([facts[x]])) + facts[x].again_bytes for x in stages[full.stage]
     }
     following = stages[(full.stage + 1) % len(stages)]
-    taken = {x: weights.beside(sizes_of([facts[x]])) for x in following} | taken
+    taken = {x: weights.beside([facts[x]]) for x in following} | taken
     layer = max(taken, key=lambda index: taken[index])
     needs, limit = full.total, bounds.limit_bytes
     again = any(layer.input_bytes is not None for layer in facts)
@@ -176,9 +178,9 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     return FitsNowhere(
         f"layer {layer} ({facts[layer].name}) does not fit: however the {len(facts)} layers are "
         f"cut into {count(bounds.grid.stages, 'stage')}, some node needs at least {needs:,} bytes "
-        f"({needs / GIB:.2f} GiB) with redundancy {bounds.mode!r}{how}, and it has {limit:,} "
-        f"({limit / GIB:.2f} GiB); take more stages, smaller microbatches, less redundancy or more "
-        "memory",
+        f"({size(needs, digits=2)}) with redundancy {bounds.mode!r}{how}, and it has {limit:,} "
+        f"({size(limit, digits=2)}); take more stages, smaller microbatches, less redundancy or "
+        "more memory",
         layer=layer,
         needs_bytes=needs,
         limit_bytes=limit,

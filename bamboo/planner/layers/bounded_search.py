@@ -12,10 +12,10 @@ observations make this exact:
 
 - **Neighbours.** The bytes are linear in the sizes of the layers (`StageCounts.bytes_of`), so they
   split into F(i) + G(j) + H(k), with H growing in k, and A(i, j): what computing the stage's
-  largest layer again takes. The state is a whole stage (i, j); it may be followed by any stage
-  (j, k) up to the largest k with H(k) <= limit - F(i) - G(j) - A(i, j). The best of those is one
-  look-up in the running minimum of the row of j, so a state costs O(1), and a pass over all stages
-  O(stages * layers^2).
+  largest layer again takes, or the model's where a takeover may bring it in. The state is a whole
+  stage (i, j); it may be followed by any stage (j, k) up to the largest k with
+  H(k) <= limit - F(i) - G(j) - A(i, j). The best of those is one look-up in the running minimum of
+  the row of j, so a state costs O(1), and a pass over all stages O(stages * layers^2).
 - **The ring.** The last node holds a replica of the first stage, which ends at c. For a given c the
   last stage may begin at any i whose F(i) is at most what c leaves. These sets of beginnings are
   nested: the larger c, the smaller the set. A pass with the set of one c is exact for it (and for
@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
-from bamboo.planner.layers.memory import Weights, sizes_of
+from bamboo.planner.layers.memory import Weights, Widest, sizes_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -78,11 +78,13 @@ class Search:
         self._next_row = np.where(whole & (ends < self._rows + 1), ends - 1, 0)
         self._own = [self._costs(before, s, whole) for s in range(self._stages)]
         again = np.array([layer.again_bytes for layer in facts], dtype=np.int64)
+        anywhere = np.full_like(again, Widest.of(facts).again)
+        agains = [anywhere if weight.widest_again else again for weight in weights]
         self._room = [
-            self._rooms(parts[s], s, whole, limit - self._most_again(again, s))
+            self._rooms(parts[s], s, whole, limit - self._most_again(agains[s], s))
             for s in range(self._stages - 1)
         ]
-        most_again = np.maximum.accumulate(again[::-1])[::-1]
+        most_again = np.maximum.accumulate(agains[-1][::-1])[::-1]
         self._last = (parts[-1].first[:-1] + most_again)[self._stages - 1 :]
         own = int(parts[-1].stop[self._layers])
         # What the replica of the first stage leaves for the beginning of the last.
@@ -198,10 +200,11 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
     there, back = (
         np.array([0, *sizes, 0], dtype=np.int64)
         for sizes in (
-            [layer.output_bytes for layer in facts[:-1]],
-            [layer.returned_bytes for layer in facts[:-1]],
+            [layer.stashed_bytes for layer in facts[:-1]],
+            [layer.stashed_back_bytes for layer in facts[:-1]],
         )
     )
+    widest = Widest.of(facts).crossing
     out = []
     for stage, weight in enumerate(weights):
         own = (
@@ -209,14 +212,16 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
             + weight.moments * moments
             + weight.activations * activations
         )
+        taken = (weight.counts.taken_bytes([layer]) for layer in facts)
         following = (
-            weight.following_replica * replica
+            np.array([*accumulate(taken, initial=0)], dtype=np.int64)
+            + weight.following_replica * replica
             + weight.following_activations * activations
             + weight.following_again * again
         )
         # The stage after the last one begins at layer 0.
         taken_off = following if stage < len(weights) - 1 else 0
-        first = weight.crossing * back - own
+        first = weight.crossing * back - own + weight.widest_crossing * widest
         stop = weight.crossing * there + own - taken_off
         out.append(_Parts(first=first, stop=stop, following=following))
     return out

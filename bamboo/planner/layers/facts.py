@@ -27,6 +27,8 @@ class LayerFacts:
     """The tensors for the next layer."""
     activation_bytes: int
     """Tensors that autograd holds between forward and backward, the layer's input included."""
+    cast_bytes: int = 0
+    """Of these, weights that autocast has cast: as many however few samples there are."""
     input_bytes: int | None = None
     """Its input, where it keeps that alone and is computed again in its backward; None: it is
     not."""
@@ -37,6 +39,8 @@ class LayerFacts:
     """Of frozen parameters and buffers: held, and sent with the state, and nothing else."""
     host_moments: bool = False
     """Whether the moments of its replica lie in the host's memory."""
+    apart: bool = False
+    """Whether its device has a memory of its own, and the stash lies in the host's."""
 
     @property
     def moment_bytes(self) -> int:
@@ -51,13 +55,27 @@ class LayerFacts:
     @property
     def replica_bytes(self) -> int:
         """What a replica holds: the state, and the gradient that comes in."""
-        moments = 0 if self.host_moments else self.moment_bytes
-        return 2 * FLOAT_BYTES * self.parameters + moments + self.frozen_bytes
+        return FLOAT_BYTES * self.parameters + self.state_bytes - self.moved_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """The part of a replica that lies in the host's memory."""
+        return self.moment_bytes if self.host_moments else 0
 
     @property
     def returned_bytes(self) -> int:
         """What the next layer sends back."""
         return self.output_bytes if self.back_bytes is None else self.back_bytes
+
+    @property
+    def stashed_bytes(self) -> int:
+        """What the device's memory holds of an output in a stash."""
+        return 0 if self.apart else self.output_bytes
+
+    @property
+    def stashed_back_bytes(self) -> int:
+        """The same of what the next layer sends back."""
+        return 0 if self.apart else self.returned_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -87,25 +105,33 @@ def gpt_facts(
 ) -> tuple[LayerFacts, ...]:
     """Facts of the built-in GPT: embedding, `layers` blocks, head.
 
-    `precision` is that of what layers send; what autograd holds is counted in fp32, the most that
-    it may be.
-
     `microbatch` counts sequences. Attention is counted over the full square of positions, as is
     usual (Chowdhery et al., PaLM, 2022). Activations per token of width C: a block holds its input,
     two normed inputs, q, k and v, the attention's output, the second residual, twice 4C around the
     activation function, and one mask a dropout; the head its input, the normed input and the log
     probabilities.
+
+    In bf16 autograd holds what goes into and comes out of products, and masks, in bf16. Beside it
+    each microbatch holds a cast of each weight of a product, because autocast keeps none for the
+    next one, and the inputs of norms in fp32, as a GPU casts them (a CPU norms in bf16 and holds
+    those in 2 bytes).
     """
     tokens = microbatch * context
     mask = 1 if dropout > 0 else 0
     state_bytes = tokens * width * FLOAT_BYTES
     boundary_bytes = tokens * width * BOUNDARY_BYTES[precision]
+    low = precision == "bf16"
+    weight_bytes = BOUNDARY_BYTES[precision] if low else 0
+    # The input of the first norm is then a copy, and the layer's own input is held beside it.
+    norms_bytes = state_bytes + (boundary_bytes if low else 0)
+    block_casts, head_casts = 12 * width * width * weight_bytes, vocabulary * width * weight_bytes
     block = LayerFacts(
         name="block",
         parameters=12 * width * width + 13 * width,
         forward_flops=float(tokens * (24 * width * width + 4 * context * width)),
         output_bytes=boundary_bytes,
-        activation_bytes=state_bytes * (16 + 2 * mask),
+        activation_bytes=norms_bytes + state_bytes + boundary_bytes * (14 + 2 * mask) + block_casts,
+        cast_bytes=block_casts,
     )
     embedding = LayerFacts(
         name="embedding",
@@ -119,6 +145,10 @@ def gpt_facts(
         parameters=vocabulary * width + 2 * width,
         forward_flops=float(2 * tokens * vocabulary * width),
         output_bytes=tokens * vocabulary * FLOAT_BYTES,
-        activation_bytes=2 * state_bytes + tokens * vocabulary * FLOAT_BYTES,
+        activation_bytes=norms_bytes
+        + boundary_bytes
+        + tokens * vocabulary * FLOAT_BYTES
+        + head_casts,
+        cast_bytes=head_casts,
     )
     return (embedding, *([block] * layers), head)

@@ -1,8 +1,8 @@
 """The memory report before launch: the bytes that each stage's node will hold, by purpose.
 
-Rule: an upper bound from the schedule and the layers' facts, in fp32, for the busiest pipeline. It
-leaves out what an allocator or a kernel adds. The runtime later reports tensor bytes at peak, under
-the same names.
+Rule: an upper bound from the schedule and the layers' facts, state in fp32, for the busiest
+pipeline, in the memory in which each byte lies. It leaves out what an allocator or a kernel adds.
+The runtime later reports tensor bytes at peak, under the same names.
 """
 
 import itertools
@@ -25,7 +25,7 @@ acknowledged."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
-    """The most that the node of one stage holds."""
+    """The most that the node of one stage holds, in the memory of its device but for `host`."""
 
     stage: int
     parameters: int
@@ -39,7 +39,7 @@ class StageBytes:
     """Tensors that autograd holds for the microbatches in flight, and for the layer that is
     computed again."""
     stash: int
-    """Outputs and input gradients of two steps."""
+    """Outputs and input gradients of two steps; none where they lie in the host's memory."""
     replica: int
     """Parameters and moments of the next stage, and its incoming gradient; no moments where they
     lie on the host."""
@@ -47,11 +47,22 @@ class StageBytes:
     """The reduced gradient on its way to the shadow."""
     ahead: int
     """Redundant forwards, held in case the next stage is lost."""
+    takeover: int = 0
+    """What comes beside all this once the next stage is lost and this node computes both, until
+    another node has that stage or the pipelines are formed again."""
+    host: int = 0
+    """What lies in the host's memory beside a GPU, after a takeover too: the stash, and moments."""
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
-        return sum(getattr(self, f.name) for f in fields(self) if f.name != "stage")
+        """The sum of all parts on the device: what the node needs after a takeover, where it may
+        come to one."""
+        return sum(getattr(self, f.name) for f in fields(self) if f.name not in ("stage", "host"))
+
+    @property
+    def calm(self) -> int:
+        """The same while no neighbour is lost."""
+        return self.total - self.takeover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,25 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Widest:
+    """The most that any stage of a model has, however it is cut, in bytes."""
+
+    crossing: int = 0
+    """What one microbatch sends to other stages, where it is stashed on the device."""
+    again: int = 0
+    """Of one layer that is computed again."""
+
+    @classmethod
+    def of(cls, facts: Sequence[LayerFacts]) -> "Widest":
+        there = max((layer.stashed_bytes for layer in facts[:-1]), default=0)
+        back = max((layer.stashed_back_bytes for layer in facts[:-1]), default=0)
+        return cls(
+            crossing=there + back,
+            again=max(layer.again_bytes for layer in facts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageCounts:
     """How many of each tensor the node of one stage holds; with the layers these give its bytes."""
 
@@ -89,14 +119,60 @@ class StageCounts:
     """Redundant forwards of the next stage."""
     backs_ahead: bool = False
     """Whether it runs redundant backwards, too."""
+    taken_in_flight: int = 0
+    """Microbatches in flight of the next stage after a takeover, beside the redundant forwards."""
+    exchanged: int = 0
+    """Of `waiting`, the sums that come only with the exchange between pipelines."""
 
-    def bytes_of(self, own: Sizes, following: Sizes, *, crossing_bytes: int) -> StageBytes:
-        """Defines what a node holds. It is linear in all arguments, which the exact partition
-        under a memory limit relies on; so a redundant backward counts all layers of its stage.
+    protects: bool = False
+    """Whether, after a takeover, it gets a replica of the stage beyond, and another node one of the
+    stage that it took over: with three stages or more."""
+
+    def taken_bytes(self, layers: Sequence[LayerFacts]) -> int:
+        """What a takeover brings, by the layers of the next stage: sums of their gradient, and
+        beside them microbatches in flight or, once there are none, the sums of the exchange; their
+        reduced gradient on its way to a new shadow; and the replica of the stage beyond, for which
+        nothing is computed ahead then. For the sake of the partition, each layer counts what it has
+        more of, and the stage beyond is taken to be as large as this one."""
+        if not self.replica:
+            return 0
+        total = 0
+        for layer in layers:
+            sums, held = FLOAT_BYTES * layer.parameters, layer.held_bytes
+            total += (self.waiting - self.exchanged) * sums
+            total += self.protects * (sums + layer.replica_bytes)
+            total += max(self.taken_in_flight * held, self.exchanged * sums - self.ahead * held)
+        return total
+
+    def bytes_of(
+        self,
+        own: Sizes,
+        following: Sizes,
+        *,
+        crossing_bytes: int,
+        taken_bytes: int = 0,
+        widest: Widest | None = None,
+    ) -> StageBytes:
+        """Defines what a node holds. It is linear in the sizes, which the exact partition under a
+        memory limit relies on; so a redundant backward counts all layers of its stage, and what a
+        takeover brings in messages and in layers computed again is taken from the `widest` stage.
 
         `following` is the next stage, cyclically; `crossing_bytes` is what one microbatch sends
-        to other stages: its output, and the gradient of its input.
+        to other stages, where it is stashed on the device: its output, and the gradient of its
+        input.
+
+        A takeover makes an owner of a replica. Its parameters and moments stay where they are, and
+        a gradient in progress takes the place of the one that came in. New are its
+        `taken_bytes`, and messages.
         """
+        widest = widest or Widest(again=own.most_again)
+        takeover = 0
+        if self.replica:
+            takeover = (
+                taken_bytes
+                + self.stashed * widest.crossing
+                + (0 if self.backs_ahead else widest.again - own.most_again)
+            )
         return StageBytes(
             stage=self.stage,
             parameters=own.parameters + own.frozen,
@@ -108,6 +184,7 @@ class StageCounts:
             replica=following.replica if self.replica else 0,
             shipping=own.parameters if self.replica else 0,
             ahead=self.ahead * following.activations + self.backs_ahead * following.again,
+            takeover=takeover,
         )
 
 
@@ -124,17 +201,28 @@ def memory_report(
         )
     stages = [facts[first:stop] for first, stop in itertools.pairwise(cut)]
     sizes = [sizes_of(layers) for layers in stages]
-    # No stage comes before the first, and none after the last.
+    # Bytes to the other stages: no stage comes before the first, and none after the last.
     outputs = [*(layers[-1].output_bytes for layers in stages[:-1]), 0]
     returned = [0, *(layers[-1].returned_bytes for layers in stages[:-1])]
-    return tuple(
-        counts.bytes_of(
-            sizes[counts.stage],
-            sizes[(counts.stage + 1) % grid.stages],
-            crossing_bytes=outputs[counts.stage] + returned[counts.stage],
+    crossing = [there + back for there, back in zip(outputs, returned, strict=True)]
+    apart, widest = facts[0].apart, Widest.of(facts)
+    found = []
+    for counts in stage_counts(grid, shape, mode):
+        stage, following = counts.stage, (counts.stage + 1) % grid.stages
+        held = counts.bytes_of(
+            sizes[stage],
+            sizes[following],
+            crossing_bytes=0 if apart else crossing[stage],
+            taken_bytes=counts.taken_bytes(stages[following]),
+            widest=widest,
         )
-        for counts in stage_counts(grid, shape, mode)
-    )
+        if apart and counts.replica:
+            replicas = 1 + counts.protects
+            moved = replicas * sum(layer.moved_bytes for layer in stages[following])
+            kept = counts.stashed * (crossing[stage] + crossing[following])
+            held = replace(held, host=kept + moved)
+        found.append(held)
+    return tuple(found)
 
 
 def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
@@ -159,25 +247,31 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
     held = blocks(shape.virtual_nodes, grid.pipelines)
     microbatches = max(len(block) for block in held) * shape.microbatches
     waiting = max(partials_held(block, shape.virtual_nodes) for block in held) - 1
+    exchanged = 0
     if grid.pipelines > 1:
         # The owner of 1/D of the parameters holds that share of every pipeline's partials.
         shares = sum(partials_at_end(block, shape.virtual_nodes) for block in held)
-        waiting += -(-shares // grid.pipelines) + 1
+        exchanged = -(-shares // grid.pipelines) + 1
     replica = has_replica(mode)
     modes = stage_modes(mode, grid.stages)
     held_ahead = {
         one: sum(op.kind == "FR" for op in ahead_of_need(one, stage=0, microbatches=microbatches))
         for one in set(modes)
     }
+    in_flight = [most_in_flight(stage, grid.stages, microbatches) for stage in range(grid.stages)]
     return tuple(
         StageCounts(
             stage=stage,
-            waiting=waiting,
-            in_flight=most_in_flight(stage, grid.stages, microbatches),
+            waiting=waiting + exchanged,
+            in_flight=in_flight[stage],
             stashed=STASHED_STEPS * microbatches if replica else 0,
             replica=replica,
-            ahead=held_ahead[following := modes[(stage + 1) % grid.stages]],
-            backs_ahead=following == "full",
+            ahead=(ahead := held_ahead[modes[following := (stage + 1) % grid.stages]]),
+            backs_ahead=modes[following] == "full",
+            # What was computed ahead is in flight already, and more than that never is.
+            taken_in_flight=max(0, in_flight[following] - ahead) if replica else 0,
+            exchanged=exchanged,
+            protects=replica and grid.stages > 2,
         )
         for stage in range(grid.stages)
     )
@@ -206,6 +300,7 @@ def partials_at_end(block: range, virtual_nodes: int) -> int:
 class Weights:
     """What a byte of each kind adds to a node, taken from `StageCounts`, which defines it."""
 
+    counts: StageCounts
     parameters: int
     moments: int
     """Also of what is frozen, which is held once too."""
@@ -214,15 +309,25 @@ class Weights:
     following_replica: int
     following_activations: int
     following_again: int
+    widest_crossing: int
+    widest_again: bool
+    """Whether the largest layer of the model that is computed again counts, not of the stage."""
 
     @classmethod
     def of(cls, counts: StageCounts) -> "Weights":
         none = Sizes(parameters=0, activations=0)
 
-        def total(own: Sizes = none, following: Sizes = none, crossing: int = 0) -> int:
-            return counts.bytes_of(own, following, crossing_bytes=crossing).total
+        def total(
+            own: Sizes = none,
+            following: Sizes = none,
+            crossing: int = 0,
+            widest: Widest | None = None,
+        ) -> int:
+            held = counts.bytes_of(own, following, crossing_bytes=crossing, widest=widest)
+            return held.total
 
         return cls(
+            counts=counts,
             parameters=total(replace(none, parameters=1)),
             moments=total(replace(none, moments=1)),
             activations=total(replace(none, activations=1)),
@@ -230,6 +335,8 @@ class Weights:
             following_replica=total(following=replace(none, replica=1)),
             following_activations=total(following=replace(none, activations=1)),
             following_again=int(counts.backs_ahead),
+            widest_crossing=total(widest=Widest(crossing=1)),
+            widest_again=bool(total(widest=Widest(again=1))),
         )
 
     def alone(self, sizes: Sizes) -> int:
@@ -241,10 +348,12 @@ class Weights:
             + self.activations * sizes.activations
         )
 
-    def beside(self, sizes: Sizes) -> int:
-        """Bytes that a next stage of this size adds."""
+    def beside(self, layers: Sequence[LayerFacts]) -> int:
+        """Bytes that a next stage of these layers adds."""
+        sizes = sizes_of(layers)
         return (
-            self.following_replica * sizes.replica
+            self.counts.taken_bytes(layers)
+            + self.following_replica * sizes.replica
             + self.following_activations * sizes.activations
             + self.following_again * sizes.again
         )

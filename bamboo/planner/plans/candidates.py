@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from math import log
 
 from bamboo.errors import InputError
-from bamboo.planner.layers.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounded_partition
+from bamboo.planner.layers.bounded import (
+    MOST_BYTES,
+    Bounds,
+    FitsNowhere,
+    bounded_cut,
+    bounded_partition,
+)
 from bamboo.planner.layers.memory import StageBytes, memory_report
 from bamboo.planner.profiles.workload import (
     NO_SAVING,
@@ -21,15 +27,26 @@ from bamboo.planner.profiles.workload import (
     saved,
     with_microbatch,
 )
+from bamboo.quantities import size
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, can_have, how_redundant, on_stages
+from bamboo.topology.strategy import (
+    AUTO,
+    DEVICE,
+    HOST,
+    LAYER,
+    OFF,
+    REDUNDANCY_MODES,
+    can_have,
+    how_redundant,
+    on_stages,
+)
 
-LAYER = "layer"
-HOST = "host"
-RECOMPUTE = {"off": (False,), LAYER: (True,), AUTO: (False, True)}
+SAVING_KEYS = ("recompute", "replica_moments")
+"""Keys of `cluster` that say what may save memory."""
+RECOMPUTE = {OFF: (False,), LAYER: (True,), AUTO: (False, True)}
 """By `cluster.recompute`: whether a plan's layers may be computed again."""
-HOST_MOMENTS = {"device": (False,), HOST: (True,), AUTO: (False, True)}
+HOST_MOMENTS = {DEVICE: (False,), HOST: (True,), AUTO: (False, True)}
 """By `cluster.replica_moments`: whether the moments of replicas may lie on the host."""
 NEAREST = 3
 MOST_FORWARDS = 20_000
@@ -81,6 +98,8 @@ class Room:
     """See `savings_of`; empty: as the workload has it."""
     cut: tuple[int, ...] = ()
     """The first layer of each stage, where the job says it; empty: any cut."""
+    host_bytes: int = MOST_BYTES
+    """Memory of a node's host, for what lies there beside a GPU."""
     operation_s: float = 0.0
     """Least time of a forward or backward of a layer, however few samples it has. It makes small
     microbatches slow; with 0 they only have smaller bubbles."""
@@ -97,7 +116,7 @@ class JobFitsNowhere(FitsNowhere):
     ) -> None:
         """`elsewhere`: plans that fit another instance type, with its name."""
         named = [("", one) for one in nearest] + [(f" on {kind}", one) for kind, one in elsewhere]
-        names = "; ".join(f"{x.name}{on} ({x.most_bytes / GIB:.2f} GiB)" for on, x in named)
+        names = "; ".join(f"{x.name}{on} ({size(x.most_bytes, digits=2)})" for on, x in named)
         hint = f"nearest plans that fit: {names}" if names else "no plan in reach fits either"
         super().__init__(
             f"{cause}; {hint}",
@@ -119,6 +138,15 @@ def savings_of(recompute: str, replica_moments: str) -> tuple[Saving, ...]:
     )
 
 
+def keys_of(savings: Sequence[Saving]) -> dict[str, str]:
+    """The values of SAVING_KEYS for which `savings_of` gives these."""
+    able = ({one.recompute for one in savings}, {one.host_moments for one in savings})
+    return {
+        key: next(value for value, found in values.items() if set(found) == may)
+        for key, values, may in zip(SAVING_KEYS, (RECOMPUTE, HOST_MOMENTS), able, strict=True)
+    }
+
+
 def saving_words(saving: Saving) -> list[str]:
     """`recompute layer`, `replica_moments host`: the keys that are set."""
     again = [f"recompute {LAYER}"] if saving.recompute else []
@@ -129,7 +157,7 @@ def microbatches_of(workload: WorkloadFigures) -> tuple[int, ...]:
     """All sizes that keep the batch and the virtual nodes, largest first: the divisors of the
     samples of a virtual node."""
     samples = workload.batch // workload.shape.virtual_nodes
-    return tuple(size for size in range(samples, 0, -1) if samples % size == 0)
+    return tuple(each for each in range(samples, 0, -1) if samples % each == 0)
 
 
 def grids_of(workload: WorkloadFigures, nodes: range) -> tuple[Grid, ...]:
@@ -181,8 +209,8 @@ class Candidates:
             for mode in self.room.modes:
                 if not can_have(mode, grid):
                     continue
-                for size in possible:
-                    found = self.choice(grid, mode, size)
+                for microbatch in possible:
+                    found = self.choice(grid, mode, microbatch)
                     if found is not None:
                         yield found
 
@@ -217,6 +245,8 @@ class Candidates:
             if cut is None:
                 return None
             memory = self._memory(work, grid, mode, cut)
+        if max(stage.host for stage in memory) > self.room.host_bytes:
+            return None
         return Choice(
             grid=grid,
             mode=mode,
@@ -230,24 +260,47 @@ class Candidates:
     def asked(self, grid: Grid, mode: str) -> Choice:
         """The job as written, with the best cut that fits.
 
-        Raises JobFitsNowhere, with the layer, the bytes and the three nearest plans that fit:
-        those in which the fewest of redundancy, microbatch, saving, stages and pipelines differ;
-        then those with the nearest number of nodes, redundancy, microbatch and stages.
+        Raises JobFitsNowhere, with the layer, the bytes and at most three plans that fit and
+        change different things: those in which the fewest of redundancy, microbatch, saving, stages
+        and pipelines differ; then those with the nearest number of nodes, redundancy, microbatch
+        and stages.
         """
         found = self.choice(grid, mode, self._job.microbatch)
         if found is not None:
             return found
+        raise JobFitsNowhere(
+            self._cause(self._job.microbatch, grid, mode), self.nearest(grid, mode)
+        )
+
+    def _cause(self, microbatch: int, grid: Grid, mode: str) -> FitsNowhere:
+        """Why no cut fits, whatever saves memory: the device's memory, or else the host's."""
+        able = self._able(mode)
+        work = self.work(microbatch, able[-1])
         try:
-            work = self.work(self._job.microbatch, self._able(mode)[-1])
-            bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
+            cut = bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
         except FitsNowhere as cause:
-            raise JobFitsNowhere(cause, self.nearest(grid, mode)) from cause
-        raise ValueError(f"{grid} {mode} fits, and did not")
+            return cause
+        full = max(self._memory(work, grid, mode, cut), key=lambda stage: stage.host)
+        return FitsNowhere(
+            f"stage {full.stage} does not fit: beside its GPU the node keeps {full.host:,} bytes "
+            f"({size(full.host, digits=2)}) in the host's memory with redundancy {mode!r}, which "
+            "are messages of two steps and what moments of the replica lie there, and that has "
+            f"{self.room.host_bytes:,} ({size(self.room.host_bytes, digits=2)}) for tensors; "
+            "take more stages, less redundancy, replica_moments device or more host memory",
+            layer=cut[full.stage],
+            needs_bytes=full.host,
+            limit_bytes=self.room.host_bytes,
+        )
 
     def nearest(self, grid: Grid, mode: str) -> list[Choice]:
-        """At most NEAREST plans that fit, nearest first, whatever they do to save memory."""
+        """At most NEAREST plans that fit, nearest first, whatever they do to save memory. Each
+        changes something else: of those that change the same, such as the stages alone, the nearest
+        stands for all."""
         able = Candidates(self._job, replace(self.room, savings=savings_of(AUTO, AUTO)))
-        return sorted(able.all(), key=lambda one: self._distance(one, grid, mode))[:NEAREST]
+        found: dict[tuple[bool, ...], Choice] = {}
+        for one in sorted(able.all(), key=lambda one: self._distance(one, grid, mode)):
+            found.setdefault(self._changed(one, grid, mode), one)
+        return list(found.values())[:NEAREST]
 
     def nothing(self) -> FitsNowhere:
         """Why no plan of the room fits: the reason for the one with the most stages, the least
@@ -265,20 +318,15 @@ class Candidates:
                 remedy = "allow for more nodes"
             elif fewest > layers * virtual_nodes:
                 remedy = f"take {layers * virtual_nodes} nodes at most"
-            size = f"{most}" if fewest == most else f"{fewest} to {most}"
+            nodes = f"{most}" if fewest == most else f"{fewest} to {most}"
             raise InputError(
                 f"{layers} layers and {virtual_nodes} virtual nodes have no grid "
-                f"of {size} nodes with redundancy {mode!r}; a stage has at least a layer, 'peer' "
+                f"of {nodes} nodes with redundancy {mode!r}; a stage has at least a layer, 'peer' "
                 f"needs two pipelines, and a replica two stages: {remedy}"
             )
         grid = max(grids, key=lambda one: (one.stages, one.pipelines))
         least = min(self.room.microbatches or microbatches_of(self._job))
-        work = self.work(least, self._able(mode)[-1])
-        try:
-            bounded_partition(work.layers, work.both_s, self._bounds(work, grid, mode))
-        except FitsNowhere as cause:
-            return JobFitsNowhere(cause, ())
-        raise ValueError(f"{grid} {mode} fits, and did not")
+        return JobFitsNowhere(self._cause(least, grid, mode), ())
 
     def _bounds(self, work: WorkloadFigures, grid: Grid, mode: str) -> Bounds:
         limit = self.room.memory_bytes
@@ -290,16 +338,18 @@ class Candidates:
     ) -> tuple[StageBytes, ...]:
         return memory_report(work.layers, cut=cut, grid=grid, shape=work.shape, mode=mode)
 
-    def _distance(self, one: Choice, grid: Grid, mode: str) -> tuple[float, ...]:
-        changed = (
+    def _changed(self, one: Choice, grid: Grid, mode: str) -> tuple[bool, ...]:
+        return (
             one.mode != mode,
             not one.same_bits,
             one.saving not in self._able(one.mode),
             one.grid.stages != grid.stages,
             one.grid.pipelines != grid.pipelines,
         )
+
+    def _distance(self, one: Choice, grid: Grid, mode: str) -> tuple[float, ...]:
         return (
-            sum(changed),
+            sum(self._changed(one, grid, mode)),
             abs(one.grid.size - grid.size),
             abs(how_redundant(one.mode) - how_redundant(mode)),
             abs(log(one.microbatch / self._job.microbatch)),

@@ -49,7 +49,7 @@ def choose_mode(
     modes that fit with it count, if any does. `room` gives a node's memory, and the other plans to
     search if no mode fits; `played` is as in `ranked`.
 
-    Raises JobFitsNowhere with the three nearest plans of the room, and InputError as `ranked` does.
+    Raises JobFitsNowhere with the nearest plans of the room, and InputError as `ranked` does.
     """
     candidates = Candidates(workload, room)
     fitting = [

@@ -27,17 +27,12 @@ from bamboo.planner.risks.zones import (
     price_spreads,
 )
 from bamboo.planner.step.cost import Expected, costs_for, expected, layout_for
-from bamboo.quantities import duration, usd
+from bamboo.quantities import duration, size, usd
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape
 from bamboo.value import samples_per_usd, usd_per_hour
-
-GIB = 2**30
-HOST_SHARE = 0.5
-"""Share of a host's memory that a stash may take without a note: assumed. The rest is for the
-process, for what is on its way, and for other tensors that leave the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,18 +282,10 @@ def _spare_notes(growing: int, standbys: int, each: float, *, without: str) -> t
 
 def _memory_notes(memory: Sequence[StageBytes], kind: InstanceType) -> tuple[str, ...]:
     notes = [
-        f"Stage {stage.stage} needs {stage.total / GIB:.2f} GiB and one {kind.gpu} has "
+        f"Stage {stage.stage} needs {size(stage.total, digits=2)} and one {kind.gpu} has "
         f"{kind.gpu_memory_text}: it will not fit; take more stages, smaller microbatches or "
         "less redundancy."
         for stage in memory
         if stage.total > kind.gpu_memory_bytes
     ]
-    host = kind.host_memory_bytes
-    stash = max(memory, key=lambda stage: stage.stash)
-    if host is not None and stash.stash > HOST_SHARE * host:
-        notes.append(
-            f"Stage {stash.stage} keeps {stash.stash / GIB:.2f} GiB of messages, which lie in the "
-            f"host's memory beside a GPU, and a {kind.name} has {kind.host_memory_gib:g} GiB: take "
-            "a larger instance, smaller microbatches or less redundancy."
-        )
     return (*notes, *filter(None, [kind.idle_gpus]))

@@ -30,6 +30,9 @@ _GIB = 2**30
 USABLE_SHARE = 0.95
 """The share of a GPU's memory that tensors may take. The rest is left to the driver's context, to
 workspaces of kernels and to fragmentation of the allocator: assumed, not measured."""
+HOST_SHARE = 0.75
+"""The share of a host's memory that the stash, and moments of a replica, may take beside a GPU. The
+rest is left to the process, to what is on its way and to a copy for a checkpoint: assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,13 @@ class InstanceType:
     def gpu_memory_text(self) -> str:
         """Text such as `21.2 GiB for tensors (of 22.4)`."""
         return f"{self.gpu_memory_bytes / _GIB:.1f} GiB for tensors (of {self.gpu_memory_gib:.3g})"
+
+    @property
+    def host_room_bytes(self) -> int:
+        """Host memory for tensors beside a GPU: HOST_SHARE of what there is; a PiB where that is
+        unknown."""
+        known = self.host_memory_bytes
+        return 2**50 if known is None else int(known * HOST_SHARE)
 
     @property
     def host_memory_bytes(self) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 from bamboo.errors import InputError
 from bamboo.planner.origin import Origin
 from bamboo.planner.profiles.profiled import LayerProfile, Profile, Work
+from bamboo.quantities import size
 
 SCHEMA_VERSION = 4
 GIB = 2**30
@@ -172,7 +173,7 @@ class GpuTable:
             layer = profile.layers[beyond]
             roomy = [n for n, g in self.gpus.items() if g.memory_gib * GIB >= layer.least_bytes]
             raise InputError(
-                f"layer {beyond} ({layer.name}) needs {layer.least_bytes / GIB:.1f} GiB alone: "
+                f"layer {beyond} ({layer.name}) needs {size(layer.least_bytes)} alone: "
                 f"{STATE_WORDS} of {layer.parameters:,} scalars, and {profile.microbatch} samples "
                 f"in flight; {gpu.name} has {gpu.memory_gib:g} GiB; take a smaller "
                 "train.microbatch or layer"

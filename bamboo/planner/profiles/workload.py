@@ -129,18 +129,19 @@ class WorkloadFigures:
 
 
 def saved(workload: WorkloadFigures, saving: Saving) -> WorkloadFigures:
-    """The same with this saving, in place of the one that it has. Where the device computes in the
-    host's memory, moments take as much of it wherever they lie."""
-    if workload.saving == saving:
+    """The same with this saving, in place of the one that it has, and with the stash in the host's
+    memory where the device has another. Where it has none, moments take as much wherever they
+    lie."""
+    layers, apart = workload.layers, workload.host_bytes_per_s > 0
+    if workload.saving == saving and layers[0].apart == apart:
         return workload
-    layers = workload.layers
     # The first layer's input is tokens, which are part of what it holds.
     first = min(layers[0].activation_bytes, layers[0].output_bytes)
     inputs = (first, *(layer.output_bytes for layer in layers))[: len(layers) - 1]
     given: tuple[int | None, ...] = (*inputs, None) if saving.recompute else (None,) * len(layers)
-    on_host = saving.host_moments and workload.host_bytes_per_s > 0
+    on_host = saving.host_moments and apart
     held = (
-        replace(layer, input_bytes=size, host_moments=on_host)
+        replace(layer, input_bytes=size, host_moments=on_host, apart=apart)
         for layer, size in zip(layers, given, strict=True)
     )
     return replace(workload, layers=tuple(held), saving=saving)
@@ -151,11 +152,11 @@ def with_microbatch(
 ) -> WorkloadFigures:
     """The same batch and virtual nodes, in microbatches of `samples` samples.
 
-    Bytes of a microbatch are taken to grow with its samples. So are times, except for
-    `operation_s`, the part that each forward and each backward of a layer takes whatever its size
-    (if it takes that long at all). The optimizer's times do not change, and no layer is computed
-    again. The source says so. Raises
-    ValueError when a virtual node is not a whole number of such microbatches.
+    Bytes of a microbatch are taken to grow with its samples, except for `cast_bytes`. So are times,
+    except for `operation_s`, the part that each forward and each backward of a layer takes whatever
+    its size (if it takes that long at all). The optimizer's times do not change, and no layer is
+    computed again. The source says so. Raises ValueError when a virtual node is not a whole number
+    of such microbatches.
     """
     slice_of = workload.batch // workload.shape.virtual_nodes
     if samples < 1 or slice_of % samples:
@@ -181,7 +182,7 @@ def with_microbatch(
                 forward_flops=layer.forward_flops * samples / now,
                 output_bytes=size(layer.output_bytes),
                 back_bytes=None if layer.back_bytes is None else size(layer.back_bytes),
-                activation_bytes=size(layer.activation_bytes),
+                activation_bytes=size(layer.activation_bytes - layer.cast_bytes) + layer.cast_bytes,
             )
             for layer in workload.layers
         ),

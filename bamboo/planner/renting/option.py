@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from bamboo.planner.layers.bounded import MOST_BYTES
 from bamboo.planner.plans.losses import Hazard
 from bamboo.planner.plans.ranking import Candidate
 from bamboo.planner.profiles.workload import NO_SAVING, Saving, WorkloadFigures
@@ -37,6 +38,8 @@ class Offer:
     """By zone; empty if it is not available on spot."""
     rate: LossRate = PUBLISHED
     """Rate of losses on spot."""
+    host_bytes: int = MOST_BYTES
+    """Memory of its host, as in `Room`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -280,6 +280,7 @@ class _Table:
     def _room(self, offer: Offer, modes: tuple[str, ...]) -> Room:
         return Room(
             memory_bytes=offer.memory_bytes,
+            host_bytes=offer.host_bytes,
             nodes=self._question.nodes,
             modes=modes,
             microbatches=(offer.workload.microbatch,),

@@ -30,6 +30,7 @@ from bamboo.models import BadBoundary, Tensors, build_model
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiles.profiled import STATE_COPIES, LayerProfile, Profile
+from bamboo.quantities import size
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
 from bamboo.runtime.check.one_layer import SMALLER, is_full, kind_of
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
@@ -41,8 +42,6 @@ from bamboo.runtime.step.optimizer import AdamW
 from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +184,8 @@ class Profiler:
         room_bytes = _room_bytes(self._device)
         if least_bytes > room_bytes:
             raise InputError(
-                f"{self._job.file}: layer {index} ({name}) needs {least_bytes / GIB:.1f} GiB to be "
-                f"trained alone, and {room_bytes / GIB:.1f} GiB are free on this machine's "
+                f"{self._job.file}: layer {index} ({name}) needs {size(least_bytes)} to be "
+                f"trained alone, and {size(room_bytes)} are free on this machine's "
                 f"{self._kind}; {SMALLER}"
             )
 

@@ -74,7 +74,7 @@ class Cuda(_Counters):
         self._down = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
         self._up = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
         self._issued: deque[_Issued] = deque()
-        self._events: queue.SimpleQueue[torch.cuda.Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[torch.cuda.Event, _Copy | None]] = queue.SimpleQueue()
         self._wake: Callable[[], None] | None = None
 
     def woken_by(self, wake: Callable[[], None]) -> None:
@@ -84,9 +84,16 @@ class Cuda(_Counters):
 
     def _watch(self) -> None:
         while True:
-            self._events.get().synchronize()
+            event, copy = self._events.get()
+            event.synchronize()
+            if copy is not None:
+                copy.ready()  # one that is only kept, and not sent, is asked by nobody else
             if self._wake is not None:
                 self._wake()
+
+    def _watched(self, event: torch.cuda.Event, copy: _Copy | None = None) -> None:
+        if self._wake is not None:  # else nobody takes it out
+            self._events.put((event, copy))
 
     # ------------------------------------------------------------------ operations
 
@@ -107,7 +114,7 @@ class Cuda(_Counters):
             out = work()
             issued.done.record(self._compute)
             self._issued.append(issued)
-            self._events.put(issued.done)
+            self._watched(issued.done)
             return out
         self.settle()
         begin_s = time.perf_counter()
@@ -153,9 +160,10 @@ class Cuda(_Counters):
             )
             event = _event()
             event.record(self._down)
+        copy = _Copy(copies, event, tuple(tensors))
         if tensors:
-            self._events.put(event)
-        return _Copy(copies, event, tuple(tensors))
+            self._watched(event, copy)
+        return copy
 
     def put(self, tensors: Sequence[Tensor], after: Staged | None = None) -> tuple[Tensor, ...]:
         """Copy to the device. The compute stream waits for the copy, the host does not."""

@@ -52,8 +52,8 @@ _OF_THE_INPUT = "device-side assert triggered"
 """An index that is out of range, for example: on a CPU it is an IndexError."""
 _ACCELERATOR_ERROR: type[RuntimeError] = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
 MEMORY_REMEDY = (
-    "take a smaller train.microbatch, more cluster.stages, less cluster.redundancy, or instances "
-    "with more memory"
+    'resume it with cluster.recompute = "layer", more cluster.stages, less cluster.redundancy, or '
+    "instances with more memory; a run with a smaller train.microbatch has other bits"
 )
 
 

@@ -214,6 +214,7 @@ class Trainer(NodeAtWork):
             self.executor.operations.step_replica(run, run.replica_step)
         self.executor.fill_gaps({})
         run.owner = True
+        run.beside = bool(self.executor.owned)
         failover = next((f for f in decided.state.failovers if f.slot == slot), None)
         run.recovery = Recovery(
             victim=victim,
@@ -241,7 +242,7 @@ def gap_budget_of(job: JobConfig, assignment: Assignment, node: NodeId) -> dict[
     """Cursor of the node's owned slot -> redundant forwards of the slot that it shadows, in mode
     `gap`, predicted by a dry run.
 
-    On the virtual device the durations are its figures. On a CPU the stages' durations are not
+    On the virtual device the durations are its figures. Elsewhere the stages' durations are not
     known before the first step; there the dry run assumes equal stages and a backward of twice a
     forward, in which case the answer depends on this ratio alone.
     """

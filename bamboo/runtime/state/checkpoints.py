@@ -41,6 +41,7 @@ from bamboo.core.keep import SLACK
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore
+from bamboo.runtime.device.staging import HOST
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.backlog import Backlog
 from bamboo.runtime.wire.outbox import Outbox
@@ -132,8 +133,10 @@ class Checkpoints:
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
             self._failed(run.step, era, reason)
             return
+        # On the host: until it is written, it would take half of a stage's memory of a GPU. What
+        # never changes is not copied where it lies there already.
         constant = run.stage.untrained.constant
-        tensors = {n: x if n in constant else x.clone() for n, x in run.tensors().items()}
+        tensors = {n: x.to(HOST, copy=n not in constant) for n, x in run.tensors().items()}
         self.backlog.put(
             Save(step=run.step, era=era, stage=slot.stage, tensors=tensors, constant=constant)
         )

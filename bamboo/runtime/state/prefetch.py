@@ -27,7 +27,7 @@ from bamboo.core.next_layout import feeds_under_way
 from bamboo.core.state import Prefetch, State
 from bamboo.ids import NodeId
 from bamboo.models import step_statistics
-from bamboo.ports import MessageKey, MessageKind
+from bamboo.ports import Delivered, MessageKey, MessageKind
 from bamboo.runtime.optim.state import BUFFER, PARAM, Layout, named_state
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.slot_run import SlotRun
@@ -51,7 +51,7 @@ class Following:
     gathering: Gathering
     step: int = -1
     """The step that the layers stand before, once they are complete."""
-    gradients: dict[int, Message] = field(default_factory=dict)
+    gradients: dict[int, Message | Delivered] = field(default_factory=dict)
     """By step: gradients that have come for steps that were not taken here yet."""
     total_squares: dict[int, float] = field(default_factory=dict)
     """By step: squared norms of steps that the owner has taken, or is about to, and that were not
@@ -207,7 +207,7 @@ class NodePrefetch:
         """Take the steps that can be taken; a node that trains takes one at a time."""
         for found in self._in.values():
             while found.can_follow:
-                message = found.gradients.pop(found.step)
+                message = self._mailbox.opened(found.gradients.pop(found.step), "follow")
                 on_host = self._builder.replica_on_host
                 kept = found.layout.optimizer_state(found.room, on_host=on_host)
                 self._executor.operations.follow(
@@ -274,7 +274,7 @@ class NodePrefetch:
                 self._take(key, message)
         self._mailbox.of_feeds.extend(early)
 
-    def _take(self, key: MessageKey, message: Message) -> None:
+    def _take(self, key: MessageKey, message: Message | Delivered) -> None:
         about = (key.to, message.meta["to"], message.meta["first"], message.meta["since"])
         if key.kind == "ask":
             for feed, copying in self._out.items():
@@ -284,12 +284,12 @@ class NodePrefetch:
         found = next((x for feed, x in self._in.items() if _named(feed) == about), None)
         if found is None:
             return
-        if key.kind == "copy":
-            self._chunk_came(found, key.index, message)
+        if key.kind == "follow":
+            found.gradients[key.index] = message
         elif key.kind == "taken":
             found.total_squares[key.index] = float(message.meta["total_square"])
-        else:
-            found.gradients[key.index] = message
+        elif isinstance(message, Message):
+            self._chunk_came(found, key.index, message)
 
     def _ask(self, feed: Prefetch, chunk: int) -> None:
         self._tell(feed.source, "ask", feed, chunk)

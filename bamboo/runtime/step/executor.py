@@ -161,7 +161,9 @@ class Executor(Roster):
         if self.mailbox.has(run.slot, "ship", run.step):
             return run.replica_step
         mode = stage_modes(self._redundancy, run.plan.grid.stages)[run.slot.stage]
-        if self.frozen or mode in PLAIN_MODES or run.joining or run.step > self.last_step:
+        # With two slots of its own, a node has neither the time nor the memory to compute ahead.
+        computes = mode not in PLAIN_MODES and len(self.owned) == 1
+        if self.frozen or not computes or run.joining or run.step > self.last_step:
             return None
         back, local = len(run.backed), len(run.pending)
         graded = back < local and (run.stage.is_last or self._has(run, "grad", back))

@@ -240,7 +240,7 @@ class Operations:
         return True
 
     def _update(self, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
-        on_host = run.replica_on_host and not run.owner
+        on_host = run.replica_on_host and (run.beside or not run.owner)
         if run.kept.on_host != on_host:  # its role has changed, or it was just built
             run.kept = run.kept.moved(self.device, on_host=on_host)
         stage, trained = run.stage, len(run.stage.params)

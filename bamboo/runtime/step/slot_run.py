@@ -75,6 +75,9 @@ class SlotRun:
         self.owner = owner
         self.replica_on_host = replica_on_host
         """Whether `kept` lies on the host while this is a replica."""
+        self.beside = False
+        """Whether its node owned another slot when it took this one over. `kept` then stays where
+        it is: the plan has no room on the device for that of two slots."""
         self.batch = batch
         self.microbatches: Sequence[int] = batch.microbatches_of(plan.blocks[self.slot.pipeline])
         """Global index by local index."""

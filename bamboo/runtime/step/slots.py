@@ -76,7 +76,7 @@ class SlotBuilder:
     @property
     def replica_on_host(self) -> bool:
         """Whether what the optimizer keeps of a replica lies in the host's memory."""
-        return self.job.cluster.replica_moments == "host"
+        return self.job.cluster.moments_on_host
 
     def layout_of(self, layers: Iterable[int]) -> Layout:
         """The state of these layers. A plain model needs no memory to find out."""

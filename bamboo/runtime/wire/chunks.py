@@ -7,7 +7,7 @@ where they lie, and the receiver puts its bytes directly where they belong.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -40,11 +40,15 @@ def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
     return _joined(pieces_of(tensors, start, stop))
 
 
-def copies_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
-    """The same elements, copied once into memory of their own: one flat tensor for consecutive
-    tensors on the host, and one for those on a device."""
-    by_place = groupby(pieces_of(tensors, start, stop), key=lambda piece: piece.device)
-    return [torch.cat(list(pieces)) for _, pieces in by_place] or [torch.empty(0)]
+def copy_of(tensors: Sequence[Tensor], start: int, stop: int) -> Tensor:
+    """The same elements, copied once into one flat tensor on the host, wherever they lie: a plan
+    counts no second copy of a stage in a device's memory."""
+    out = torch.empty(stop - start, dtype=tensors[0].dtype)
+    at = 0
+    for piece in pieces_of(tensors, start, stop):
+        out[at : at + piece.numel()].copy_(piece)
+        at += piece.numel()
+    return out
 
 
 def pieces_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
@@ -80,7 +84,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 class Copying:
     """State at a step boundary, sent in chunks while its owner trains on. It holds the tensors
-    themselves until they are about to change, then flat copies of what is still to be sent."""
+    themselves until they are about to change, then a flat copy of what is still to be sent."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -112,10 +116,7 @@ class Copying:
         if self._state and not self._frozen:
             self._frozen = True
             self._before = min(self._asked * self._size, self.bytes)
-            self._state = [
-                copy.view(torch.uint8)  # an empty one is of another type
-                for copy in copies_of(self._state, self._before, self.bytes)
-            ]
+            self._state = (copy_of(self._state, self._before, self.bytes),)
 
     @property
     def all_sent(self) -> bool:

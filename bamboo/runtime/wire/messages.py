@@ -10,7 +10,7 @@ order of their own and wait for no operation.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -84,7 +84,7 @@ class Inbox:
         take them."""
         self.of_layers: deque[tuple[MessageKey, Message]] = deque()
         """Messages of reconfigurations."""
-        self.of_feeds: deque[tuple[MessageKey, Message]] = deque()
+        self.of_feeds: deque[tuple[MessageKey, Message | Delivered]] = deque()
         """Messages about layers that are prefetched."""
         self._era = 0
 
@@ -127,7 +127,7 @@ class Inbox:
                 self.replica_hashes[(key.to, key.step)] = str(message.meta["hash"])
             return
         if "parcel" in message.meta:
-            for part_key, part in _unparcelled(key, self._opened(message, key.kind)):
+            for part_key, part in _unparcelled(key, message):
                 self._deliver(part_key, part)
             return
         if key.kind in ("pull", "state", "stand"):
@@ -136,8 +136,8 @@ class Inbox:
         if key.kind in ("ask", "copy", "taken"):
             self.of_feeds.append((key, _as_it_lies(message)))
             return
-        if key.kind == "follow":
-            self.of_feeds.append((key, self._opened(message, key.kind)))
+        if key.kind == "follow":  # it may wait for many steps, and not on the device
+            self.of_feeds.append((key, message))
             return
         address = (key.kind, key.step, key.index)
         if address not in self._taken[key.to]:
@@ -151,9 +151,9 @@ class Inbox:
         """Take a message that `has` has found."""
         address = (kind, step, index)
         self._taken[slot].add(address)
-        return self._opened(self._inbox[slot].pop(address), kind)
+        return self.opened(self._inbox[slot].pop(address), kind)
 
-    def _opened(self, message: Message | Delivered, kind: MessageKind) -> Message:
+    def opened(self, message: Message | Delivered, kind: MessageKind) -> Message:
         """The message with its tensors on the device."""
         if isinstance(message, Message):
             if message.copy is None:
@@ -400,7 +400,7 @@ class Mailbox(Inbox):
         """A message that this node sent and still keeps, with its tensors on the device, or
         None."""
         found = self._stash.get(key.step, {}).get(key)
-        return None if found is None else self._opened(found, key.kind)
+        return None if found is None else self.opened(found, key.kind)
 
     # ------------------------------------------------------------------ forgetting
 
@@ -430,12 +430,16 @@ def _parcelled(parcel: Sequence[tuple[MessageKey, Message]]) -> tuple[MessageKey
     return parcel[0][0], Message(tensors=tensors, meta={"parcel": parts})
 
 
-def _unparcelled(key: MessageKey, message: Message) -> list[tuple[MessageKey, Message]]:
-    out, at = [], 0
+def _unparcelled(
+    key: MessageKey, message: Message | Delivered
+) -> Iterator[tuple[MessageKey, Message | Delivered]]:
+    at = 0
     for pipeline, stage, count, meta in message.meta["parcel"]:
-        slot = Slot(pipeline=int(pipeline), stage=int(stage))
-        tensors = message.tensors[at : at + int(count)]
-        part = Message(tensors=tensors, meta=meta, generation=message.generation)
-        out.append((replace(key, to=slot, source=slot), part))
+        slot, inside = Slot(pipeline=int(pipeline), stage=int(stage)), slice(at, at + int(count))
+        part: Message | Delivered
+        if isinstance(message, Delivered):
+            part = replace(message, buffers=message.buffers[inside], meta=meta)
+        else:
+            part = replace(message, tensors=message.tensors[inside], meta=meta)
+        yield replace(key, to=slot, source=slot), part
         at += int(count)
-    return out

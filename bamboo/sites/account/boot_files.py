@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bamboo import wiring
-from bamboo.checkpoint.run_files import put_data
+from bamboo.checkpoint.run_files import CHECKED, put_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
@@ -132,10 +132,16 @@ def put_settings(objects: ObjectStore, settings: Mapping[str, str]) -> None:
 
 
 def remove_boot_files(
-    objects: ObjectStore, run: RunId, *, secrets: Secrets, reference: str
+    objects: ObjectStore,
+    run: RunId,
+    *,
+    secrets: Secrets,
+    reference: str,
+    results: ObjectStore | None = None,
 ) -> None:
-    """Delete secret, login and files of a run of which nothing lives; safe to call again. Does what
-    it can, then raises BambooError that names everything that could not be deleted."""
+    """Delete secret, login and files of a run of which nothing lives; safe to call again. Of a
+    check, `results` is what its machine has written, and goes too. Does what it can, then raises
+    BambooError that names everything that could not be deleted."""
     troubles: list[str] = []
     try:
         secrets.delete(run)
@@ -149,7 +155,11 @@ def remove_boot_files(
     try:
         objects.delete(AGENT_ENV)
         objects.delete(AUTHORITY)
-        for name in objects.sizes(""):
+        names = objects.sizes("")
+        if results is not None and any(name.startswith(CHECKED) for name in names):
+            for name in results.sizes(""):  # before the files that tell a check from a run
+                results.delete(name)
+        for name in names:
             objects.delete(name)
     except BambooError as error:
         troubles.append(f"{AGENT_ENV} or data of run {run} may be in its bucket still: {error}")

@@ -21,8 +21,7 @@ from bamboo.ids import RunId
 from bamboo.quantities import count
 from bamboo.runs import lock, run_folder
 from bamboo.runs.run_folder import RunFolder, job_of
-from bamboo.sites.account.boot_files import remove_boot_files
-from bamboo.sites.account.rented_check import remove_results
+from bamboo.sites.account.rented_check import remove_stored
 from bamboo.sites.account.run_roles import each, remove_role, runs_with_role
 from bamboo.wiring.store_reference import store_of_job
 from cloud.fleet import Fleet
@@ -136,14 +135,8 @@ def _take_back(run: RunId, region: str, job: JobConfig | None) -> None:
     if job is None or job.cloud.provider == "local":
         return
     if job.cloud.region == region and job.cloud.bucket:
-        objects = wiring.bucket(wiring.start_url(job, run), region=region)
-        secrets = wiring.run_secrets(region, job.cloud.stack)
         reference = store_of_job(job)
-        each(
-            lambda: remove_results(job, run),
-            lambda: remove_boot_files(objects, run, secrets=secrets, reference=reference),
-            lambda: remove_role(job, run),
-        )
+        each(lambda: remove_stored(job, run, reference=reference), lambda: remove_role(job, run))
 
 
 def region_of(folder: RunFolder) -> str:

@@ -3,12 +3,13 @@ given back.
 
 The check has an id of its own, and with it what a run of one instance has: tags, role, files to
 start from, dead-man switch. So whatever ends a run ends it: `bamboo stop ID` and `stop --all`
-after a launcher that was killed, and `bamboo doctor --orphans` shows it. What it did and cost is in
-`checks/ID` of the run's folder.
+after a launcher that was killed, and `bamboo doctor --orphans` shows it then. What it did and cost
+is in `checks/ID` of the run's folder, beside the lock of its launcher.
 
 Rule: the price is agreed to before anything is made. The machine ends itself at the time that the
-price is for, with or without a launcher; it needs no store. It is told the SHA-256 of each tensor,
-so the final state stays where it is.
+price is for, with or without a launcher. It gets all that it reads from the bucket and has no part
+in the run: no store (Redis), no lease, no peers. It is told the SHA-256 of each tensor, so the
+final state stays where it is.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from bamboo import wiring
 from bamboo.agent.check import PROGRESS, VERDICT
 from bamboo.billing.money import Rented, beside_body, bill, read_bill_log, rented_in
 from bamboo.checkpoint.final import Final, read_final
-from bamboo.checkpoint.run_files import CHECKED, put_checked
+from bamboo.checkpoint.run_files import put_checked
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.resolve import batch_shape, same_semantics
 from bamboo.config.tree import JobConfig
@@ -36,6 +37,7 @@ from bamboo.coord.attested import known_in
 from bamboo.data.sources import read_source
 from bamboo.errors import BambooError, BooksUnwritable, InputError, StorageUnavailable
 from bamboo.ids import RunId, run_id
+from bamboo.jsonl import unwritable
 from bamboo.planner.prices.auxiliary import (
     Extras,
     auxiliary_parts,
@@ -45,7 +47,8 @@ from bamboo.planner.prices.auxiliary import (
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.ports import ObjectStore
 from bamboo.quantities import count, duration, size, usd
-from bamboo.runs.run_folder import RunFolder, job_of, write_json
+from bamboo.runs import lock
+from bamboo.runs.run_folder import CHECKS, RunFolder, job_of, promised, write_json
 from bamboo.runs.run_status import strategy_of
 from bamboo.runs.verifying import Told, check_ended
 from bamboo.signals import Interrupts
@@ -66,18 +69,33 @@ from cloud.fleet import Fleet
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable, Market, Offer
 from cloud.recorder import Recorded
 
-CHECKS, LOG = "checks", "cloud.jsonl"
+LOG = "cloud.jsonl"
+RESULT = "result.json"
+"""What a check found, in its folder; the machine's verdict has this or an error, and a name of its
+own."""
 BOOT_S = 600.0
 """Modelled: an instance boots and installs within so long."""
 NEVER_BEGAN_S = 2700.0
 """A boot that hangs is ended after so long, by `infra/deadman.sh`."""
+SILENT_S = 4500.0
+"""A machine that gives no sign for so long is ended, by `infra/deadman.sh`."""
+UNPLANNED_STEP_S = 1.0
+"""Of a run of a single step whose plan knew no time of a step; NEVER_BEGAN_S, which each check may
+take beside its steps, is much longer."""
 SLACK = 2.0
 """A check may take so many times the time that is modelled."""
 ENDS_WITHIN_S = 300.0
 """Until an instance whose time is over is off."""
 CAPACITY_S = 900.0
+"""A launcher waits so long for a machine, and for a cloud that does not answer, before it gives
+up. Nothing is paid meanwhile, so the machine's own time begins after it."""
+READ_AGAIN_S = 300.0
+"""A bucket that does not answer is asked for so long after its machine is gone."""
 LOOK_S = 2.0
 AGAIN = "`bamboo verify RUN --rent` asks again"
+UNTRAINED = "`--samples` and `--decisions` check the run without training it again"
+
+_DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 Note = Callable[[str], None]
 
@@ -97,7 +115,7 @@ class Asked:
     offers: tuple[Offer, ...]
     """The cheapest first."""
     step_s: float
-    """Of the run, median."""
+    """Of the run, median; as it was planned where it has a single step."""
 
     @property
     def calm_step_s(self) -> float:
@@ -194,7 +212,7 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
     offers = provider.offers()
     if not offers:
         raise InputError(f"--rent: no pool of {', '.join(job.cloud.zones)} has a price; ask later")
-    return Asked(
+    asked = Asked(
         folder=folder,
         job=job,
         check=check,
@@ -206,6 +224,13 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
         offers=offers,
         step_s=_step_s(folder),
     )
+    if SLACK * asked.calm_step_s > SILENT_S:
+        raise InputError(
+            f"--rent: one machine takes about {duration(asked.calm_step_s)} for a step (modelled), "
+            f"and it would be ended as one that hangs: a check says at each step that it goes on, "
+            f"and has {duration(SILENT_S)} for that; {UNTRAINED}"
+        )
+    return asked
 
 
 def _large_enough(folder: RunFolder, job: JobConfig, catalogue: Catalogue) -> tuple[str, ...]:
@@ -222,8 +247,7 @@ def _large_enough(folder: RunFolder, job: JobConfig, catalogue: Catalogue) -> tu
     if not fit:
         raise InputError(
             f"--rent: one machine has to hold the whole model, {size(needed_bytes)} and its "
-            f"activations, and none of {', '.join(names)} does; `--samples` and "
-            "`--decisions` check the run without training it again"
+            f"activations, and none of {', '.join(names)} does; {UNTRAINED}"
         )
     return fit
 
@@ -237,7 +261,8 @@ def _memory_bytes(kind: InstanceType, job: JobConfig) -> float:
 def _step_s(folder: RunFolder) -> float:
     at_s = [one.at_s for one in read_metrics(folder.metrics) if one.at_s is not None]
     took_s = [after - before for before, after in pairwise(at_s) if after > before]
-    return median(took_s) if took_s else 1.0
+    planned = promised(folder) or {}
+    return median(took_s) if took_s else float(planned.get("step_s") or UNPLANNED_STEP_S)
 
 
 # ---------------------------------------------------------------- what is agreed to
@@ -247,28 +272,23 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
     job, check = asked.job, asked.check
     kept = asked.folder.path / CHECKS / check
     recorded = Recorded(asked.provider, kept / LOG, asks_prices=True, note=note)
-    over_s = time.time() + asked.limit_s
     fleet = Fleet(
-        recorded,
-        run=check,
-        intents=kept / "intents.jsonl",
-        pool_out_s=job.cloud.pool_out_s,
-        until_s=over_s,
+        recorded, run=check, intents=kept / "intents.jsonl", pool_out_s=job.cloud.pool_out_s
     )
     begins = wiring.bucket(wiring.start_url(job, check), region=job.cloud.region)
     results = wiring.bucket(wiring.run_url(job, check), region=job.cloud.region)
     body: dict[str, Any] = {}
+    held = _held(RunFolder(id=check, path=kept))
     try:
         try:
             make_role(job, check)
             _put_files(asked, begins, note)
-            body = _followed(
-                asked, fleet, results, log=kept / LOG, over_s=over_s, note=note, told=told
-            )
+            results.get(VERDICT)  # where that is refused, a verdict would be paid for in vain
+            body = _followed(asked, fleet, results, log=kept / LOG, note=note, told=told)
         finally:
             interrupts.start_counting()  # none breaks into what follows
         try:
-            write_json(kept / VERDICT, body)
+            write_json(kept / RESULT, body)
         except BooksUnwritable as error:
             note(f"{error}; the verdict is said all the same")
     finally:
@@ -276,14 +296,27 @@ def _carried_out(asked: Asked, interrupts: Interrupts, *, note: Note, told: Told
             with suppress(BambooError, OSError):
                 bring_logs(results, kept / "logs")
         try:
-            _give_back(asked, fleet, begins, note)
+            _give_back(asked, fleet, note)
         except BambooError as error:
             if body:
-                raise
+                raise BambooError(f"{error}; the result is in {kept / RESULT}") from error
             note(str(error))  # the first error is the one to report
         finally:
             receipt = _receipt(asked, recorded, kept / LOG, note)
+            held.close()
     return body | {"rented": receipt}
+
+
+def _held(kept: RunFolder) -> lock.Lock:
+    """The launcher's lock of a new check: while it is held, `bamboo doctor` knows that the check
+    goes on. Raises BooksUnwritable, InputError."""
+    try:
+        kept.path.mkdir(parents=True)
+    except OSError as error:
+        raise unwritable(kept.path, error) from error
+    held = lock.take(kept)
+    assert held is not None, "its id is new"
+    return held
 
 
 def _put_files(asked: Asked, begins: ObjectStore, note: Note) -> None:
@@ -308,13 +341,13 @@ def _followed(
     results: ObjectStore,
     *,
     log: Path,
-    over_s: float,
     note: Note,
     told: Told,
 ) -> dict[str, Any]:
     """Rent one machine, once, and wait for its verdict. `log` is what the fleet sees. Raises
     InputError, BambooError."""
-    began_s = time.time()
+    began_s, gone_s = time.time(), inf
+    over_s = 0.0
     started = False
     said = {""}
 
@@ -324,16 +357,21 @@ def _followed(
             note(f"{asked.check}: {text}")
 
     while True:
+        over_s = over_s or time.time() + asked.limit_s
+        fleet.end_by(over_s)
         try:
             report = fleet.ensure(1, new=0 if started else 1)
             say("" if started else "; ".join(report.reasons))
             started = started or report.live > 0 or bool(report.launched)
+            over_s = over_s if started else 0.0  # where no answer came it may be rented since
+            if started and not report.live:
+                gone_s = min(gone_s, time.time())
             if (verdict := results.get(VERDICT)) is not None:
                 return _read(verdict)
-            if started and not report.live:
+            if gone_s < inf:
                 raise BambooError(_why_ended(asked, log))
             if (progress := results.get(PROGRESS)) is not None:
-                with suppress(ValueError, TypeError):  # the next sign says more
+                with suppress(*_DAMAGE):  # the next sign says more
                     told(*map(int, json.loads(progress)))
         except (CloudThrottled, CloudUnavailable, StorageUnavailable) as error:
             say(str(error))
@@ -343,9 +381,15 @@ def _followed(
             say(str(error))  # credentials may be renewed
         if not started and time.time() - began_s > CAPACITY_S:
             raise BambooError(f"no machine was there to rent in {duration(CAPACITY_S)}; {AGAIN}")
-        if time.time() > over_s:
+        if time.time() > gone_s + READ_AGAIN_S:
             raise BambooError(
-                f"no verdict within {duration(asked.limit_s)}, so nothing is known; {AGAIN}"
+                f"the machine of {asked.check} is gone, and the bucket cannot be read, so nothing "
+                f"is known; {AGAIN}"
+            )
+        if started and time.time() > over_s:
+            raise BambooError(
+                f"the machine had no verdict within {duration(asked.limit_s)}, so nothing is "
+                f"known; {AGAIN}"
             )
         time.sleep(LOOK_S)
 
@@ -360,7 +404,7 @@ def _read(verdict: bytes) -> dict[str, Any]:
         body = dict(said["body"])
         if not isinstance(body["equal"], bool):
             raise TypeError(f"equal is {body['equal']!r}")
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise BambooError(f"the rented machine's verdict is damaged: {error}; {AGAIN}") from error
     return body
 
@@ -385,33 +429,35 @@ def _rented(asked: Asked, log: Path) -> list[Rented]:
 # ---------------------------------------------------------------- afterwards
 
 
-def _give_back(asked: Asked, fleet: Fleet, begins: ObjectStore, note: Note) -> None:
+def _give_back(asked: Asked, fleet: Fleet, note: Note) -> None:
     """End the machine and delete all that was stored for it. Raises BambooError with what is
     left."""
     job, check = asked.job, asked.check
-    of_stack = wiring.run_secrets(job.cloud.region, job.cloud.stack)
+
+    def machine_and_files() -> None:
+        # A machine that may still be there goes on writing, so its files stay for `bamboo stop`.
+        fleet.terminate_all(deadline_s=2 * TERMINATE_DEADLINE_S, waiting=note)
+        remove_stored(job, check)
+
     try:
-        each(
-            lambda: fleet.terminate_all(deadline_s=2 * TERMINATE_DEADLINE_S, waiting=note),
-            lambda: remove_role(job, check),
-            lambda: remove_results(job, check),
-            lambda: remove_boot_files(begins, check, secrets=of_stack, reference=""),
-        )
+        each(machine_and_files, lambda: remove_role(job, check))
     except BambooError as error:
         raise BambooError(
-            f"{error}; `bamboo stop {check} --region {job.cloud.region}` ends what is left; a "
-            f"verdict is in {asked.folder.path / CHECKS / check}"
+            f"{error}; `bamboo stop {check} --region {job.cloud.region}` ends what is left"
         ) from error
 
 
-def remove_results(job: JobConfig, check: RunId) -> None:
-    """Delete what the machine of a check has written. Does nothing for the id of a run, whose files
-    stay. Raises StorageUnavailable."""
+def remove_stored(job: JobConfig, run: RunId, *, reference: str = "") -> None:
+    """Delete what instances of a run start from, and of a check what its machine has written; the
+    results of a run stay. `reference`: the store that has its login. Raises BambooError."""
     region = job.cloud.region
-    if wiring.bucket(wiring.start_url(job, check), region=region).sizes(CHECKED):
-        results = wiring.bucket(wiring.run_url(job, check), region=region)
-        for name in results.sizes(""):
-            results.delete(name)
+    remove_boot_files(
+        wiring.bucket(wiring.start_url(job, run), region=region),
+        run,
+        secrets=wiring.run_secrets(region, job.cloud.stack),
+        reference=reference,
+        results=wiring.bucket(wiring.run_url(job, run), region=region),
+    )
 
 
 def _receipt(asked: Asked, recorded: Recorded, log: Path, note: Note) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def test_a_gpu_without_room_is_a_loss_of_its_node_alone() -> None:
         (failed,) = (d.event for d in run.decisions() if isinstance(d.event, NodeFailed))
         assert (failed.node, failed.scope, failed.step) == ("i-02.1", FaultScope.DEVICE, 3)
         assert "Tried to allocate 2.00 GiB" in failed.reason
-        assert "take a smaller train.microbatch" in failed.reason
+        assert 'resume it with cluster.recompute = "layer"' in failed.reason
         assert [node for node, status in run.statuses().items() if status] == ["i-02.1"]
 
 

@@ -1,23 +1,24 @@
 """The GPT's facts agree with the layers that are really built."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bamboo.config.tree import ModelConfig
-from bamboo.models import build_layer
-from bamboo.models.gpt import gpt_workload
+from bamboo.models import build_layer, run_layers
+from bamboo.models.gpt import gpt_workload, token_loss
 from bamboo.planner.layers.facts import gpt_facts
 
 MICROBATCH = 2
 
 
-def saved_bytes(layer: torch.nn.Module, x: Tensor, targets: Tensor | None) -> tuple[int, int]:
-    """Bytes that autograd holds after a forward, and bytes of the output."""
+def saved_bytes(
+    layer: torch.nn.Module, x: Tensor, targets: Tensor | None, *, precision: str = "fp32"
+) -> tuple[int, int]:
+    """Bytes that autograd holds after a forward, the input included, and numbers of the output."""
     own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
-    held: dict[int, Tensor] = {}
+    held: dict[int, Tensor] = {x.untyped_storage().data_ptr(): x}
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.untyped_storage().data_ptr() not in own:
@@ -25,12 +26,11 @@ def saved_bytes(layer: torch.nn.Module, x: Tensor, targets: Tensor | None) -> tu
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = layer(x)
+        at = {"seed": 1, "step": 0, "microbatch": 0}
+        (output,) = run_layers([(0, layer)], (x,), precision=precision, **at)
         if targets is not None:
-            torch.nn.functional.cross_entropy(
-                output.flatten(0, -2), targets.flatten(), reduction="sum"
-            )
-    return sum(t.untyped_storage().nbytes() for t in held.values()), 4 * output.numel()
+            token_loss(output, targets)
+    return sum(t.untyped_storage().nbytes() for t in held.values()), output.numel()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -50,7 +50,7 @@ def test_facts_agree_with_the_layers(dropout: float) -> None:
         held, output = saved_bytes(
             layer, tokens if index == 0 else hidden, tokens if last else None
         )
-        assert fact.output_bytes == output
+        assert fact.output_bytes == 4 * output
         # Means, deviations and log-sum-exps of the rows, a few floats a token, are left out.
         assert fact.activation_bytes <= held <= fact.activation_bytes * 1.05
 
@@ -64,11 +64,34 @@ def test_flops_of_a_block_are_those_of_its_products() -> None:
     assert facts[1].cost == 3 * facts[1].forward_flops
 
 
-def test_in_bf16_layers_send_half_as_much_and_all_else_is_as_in_fp32() -> None:
-    sizes = {"layers": 1, "width": 64, "context": 32, "vocabulary": 96, "microbatch": 2}
-    fp32 = gpt_facts(**sizes, dropout=0.1)
-    bf16 = gpt_facts(**sizes, dropout=0.1, precision="bf16")
-    assert [one.output_bytes * 2 for one in bf16[:-1]] == [one.output_bytes for one in fp32[:-1]]
-    assert [replace(one, output_bytes=0) for one in bf16] == [
-        replace(one, output_bytes=0) for one in fp32
-    ]
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast of a GPU casts the input of a norm to fp32."""
+    norm = functional.layer_norm
+    monkeypatch.setattr(functional, "layer_norm", lambda x, *rest: norm(x.float(), *rest))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("width", [32, 96])
+def test_in_bf16_a_layer_holds_casts_of_its_weights_whatever_the_microbatch(
+    width: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"width": width, "context": 32, "vocabulary": 96, "dropout": dropout}
+    facts = gpt_facts(layers=1, microbatch=MICROBATCH, precision="bf16", **sizes)
+    twice = gpt_facts(layers=1, microbatch=2 * MICROBATCH, precision="bf16", **sizes)
+    workload = gpt_workload(ModelConfig(layers=1, heads=4, **sizes))
+    tokens = torch.zeros(MICROBATCH, 32, dtype=torch.int64)
+    hidden = torch.randn(MICROBATCH, 32, width).bfloat16().requires_grad_()
+    for index, (fact, double) in enumerate(zip(facts, twice, strict=True)):
+        layer = build_layer(workload, index, seed=1)
+        given = (layer, tokens if index == 0 else hidden, tokens if index == 2 else None)
+        on_cpu, output = saved_bytes(*given, precision="bf16")
+        with monkeypatch.context() as patch:
+            as_on_a_gpu(patch)
+            on_gpu, _ = saved_bytes(*given, precision="bf16")
+        assert fact.output_bytes == output * (4 if index == 2 else 2)
+        assert on_cpu <= fact.activation_bytes * 1.02
+        assert fact.activation_bytes <= on_gpu <= fact.activation_bytes * 1.05
+        grows = double.activation_bytes - fact.activation_bytes
+        assert grows == fact.activation_bytes - fact.cast_bytes
+        weights = [p for p in layer.parameters() if p.dim() == 2]
+        assert fact.cast_bytes == (0 if index == 0 else sum(2 * p.numel() for p in weights))

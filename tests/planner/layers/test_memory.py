@@ -40,7 +40,10 @@ def test_a_case_counted_by_hand() -> None:
     assert (first.replica, last.replica) == (4 * 160, 4 * 240)
     assert (first.shipping, last.shipping) == (240, 160)
     assert (first.ahead, last.ahead) == (3 * 4000, 3 * 6000)
-    assert first.total == 240 + 240 + 480 + 18000 + 1800 + 640 + 240 + 12000
+    assert first.calm == 240 + 240 + 480 + 18000 + 1800 + 640 + 240 + 12000
+    # After a takeover the next stage's microbatches are those that were computed ahead.
+    assert (first.takeover, last.takeover) == (2 * 3 * 600, 2 * 3 * 600)
+    assert (first.total, first.host) == (first.calm + 3600, 0)
 
 
 def test_a_stash_keeps_what_a_stage_sends_on_and_what_it_sends_back() -> None:
@@ -100,6 +103,32 @@ def test_each_mode_holds_at_least_what_the_cheaper_one_holds(
     assert all(low <= high for low, high in zip(totals[0], totals[-1], strict=True))
 
 
+def test_a_takeover_counted_by_hand() -> None:
+    """Three stages; the node of the first also computes the second, whose 2 + 1 microbatches are in
+    flight, once that is lost."""
+    shape = BatchShape(virtual_nodes=4, microbatches=2)
+    grid, again = Grid(pipelines=1, stages=3), saved(timed(LAYERS), Saving(recompute=True)).layers
+
+    def taken(layers: Sequence[LayerFacts], mode: str) -> list[int]:
+        found = memory_report(layers, cut=(0, 1, 3, 4), grid=grid, shape=shape, mode=mode)
+        assert all(one.total == one.calm + one.takeover for one in found)
+        return [one.takeover for one in found]
+
+    # Two partial sums wait beside the one in progress; messages are those of the widest boundary.
+    # The reduced gradient goes to a new shadow, and a second replica comes.
+    sums, messages = ((2 + 1 + 4) * 200, (2 + 1 + 4) * 160, (2 + 1 + 4) * 40), 2 * 8 * 2 * 300
+    in_flight = (3 * 5000, 1 * 4000, 4 * 1000)
+    stash = [sum(parts) + messages for parts in zip(sums, in_flight, strict=True)]
+    assert taken(LAYERS, "stash") == stash
+    for mode in ("gap", "eager", "full"):  # all of a step may be in flight already
+        assert taken(LAYERS, mode) == [each + messages for each in sums]
+    assert taken(LAYERS, "off") == taken(LAYERS, "peer") == [0, 0, 0]
+    # The largest layer that is computed again may be of either stage.
+    inputs, more = (3 * 300, 4000, 4 * 100), (2800 - 900, 0, 2800)
+    parts = zip(sums, inputs, more, strict=True)
+    assert taken(again, "stash") == [sum(each) + messages for each in parts]
+
+
 def test_layers_that_are_computed_again_counted_by_hand() -> None:
     again = saved(timed(LAYERS), Saving(recompute=True)).layers
     (first, last), mode = report(again, (0, 3, 4), "eager"), "full"
@@ -114,7 +143,8 @@ def test_layers_that_are_computed_again_counted_by_hand() -> None:
 def test_moments_of_a_replica_on_the_host_take_none_of_the_device_and_time_to_copy() -> None:
     work, saving = replace(timed(LAYERS), host_bytes_per_s=1000.0), Saving(host_moments=True)
     first, last = report(saved(work, saving).layers, (0, 3, 4), "eager")
-    plain = report(LAYERS, (0, 3, 4), "eager")
+    there = saved(work, NO_SAVING)
+    plain = report(there.layers, (0, 3, 4), "eager")
     # A parameter and its gradient are left of four tensors.
     assert (first.replica, last.replica) == (2 * 160, 2 * 240)
     assert [s.total - s.replica for s in (first, last)] == [s.total - s.replica for s in plain]
@@ -122,7 +152,11 @@ def test_moments_of_a_replica_on_the_host_take_none_of_the_device_and_time_to_co
     assert saved(work, saving).steps_s == tuple(8 * one.parameters / 1000 for one in LAYERS)
     slow = saved(replace(work, optimizer_s=(1.0,) * 4), saving)
     assert slow.steps_s == tuple(1 + 8 * one.parameters / 1000 for one in LAYERS)
-    assert saved(saved(work, saving), NO_SAVING) == work
+    assert saved(saved(work, saving), NO_SAVING) == there
+    # Beside a GPU the stash lies in the host's memory, of both stages after a takeover.
+    both = 2 * 3 * (300 + 300)
+    assert [(s.stash, s.takeover, s.host) for s in plain] == [(0, 0, both)] * 2
+    assert [s.host for s in (first, last)] == [both + 2 * 160, both + 2 * 240]
     # Where the device computes in the host's memory, nothing is saved and nothing copied.
     here = saved(timed(LAYERS), saving)
     assert (here.layers, here.steps_s) == (tuple(LAYERS), ())
@@ -170,7 +204,7 @@ def test_layers_that_are_computed_again_never_hold_more_and_take_longer(
         memory_report(x.layers, cut=cut, grid=grid, shape=shape, mode=mode) for x in (work, again)
     )
     for plain, held in zip(off, layer, strict=True):
-        assert held.total <= plain.total
+        assert held.calm <= plain.calm
         assert held.activations <= plain.activations
     assert again.both_s == (*(x + 1.0 for x in work.both_s[:-1]), work.both_s[-1])
 

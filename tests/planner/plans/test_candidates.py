@@ -67,6 +67,9 @@ def test_microbatches_keep_the_batch_and_the_virtual_nodes() -> None:
     assert (
         with_microbatch(work, 6).layers[0].activation_bytes == 2 * work.layers[0].activation_bytes
     )
+    cast = replace(work, layers=tuple(replace(x, cast_bytes=100) for x in work.layers))
+    held = [with_microbatch(cast, size).layers[0].activation_bytes - 100 for size in (3, 6, 1)]
+    assert held[1:] == [2 * held[0], -(-held[0] // 3)], "casts of weights are as many"
     for size in (0, 5, 24):
         with pytest.raises(ValueError, match="do not make a virtual node"):
             with_microbatch(work, size)
@@ -133,6 +136,18 @@ def test_a_job_that_does_not_fit_is_refused_with_the_nearest_plans() -> None:
     nearest = error.nearest[0]
     unlike = (nearest.mode != "stash", not nearest.same_bits, nearest.grid.stages != 2)
     assert sum(unlike) + (nearest.grid.pipelines != 1) + nearest.saving.recompute == 1
+    # No two change the same things, such as 22, 23 and 24 stages.
+    ways = {
+        (x.mode != "stash", x.same_bits, x.saving.recompute, x.grid.stages != 2, x.grid.pipelines)
+        for x in error.nearest
+    }
+    assert len(ways) == 3
+
+
+def test_a_job_far_beyond_reach_is_said_in_tebibytes() -> None:
+    work, room = workload(parameters=10**11), Room(memory_bytes=2**34, nodes=range(2, 5))
+    with pytest.raises(JobFitsNowhere, match=r"bytes \(\d\.\d\d TiB\) .* \(16\.00 GiB\)"):
+        Candidates(work, room).asked(Grid(pipelines=1, stages=2), "off")
 
 
 def test_layers_are_computed_again_where_the_plan_does_not_fit_without() -> None:
@@ -188,6 +203,21 @@ def test_moments_of_replicas_go_to_the_host_before_layers_are_computed_again() -
     assert taken(host, "off") == Saving()
     here = Candidates(replace(work, host_bytes_per_s=0.0), host)
     assert here.asked(grid, "stash").saving == Saving()
+
+
+def test_what_lies_in_the_memory_of_the_host_must_fit_there() -> None:
+    work, grid = replace(workload(), host_bytes_per_s=1.0), Grid(pipelines=1, stages=2)
+    room = Room(memory_bytes=PLENTY, nodes=range(2, 3))
+    found = Candidates(work, room).asked(grid, "stash")
+    needs = max(stage.host for stage in found.memory)
+    assert needs > 0
+    assert Candidates(work, replace(room, host_bytes=needs)).asked(grid, "stash") == found
+    tight = replace(room, host_bytes=needs - 1)
+    words = f"{needs:,} bytes .* in the host's memory .*; nearest plans that fit: 1 x 2 off"
+    with pytest.raises(JobFitsNowhere, match=words) as was:
+        Candidates(work, tight).asked(grid, "stash")
+    assert (was.value.needs_bytes, was.value.limit_bytes) == (needs, needs - 1)
+    assert Candidates(replace(work, host_bytes_per_s=0.0), tight).asked(grid, "stash").mode
 
 
 def test_the_cut_that_the_job_says_stays_where_computing_layers_again_is_enough() -> None:

@@ -194,20 +194,6 @@ def test_what_does_not_fit_and_idle_gpus_are_said() -> None:
     assert any("has 4 GPUs and a node uses one" in n for n in plan(kind="g5.12xlarge").notes)
 
 
-def test_a_stash_that_fills_the_memory_of_the_host_is_said() -> None:
-    wide = gpt_facts(
-        layers=48, width=1600, context=1024, vocabulary=50257, microbatch=64, dropout=0.1
-    )
-    notes = plan("stash", facts=wide).notes
-    assert any(
-        "GiB of messages, which lie in the host's memory beside a GPU, and a g4dn.xlarge has 16 GiB"
-        in note
-        for note in notes
-    )
-    assert not any("beside a GPU" in note for note in plan("off", facts=wide).notes)
-    assert not any("beside a GPU" in note for note in plan("stash").notes)
-
-
 def test_sizes_of_messages_come_from_the_layers() -> None:
     grid = Grid(pipelines=2, stages=2)
     shape = BatchShape(virtual_nodes=2, microbatches=2)

@@ -149,7 +149,9 @@ def test_what_does_not_fit_is_refused_before_it_is_made(
 ) -> None:
     job = own_job(tmp_path, "[first, Mix, last]") if own else tiny_job(tmp_path)
     monkeypatch.setattr(room, "_room_bytes", lambda _device: 30_000)
-    with pytest.raises(InputError, match=r"layer 0 \(\w+\) needs .* GiB are free on this machine"):
+    with pytest.raises(
+        InputError, match=r"layer 0 \(\w+\) needs .* 29\.3 KiB are free on this machine"
+    ):
         measured(job)
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from bamboo.core.events import FaultScope
 from bamboo.runtime.device import cuda
-from bamboo.runtime.device.cuda import Cuda
+from bamboo.runtime.device.cuda import Cuda, _Copy
 from bamboo.runtime.node.faults import scope_of
+from testbed.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(30)
 PLACE = torch.device("cpu", 0)
@@ -29,6 +30,8 @@ class Card:
         self.names = iter(("down", "up"))
         self.now = self.compute = Stream(self, "compute")
         self.error: Exception | None = None
+        self.is_fast = False
+        """Whether all is done as soon as it is issued."""
 
     def said(self) -> list[str]:
         out, self.log = self.log, []
@@ -63,7 +66,7 @@ class Stream:
 
 class Event:
     def __init__(self, card: Card) -> None:
-        self.card, self.name, self.done = card, f"event {len(card.events)}", False
+        self.card, self.name, self.done = card, f"event {len(card.events)}", card.is_fast
         card.events.append(self)
 
     def record(self, stream: Stream) -> None:
@@ -145,6 +148,15 @@ def test_a_copy_to_the_host_waits_for_the_computation_and_keeps_its_sources(card
     assert not staged.sources
     assert staged.tensors[0].tolist() == [0.0, 1.0, 2.0]
     assert staged.tensors[0] is not source
+
+
+def test_a_copy_that_is_kept_and_never_sent_frees_its_sources(card: Card) -> None:
+    device = Cuda(PLACE)
+    device.woken_by(lambda: None)
+    card.is_fast = True
+    staged = device.fetch([torch.zeros(1)])
+    assert isinstance(staged, _Copy)
+    wait_until(lambda: not staged.sources, what="the sources of a copy that is done are freed")
 
 
 def test_a_copy_to_the_device_is_an_allocation_of_its_own_behind_what_it_comes_from(

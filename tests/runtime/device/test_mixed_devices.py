@@ -33,6 +33,7 @@ from bamboo.runtime.state.restore import Reading
 from bamboo.runtime.step import exchange, optimizer
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire import messages
+from bamboo.runtime.wire.chunks import Copying
 from bamboo.runtime.wire.outbox import Outbox
 from testbed import simulated
 from testbed.on_meta import META, Guard, OnMeta, Refused
@@ -63,6 +64,8 @@ class Disk:
         self.store = DirectoryStore(folder / "checkpoints")
         self.scratch = folder / "scratch"
         self.kept: list[Checkpoints] = []
+        self.saved_from: set[str] = set()
+        """Where the copies lie that wait to be written."""
 
     def of_node(self, me: NodeId, outbox: Outbox) -> Mapping[str, Any]:
         checkpoints = Checkpoints(
@@ -82,6 +85,8 @@ class Disk:
         """Do what the threads would; False."""
         for one in self.kept:
             while undone := one.backlog.undone():
+                tensors = getattr(undone[0], "tensors", {})
+                self.saved_from |= {tensor.device.type for tensor in tensors.values()}
                 one.write(undone[0])
                 one.backlog._undone.popleft()
         return False
@@ -201,6 +206,17 @@ def test_a_run_that_is_restored_and_verified(
     assert losses == world.losses()
     assert compare_tensors(calm, read_final(disk.final).tensors) == {}
     assert "runtime/node/records.py run_hash" in guard.read
+    assert disk.saved_from == {"cpu"}, "no second copy of a stage lies on the device"
+
+
+def test_state_that_is_still_to_be_sent_when_it_changes_waits_on_the_host(guard: Guard) -> None:
+    copying = Copying(3)
+    copying.begin([torch.empty(5, device=META), torch.empty(2, device=META)], 0)
+    assert (first := copying.chunk(0)) is not None
+    copying.freeze()
+    rest = [part for number in (1, 2) if (part := copying.chunk(number)) is not None]
+    assert first.is_meta, "what is asked for before is not copied"
+    assert [(len(part), part.device.type) for part in rest] == [(3, "cpu"), (1, "cpu")]
 
 
 def on_meta(guard: Guard, settings: JobConfig) -> SlotBuilder:

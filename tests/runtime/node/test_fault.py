@@ -93,8 +93,10 @@ def test_every_text_with_which_torch_begins_an_error_of_a_gpu_is_known() -> None
 
 
 def test_too_little_memory_has_a_remedy() -> None:
-    full = reason_of(torch.OutOfMemoryError("CUDA out of memory"), run="r", node="n")
-    assert "take a smaller train.microbatch, more cluster.stages" in full
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), MemoryError()):
+        full = reason_of(error, run="r", node="n")
+        assert 'resume it with cluster.recompute = "layer", more cluster.stages' in full
+        assert full.endswith("; `bamboo logs r --node n` has the traceback")
     assert "train.microbatch" not in reason_of(RuntimeError("CUDA error: x"), run="r", node="n")
 
 

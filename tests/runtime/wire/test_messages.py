@@ -1,14 +1,18 @@
 """Mailbox: who gets a message, what is kept for whom, and what is forgotten when."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from bamboo.ids import NodeId
 from bamboo.ports import YIELDING, MessageKey, MessageKind
+from bamboo.runtime.device.devices import Cpu
+from bamboo.runtime.device.staging import Staged
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -113,6 +117,40 @@ def test_the_stash_is_read_by_key(office: Office) -> None:
     assert kept is not None
     assert torch.equal(kept.tensors[0], ONE)
     assert office.mailboxes[A].kept(message("act", S1, S0, 1, 2)) is None
+
+
+class Counting(Cpu):
+    """Notes how many tensors are put on it."""
+
+    placed = 0
+
+    def put(self, tensors: Sequence[Tensor], after: Staged | None = None) -> tuple[Tensor, ...]:
+        self.placed += len(tensors)
+        return super().put(tensors, after)
+
+
+def test_gradients_that_a_replica_cannot_take_yet_wait_on_the_host(office: Office) -> None:
+    device = Counting()
+    waiting = office.mailboxes[A] = Mailbox(office.transports[A], A, device)
+    waiting.assign(BEGIN)
+    sender = office.mailboxes[B]
+    # Node A is to shadow two slots of node B, which it gets in one message.
+    office.assign(BEGIN.replace(owners={S2: B}, shadows={S1: A, S2: A}), 2)
+    for step in range(3):
+        sender.ship(S1, step, [ONE], {"of": 1}, more=True)
+        sender.ship(S2, step, [ONE + 1, ONE + 2], {"of": 2})
+        sender.post_to(A, message("follow", S1, S1, 0, step), [ONE + 3], {})
+    office.carry()
+    assert waiting.has(S2, "ship", 2)
+    assert device.placed == 0
+    first, second = waiting.take(S1, "ship", 1), waiting.take(S2, "ship", 1)
+    assert (first.meta, second.meta) == ({"of": 1}, {"of": 2})
+    assert [x.tolist() for x in (*first.tensors, *second.tensors)] == [
+        (ONE + n).tolist() for n in range(3)
+    ]
+    _, followed = waiting.of_feeds[0]
+    assert waiting.opened(followed, "follow").tensors[0].tolist() == (ONE + 3).tolist()
+    assert device.placed == 4
 
 
 def test_what_goes_to_a_node_directly_is_not_kept(office: Office) -> None:
