@@ -107,6 +107,8 @@ class Records:
                 tokens_per_s=self.progress.tokens_per_s,
                 usd=self.progress.usd,
                 tokens_per_usd=self.progress.tokens_per_usd,
+                samples_per_s=self.progress.samples_per_s,
+                samples_per_usd=self.progress.samples_per_usd,
                 at_s=float(record["t_s"]),
                 metrics=record.get("metrics", {}),
             )
