@@ -110,6 +110,8 @@ class Records:
                 samples_per_s=self.progress.samples_per_s,
                 samples_per_usd=self.progress.samples_per_usd,
                 at_s=float(record["t_s"]),
+                count=record.get("count", 0),
+                unit=record.get("unit", ""),
                 metrics=record.get("metrics", {}),
             )
         )

@@ -86,6 +86,10 @@ class MetricRecord:
     """Unix time at which the step was taken; None if it was not recorded."""
     samples_per_s: float = 0.0
     samples_per_usd: float = 0.0
+    count: int = 0
+    """What the step's samples weigh together; 0 in records of older releases."""
+    unit: str = ""
+    """What is counted: `token`, `image`; empty in records of older releases."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the model measures beside its loss, by name."""
 
@@ -105,6 +109,8 @@ class MetricRecord:
             body["samples_per_usd"] = round(self.samples_per_usd, 3)
         if self.at_s is not None:
             body["t"] = self.at_s
+        if self.count:
+            body |= {"count": self.count, "unit": self.unit}
         if self.metrics:
             body["metrics"] = dict(self.metrics)
         return json.dumps(body, separators=(",", ":"))
@@ -123,6 +129,8 @@ class MetricRecord:
                 at_s=None if raw.get("t") is None else float(raw["t"]),
                 samples_per_s=float(raw.get("samples_per_s", 0.0)),
                 samples_per_usd=float(raw.get("samples_per_usd", 0.0)),
+                count=int(raw.get("count", 0)),
+                unit=str(raw.get("unit", "")),
                 metrics={str(n): float(x) for n, x in dict(raw.get("metrics", {})).items()},
             )
             if not 0 <= record.step <= MOST_STEPS or not isfinite(record.at_s or 0.0):
