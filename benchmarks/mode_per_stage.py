@@ -67,12 +67,15 @@ def random_job(chance: random.Random, *, stages: int, most_microbatches: int) ->
         layers=tuple(
             LayerFacts(
                 name=f"layer {number}",
-                parameters=chance.randint(1, 30) * 1_000_000,
+                parameters=parameters,
+                moment_bytes=8 * parameters,
                 forward_flops=1.0,
                 output_bytes=chance.randint(1, 16) << 20,
                 activation_bytes=chance.randint(16, 128) << 20,
             )
-            for number in range(layers)
+            for number, parameters in enumerate(
+                chance.randint(1, 30) * 1_000_000 for _ in range(layers)
+            )
         ),
         forward_s=tuple(unit_s * weight for weight in weights),
         backward_s=tuple(2 * unit_s * weight for weight in weights),

@@ -5,28 +5,21 @@ and `seen_BTS` (bool) is a mask: which places of the source a position may look 
 earlier chunks that are no blanks. A layer hands through what it does not change.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from bamboo.config.tree import JobConfig
+from torch import nn
 
 CHUNK, BLANK = 8, ord(" ")
-Three = tuple[Tensor, Tensor, Tensor]
 
 
 class Embed(nn.Module):
     """tokens_BT -> (x_BTC, source_BTC, seen_BTS)."""
 
-    def __init__(self, vocabulary: int, context: int, width: int) -> None:
+    def __init__(self, vocabulary, context, width):
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.places = nn.Embedding(context, width)
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
 
-    def forward(self, tokens_BT: Tensor) -> Three:
+    def forward(self, tokens_BT):
         place_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         x_BTC = self.tokens(tokens_BT) + self.places(place_T)
         earlier_TS = (place_T // CHUNK)[:, None] > place_T // CHUNK
@@ -36,16 +29,16 @@ class Embed(nn.Module):
 class Encode(nn.TransformerEncoderLayer):
     """Each place of the source looks at its whole chunk."""
 
-    def forward(self, given: Three) -> Three:  # type: ignore[override]
+    def forward(self, given):
         x_BTC, source_BTC, seen_BTS = given
-        chunks = source_BTC.reshape(-1, CHUNK, source_BTC.shape[2])
+        chunks = source_BTC.unflatten(1, (-1, CHUNK)).flatten(0, 1)
         return x_BTC, super().forward(chunks).view_as(source_BTC), seen_BTS
 
 
 class Decode(nn.TransformerDecoderLayer):
     """Each position looks at those before it, then at what it sees of the source."""
 
-    def forward(self, given: Three) -> Three:  # type: ignore[override]
+    def forward(self, given):
         x_BTC, source_BTC, seen_BTS = given
         later_TT = torch.ones_like(seen_BTS[0]).triu(1)
         # A place of zeros comes first, so that each position sees something.
@@ -57,19 +50,14 @@ class Decode(nn.TransformerDecoderLayer):
 class Predict(nn.Linear):
     """(x_BTC, ...) -> logits_BTV."""
 
-    def forward(self, given: Three) -> Tensor:  # type: ignore[override]
+    def forward(self, given):
         return super().forward(given[0])
 
 
-def build(job: JobConfig) -> list[Callable[[], nn.Module]]:
+def build(job):
     """Embedding, `model.layers` layers of the encoder, as many of the decoder, prediction."""
     m = job.model
-    sizes: dict[str, Any] = {
-        "dim_feedforward": 4 * m.width,
-        "dropout": m.dropout,
-        "batch_first": True,
-    }
-    sizes |= {"norm_first": True}
+    sizes = {"dim_feedforward": 4 * m.width, "dropout": m.dropout, "batch_first": True}
     return [
         lambda: Embed(m.vocabulary, m.context, m.width),
         *[lambda: Encode(m.width, m.heads, **sizes)] * m.layers,

@@ -27,7 +27,7 @@ META = torch.device("meta")
 PRODUCT = Path(bamboo.__file__).parent
 MAY_READ = frozenset(
     {
-        "runtime/step/optimizer.py squares",
+        "runtime/step/norm.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
         "runtime/node/records.py run_hash",
         "runtime/state/checkpoints.py Checkpoints.boundary",

@@ -34,6 +34,7 @@ def bert_large() -> WorkloadFigures:
         forward_s=layer_s / 3,
         backward_s=layer_s * 2 / 3,
         parameters=PARAMETERS // layers,
+        moment_bytes=8 * (PARAMETERS // layers),
         output_bytes=3 * TOKENS * WIDTH * 4,
         shape=BatchShape(virtual_nodes=44, microbatches=2),
         batch=264,

@@ -177,13 +177,12 @@ def ledger_records(
                 interrupted=item.interrupted,
             )
     samples = progress.steps_done * samples_per_step
-    tokens_per_sample = progress.tokens_per_step / samples_per_step
     yield ThroughputRecord(
         at_s=progress.now_s,
         step=progress.steps_done,
         samples=samples,
         tokens=progress.tokens,
-        samples_per_s=progress.tokens_per_s / tokens_per_sample,
+        samples_per_s=progress.samples_per_s,
     )
     on_demand = bill(rented, now_s=progress.now_s, modelled=True).on_demand_usd
     yield ValueRecord(

@@ -202,7 +202,7 @@ def _by_books(
         "step": step,
         "samples_per_s": samples_per_s(samples, passed_s),
         "samples_per_usd": per_usd,
-        "tokens_per_usd": tokens_per_usd(per_usd, job.model.context),
+        "tokens_per_usd": tokens_per_usd(per_usd, job.tokens_per_sample),
         "spent": spent,
     }
 
@@ -232,7 +232,7 @@ def _of_store(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
         "step": newest.step,
         "samples_per_s": rates[-1].samples_per_s,
         "samples_per_usd": per_usd,
-        "tokens_per_usd": tokens_per_usd(per_usd, job.model.context),
+        "tokens_per_usd": tokens_per_usd(per_usd, job.tokens_per_sample),
         "spent": spent,
         "resizes": resizes_of(folder, records),
     }

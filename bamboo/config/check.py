@@ -12,6 +12,7 @@ from typing import Any
 
 from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.check_cloud import check_cloud
+from bamboo.config.check_train import check_optimizer, check_own
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.ids import REGION
@@ -106,6 +107,7 @@ RANGES: dict[str, Range] = {
     "train.beta1": _BELOW_1,
     "train.beta2": _BELOW_1,
     "train.epsilon": _ABOVE_0,
+    "train.momentum": _BELOW_1,
     "train.clip_norm": _FROM_0,
     "cluster.pipelines": Range(least=1, most=1024),
     "cluster.max_pipelines": Range(least=0, most=1024),
@@ -171,8 +173,8 @@ def check_values(job: JobConfig) -> None:
 def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first bad one."""
     for check in (
-        _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread,
-        _chaos, check_autoscale, check_cloud,
+        check_own, check_optimizer, _model, _data, _batch, _grid, _virtual_device, _leases,
+        _checkpoint, _cloud, _spread, _chaos, check_autoscale, check_cloud,
     ):  # fmt: skip
         check(job)
 
@@ -180,9 +182,9 @@ def check_job(job: JobConfig) -> None:
 def check_inputs(job: JobConfig) -> None:
     """Check that the files that a job names exist. Training needs them; reading or stopping a run
     does not. Raises InputError with the first one that is missing."""
-    model = job.model
-    if model.is_own and (wrong := what_is_wrong(job.named(model.own_file))):
-        raise _at(job, "model.model", wrong, "correct the path")
+    for key, value in job.own.items():
+        if wrong := what_is_wrong(job.named(value.partition(":")[0])):
+            raise _at(job, key, wrong, "correct the path")
     text = job.data.path if job.data.source == "path" else ""
     if text and (wrong := what_is_wrong(job.named(text), folder=True)):
         raise _at(job, "data.path", wrong, NAME_TEXT)
@@ -210,10 +212,7 @@ def _redundancy(job: JobConfig) -> None:
 
 def _model(job: JobConfig) -> None:
     model = job.model
-    if model.is_own:
-        if not model.own_file.endswith(".py") or not model.own_function.isidentifier():
-            raise _at(job, "model.model", "names no model", 'write "gpt" or "file.py:build"')
-    elif model.width % model.heads:
+    if not model.is_own and model.width % model.heads:
         raise _at(
             job, "model.heads", f"does not divide model.width = {model.width}", "take a divisor"
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import JobConfig, TrainConfig
 from bamboo.errors import InputError
 from bamboo.planner.layers.facts import LayerFacts, gpt_facts
 from bamboo.topology.strategy import AUTO, Semantics
@@ -47,6 +47,8 @@ def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
         microbatch=job.train.microbatch,
         dropout=job.model.dropout,
         precision=job.train.precision,
+        optimizer=job.train.optimizer,
+        momentum=job.train.momentum > 0,
     )
 
 
@@ -71,10 +73,12 @@ def semantics(
     an older release alone, see `Semantics`. Raises ValueError for an own model without `code`."""
     train = job.train
     model = asdict(job.model)
-    if job.model.is_own:
+    if job.own:
         if code is None:
-            raise ValueError(f"{job.model.model} means nothing without its code")
-        model |= {"model": job.model.own_function, "code": dict(code)}
+            raise ValueError(f"{', '.join(job.own.values())} means nothing without its code")
+        model |= {"code": dict(code)}
+    if job.model.is_own:
+        model |= {"model": job.model.own_function}
     return Semantics(
         model=model,
         data_digest=data_digest,
@@ -91,6 +95,7 @@ def semantics(
             "beta1": train.beta1,
             "beta2": train.beta2,
             "epsilon": train.epsilon,
+            **_beyond_adamw(train),
         },
         precision=train.precision,
         clip_norm=train.clip_norm,
@@ -98,6 +103,19 @@ def semantics(
         segments=[asdict(segment) for segment in job.segments],
         init=job.weights,
     )
+
+
+def _beyond_adamw(train: TrainConfig) -> dict[str, Any]:
+    """Keys that came later stand in the semantics where they are not the default, so that a run of
+    an older release keeps its hash. The user's own file is known by its name and its digest."""
+    default = TrainConfig()
+    keys = ("optimizer", "schedule", "momentum", "nesterov", "group")
+    found = {x: getattr(train, x) for x in keys if getattr(train, x) != getattr(default, x)}
+    for key in found.keys() & {"optimizer", "schedule"}:
+        found[key] = found[key].rpartition("/")[2]
+    if "group" in found:
+        found["group"] = [asdict(group) for group in train.group]
+    return found
 
 
 def same_semantics(

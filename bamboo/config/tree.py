@@ -57,6 +57,20 @@ class DataConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Parameters that are trained in a way of their own, or not at all."""
+
+    match: str
+    """A pattern over global names, `<layer>.<name>`, as of files: `0.*`, `*.bias`."""
+    learning_rate_factor: float = 1.0
+    """Times the learning rate of the step."""
+    weight_decay: float | str = AUTO
+    """Of each parameter that it matches; `auto`: `train.weight_decay`, of matrices alone."""
+    frozen: bool = False
+    """They keep their values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """Steps, seed, slices of the batch and optimizer: all of these decide bits."""
 
@@ -68,14 +82,29 @@ class TrainConfig:
     virtual_nodes: int = 0
     """Fixed slices of the batch; 0: the smallest power of two >= pipelines."""
     seed: int = 1
+    optimizer: str = "adamw"
+    """`adamw`, `adam`, `sgd`, `adagrad`, `rmsprop`, `adafactor`, or `"file.py:make"`: a function in
+    the user's file that returns one (`bamboo.models.Optimizer`)."""
+    schedule: str = "cosine"
+    """The way to `final_learning_rate` after the warm-up: `cosine`, `linear`, `constant` (it stays
+    at `learning_rate`), or `"file.py:schedule"`: a function in the user's file that gives the
+    learning rate of each step."""
     learning_rate: float = 1e-3
     warmup_steps: int = 10
     final_learning_rate: float = 1e-4
-    """Learning rate at the last step, reached along a cosine."""
+    """Learning rate at the last step."""
     weight_decay: float = 0.1
+    """Of parameters with two or more dimensions."""
     beta1: float = 0.9
     beta2: float = 0.95
+    """Also what `rmsprop` keeps of its mean of squares each step."""
     epsilon: float = 1e-8
+    momentum: float = 0.0
+    """Of `sgd` and `rmsprop`; 0: none, and no memory for it."""
+    nesterov: bool = False
+    """Of `sgd`."""
+    group: tuple[Group, ...] = ()
+    """Parameters with a learning rate or a weight decay of their own, or frozen ones."""
     clip_norm: float = 1.0
     """Global gradient norm limit; 0 switches clipping off."""
     precision: str = "fp32"
@@ -351,6 +380,14 @@ class JobConfig:
     def tokens_per_sample(self) -> int:
         """Of text; 0 for a model's own data, which are counted in samples alone."""
         return 0 if self.unit else self.model.context
+
+    @property
+    def own(self) -> dict[str, str]:
+        """What the user's own code gives: key -> `file.py:function`, as the job names it. The
+        module of the first one is the entry to the code that a run takes along."""
+        own = {"model.model": self.model.model} if self.model.is_own else {}
+        named = {"train.optimizer": self.train.optimizer, "train.schedule": self.train.schedule}
+        return own | {key: value for key, value in named.items() if "." in value or ":" in value}
 
     def named(self, path: str) -> Path:
         """The path of a file that the job names: relative to the job file."""

@@ -107,7 +107,11 @@ class Records:
                 tokens_per_s=self.progress.tokens_per_s,
                 usd=self.progress.usd,
                 tokens_per_usd=self.progress.tokens_per_usd,
+                samples_per_s=self.progress.samples_per_s,
+                samples_per_usd=self.progress.samples_per_usd,
                 at_s=float(record["t_s"]),
+                count=record.get("count", 0),
+                unit=record.get("unit", ""),
                 metrics=record.get("metrics", {}),
             )
         )

@@ -18,12 +18,13 @@ from bamboo.models.running import (
     unpacked,
 )
 from bamboo.models.untrained import BatchNorms, Untrained, step_statistics
-from bamboo.models.workload import TiedParameter, Workload, measured, tied_names
+from bamboo.models.workload import Optimizer, TiedParameter, Workload, measured, tied_names
 
 __all__ = [
     "BadBoundary",
     "BatchNorms",
     "Gradients",
+    "Optimizer",
     "Tensors",
     "TiedParameter",
     "Untrained",

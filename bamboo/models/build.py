@@ -8,10 +8,11 @@ whatever runs them and whatever ran before.
 
 import copy
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -35,29 +36,81 @@ with the place, and not as our fault."""
 
 
 def build_model(job: JobConfig) -> Workload:
-    """The job's model as factories; nothing large is allocated for the built-in one.
+    """The job's workload, its layers as factories; nothing large is allocated for the built-in one.
 
     Raises InputError when a user's file cannot be read, has no such function, or returns anything
-    but layers.
+    but layers, an optimizer or a schedule.
     """
-    if not job.model.is_own:
-        return gpt_workload(job.model)
-    path = job.named(job.model.own_file)
+    modules = _load(job) if job.own else {}
+    workload = _layers(job, modules) if job.model.is_own else gpt_workload(job.model)
+    if "train.optimizer" in modules:
+        if workload.optimizer is not None:
+            raise _refuse(
+                job, "the model has an optimizer, too", "leave out one of them", "train.optimizer"
+            )
+        workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
+    if "train.schedule" in modules:
+        workload = replace(workload, schedule=_function(job, modules, "train.schedule"))
+    return replace(workload, frozen=tuple(x.match for x in job.train.group if x.frozen))
+
+
+def _load(job: JobConfig) -> dict[str, ModuleType]:
+    """Key -> module, of all that the job has of the user's own; later files are imported as the
+    first one would import them, from its folder."""
     importlib.import_module("numpy.random")  # else the file may import it and draw without a key
+    found: dict[str, ModuleType] = {}
+    by_file: dict[str, ModuleType] = {}
+    for key, named in job.own.items():
+        path = job.named(named.partition(":")[0])
+        try:
+            with keyed_draws(keyed_seed(job.train.seed, "load")):
+                if path.stem in by_file:
+                    module = by_file[path.stem]
+                elif by_file:
+                    first = next(iter(by_file.values()))
+                    package = first.__package__ or ""
+                    module = importlib.import_module(f"{package}.{path.stem}".lstrip("."))
+                else:
+                    module = load_bundle(Path(job.code)) if job.code else load_entry(entry_of(path))
+        except (NotTakenAlong, DamagedCode):
+            raise  # the error says all that there is to say
+        except USER_ERRORS as error:
+            raise _of_user(job, key, error) from error
+        found[key] = by_file[path.stem] = module
+    return found
+
+
+def _function(job: JobConfig, modules: Mapping[str, ModuleType], key: str) -> Callable[..., Any]:
     try:
-        with keyed_draws(keyed_seed(job.train.seed, "load")):
-            module = load_bundle(Path(job.code)) if job.code else load_entry(entry_of(path))
-            build = getattr(module, job.model.own_function)
-        with keyed_draws(keyed_seed(job.train.seed, "init")):
-            # Layers that are made here take their initial values from this key.
-            built = build(job)
-    except (NotTakenAlong, DamagedCode):
-        raise  # the error says all that there is to say
+        made = getattr(modules[key], job.own[key].partition(":")[2])
     except USER_ERRORS as error:
-        remedy = f"correct {path}"
-        if job.code and isinstance(error, FileNotFoundError):
-            remedy = f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
-        raise _refuse(job, placed_line_of(error), remedy) from error
+        raise _of_user(job, key, error) from error
+    if not callable(made):
+        raise _refuse(job, f"it is {type(made).__name__}", "name a function", key)
+    return cast(Callable[..., Any], made)
+
+
+def _called(job: JobConfig, modules: Mapping[str, ModuleType], key: str, argument: object) -> Any:
+    """What the user's function makes; what it draws follows from its key."""
+    try:
+        with keyed_draws(keyed_seed(job.train.seed, "init")):
+            return _function(job, modules, key)(argument)
+    except (NotTakenAlong, DamagedCode, InputError):
+        raise
+    except USER_ERRORS as error:
+        raise _of_user(job, key, error) from error
+
+
+def _of_user(job: JobConfig, key: str, error: BaseException) -> InputError:
+    remedy = f"correct {job.named(job.own[key].partition(':')[0])}"
+    if job.code and isinstance(error, FileNotFoundError):
+        remedy = f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
+    return _refuse(job, placed_line_of(error), remedy, key)
+
+
+def _layers(job: JobConfig, modules: Mapping[str, ModuleType]) -> Workload:
+    """The workload of a user's own model."""
+    built = _called(job, modules, "model.model", job)
     if not isinstance(built, Workload):
         return Workload(layers=_factories(job, built), loss=token_loss)
     flaw = flaw_of(built)
@@ -82,12 +135,13 @@ def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], 
 
 
 def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
-    """{"code": manifest} of all that a user's own model was built and run from just now, {} for the
-    built-in model. Raises InputError for code that a run cannot keep."""
-    if not job.model.is_own:
+    """{"code": manifest} of all that a user's own code was built and run from just now, {} where
+    the job has none. Raises InputError for code that a run cannot keep."""
+    if not job.own:
         return {}
     if not job.code:
-        return {"code": recorder.manifest(entry_of(job.named(job.model.own_file))).to_dict()}
+        file = next(iter(job.own.values())).partition(":")[0]
+        return {"code": recorder.manifest(entry_of(job.named(file))).to_dict()}
     manifest = read_manifest(Path(job.code))
     check_identity(Path(job.code), manifest.identity())
     return {"code": manifest.to_dict()}
@@ -137,8 +191,6 @@ def _factory(job: JobConfig, index: int, item: object) -> Callable[[], nn.Module
     return factory
 
 
-def _refuse(job: JobConfig, problem: str, remedy: str) -> InputError:
+def _refuse(job: JobConfig, problem: str, remedy: str, key: str = "model.model") -> InputError:
     line = " ".join(problem.split())
-    return InputError.at(
-        file=job.file, key="model.model", value=job.model.model, problem=line, remedy=remedy
-    )
+    return InputError.at(file=job.file, key=key, value=job.own[key], problem=line, remedy=remedy)

@@ -5,6 +5,7 @@ global name is `<layer>.<name>`; global order is (layer, registration order).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
@@ -52,7 +53,7 @@ def build_shell(workload: Workload, index: int, seed: int) -> nn.Module:
     other model has its initial values."""
     if workload.plain:
         with torch.device("meta"), _Undrawn():
-            shell = workload.layers[index]().train()
+            shell = _frozen(workload, index, workload.layers[index]().train())
         if next(shell.buffers(), None) is None:
             return shell
     return build_layer(workload, index, seed)
@@ -131,7 +132,15 @@ def _build_alone(workload: Workload, index: int, seed: int) -> nn.Module:
             )
         # Sums over a parameter run in memory order, so the layout is the same everywhere.
         tensor.data = tensor.data.contiguous()
-    return layer.train()
+    return _frozen(workload, index, layer.train())
+
+
+def _frozen(workload: Workload, index: int, layer: nn.Module) -> nn.Module:
+    """The same; the parameters that the workload freezes require no gradient."""
+    for name, parameter in layer.named_parameters():
+        if any(fnmatchcase(f"{index}.{name}", pattern) for pattern in workload.frozen):
+            parameter.requires_grad_(False)
+    return layer
 
 
 def _parameter(layer: nn.Module, tie: TiedParameter, name: str) -> nn.Parameter:

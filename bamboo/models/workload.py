@@ -5,7 +5,7 @@ Rule: nothing here knows stages or ranks.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,36 @@ from torch import Tensor, nn
 from bamboo.data.dataset import Data
 from bamboo.models.running import Tensors, unpacked
 
+
+class Optimizer(Protocol):
+    """What steps the parameters, each by itself: an object of the user's own, or a built-in one.
+
+    It holds its settings and nothing that changes: what it remembers of a parameter are tensors
+    that it names here and that are given to it, so that any node can take the same step.
+    """
+
+    def state(self, shape: torch.Size) -> Mapping[str, Sequence[int]]:
+        """Kind -> shape, of what is kept of a parameter of this shape. Each is float32, begins as
+        zeros, and lies in files as `<kind>/<layer>.<name>`."""
+
+    def step(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[Mapping[str, Tensor]],
+        *,
+        lr: float,
+        weight_decay: float,
+        step: int,
+    ) -> None:
+        """Change each parameter and its state in place. What a parameter becomes depends on itself,
+        its gradient and its state alone, whichever others are in the lists. `grads` are clipped
+        copies, which may be written to. `step` counts from 0, for all of a run."""
+
+
+Schedule = Callable[[int, int, Any], float]
+"""(step, steps, train) -> the learning rate of that step of a segment with so many steps; `train`
+has its `learning_rate`, `warmup_steps` and `final_learning_rate`. Steps count from 0."""
 Loss = Callable[[Any, Any], Tensor]
 """(outputs of the last layer, targets of the data) -> float32 scalar: the SUM over all that the
 data counts. Each is a tensor, or the tuple where there are several."""
@@ -51,6 +81,12 @@ class Workload:
     """What is recorded beside a step's loss: the sums of all microbatches, divided by the
     counts."""
     tied: tuple[TiedParameter, ...] = ()
+    optimizer: Optimizer | None = None
+    """None: the one that the job names."""
+    schedule: Schedule | None = None
+    """None: the one that the job names."""
+    frozen: tuple[str, ...] = ()
+    """Patterns over the global names of parameters that keep their values."""
     plain: bool = False
     """Whether layers have no tensors but their parameters, and keep nothing that was computed from
     them: then a layer whose parameters are known need not draw initial values."""

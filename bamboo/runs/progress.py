@@ -103,9 +103,11 @@ class Progress:
     steps: int
     """Number of steps that the job asks for."""
     tokens_per_step: int
+    """0 where the data are no text."""
     state: State
     started_at_s: float
     now_s: float
+    samples_per_step: int = 0
     step: int = 0
     """Finished steps as reported, without those that a restore took back."""
     first_loss: float | None = None
@@ -177,11 +179,19 @@ class Progress:
     @property
     def tokens_per_s(self) -> float:
         """Over the last RATE_WINDOW steps; 0 before the second step that this launcher saw."""
+        return self._rate_of(self.tokens_per_step)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Over the same steps."""
+        return self._rate_of(self.samples_per_step)
+
+    def _rate_of(self, per_step: int) -> float:
         seen = [reported.at_s for reported in self.recent if reported.at_s > 0]
         if len(seen) < 2 or seen[-1] <= seen[0]:
             return 0.0
         passed_s = seen[-1] - seen[0]
-        return self.tokens_per_step * (len(seen) - 1) / passed_s
+        return per_step * (len(seen) - 1) / passed_s
 
     @property
     def tokens_per_usd(self) -> float:
@@ -189,10 +199,15 @@ class Progress:
         return per_usd_spent(self.tokens, self.usd)
 
     @property
+    def samples_per_usd(self) -> float:
+        """The same of samples."""
+        return per_usd_spent(self.steps_done * self.samples_per_step, self.usd)
+
+    @property
     def remaining_s(self) -> float | None:
         """Time to the last step at the present rate; None while there is no rate."""
-        rate = self.tokens_per_s
-        return (self.steps - self.step) * self.tokens_per_step / rate if rate > 0 else None
+        steps_per_s = self._rate_of(1)
+        return (self.steps - self.step) / steps_per_s if steps_per_s > 0 else None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -395,6 +410,8 @@ def status_body(progress: Progress) -> dict[str, Any]:
         "tokens_per_s": progress.tokens_per_s,
         "usd": progress.usd,
         "tokens_per_usd": progress.tokens_per_usd,
+        "samples_per_s": progress.samples_per_s,
+        "samples_per_usd": progress.samples_per_usd,
         "preemptions": len(progress.preemptions),
         "nodes": node_rows(progress),
     }

@@ -46,7 +46,8 @@ def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Pr
     return Progress(
         run=folder.id,
         steps=job.train.steps,
-        tokens_per_step=job.train.batch * job.model.context,
+        tokens_per_step=job.train.batch * job.tokens_per_sample,
+        samples_per_step=job.train.batch,
         state=initial_state(run=folder.id, grid=grid, redundancy=job.cluster.redundancy),
         started_at_s=started_s,
         now_s=started_s,

@@ -33,6 +33,8 @@ def metric_of(text: str) -> Mapping[str, Any]:
                 _figure(record["t_s"])
                 if "used" in record:
                     SamplesRecord.of_step(record["step"], record["used"])
+                _count(record.get("count", 0))
+                _text(record.get("unit", ""))
                 for value in _mapping(record.get("metrics", {})).values():
                     float(value)
             case "failover":

@@ -158,6 +158,8 @@ def shaped_work(job: JobConfig) -> Profile:
         dropout=model.dropout,
         threads=job.cluster.threads,
         precision=job.train.precision,
+        optimizer=job.train.optimizer,
+        momentum=job.train.momentum > 0,
     )
 
 
@@ -215,19 +217,21 @@ def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str
 
 
 def _code_of(job: JobConfig) -> dict[str, str] | None:
-    """What identifies a user's own model here: its file alone, which is enough for times."""
-    if not job.model.is_own:
+    """What identifies a user's own code here: its files alone, which is enough for times."""
+    if not job.own:
         return None
-    file = job.named(job.model.own_file)
+    files = [job.named(named.partition(":")[0]) for named in job.own.values()]
     if job.code:
-        file = Path(job.code) / read_manifest(Path(job.code)).entry_path
+        entry = Path(job.code) / read_manifest(Path(job.code)).entry_path
+        files = [entry.with_name(file.name) for file in files]
     try:
-        return {"file": hashlib.sha256(file.read_bytes()).hexdigest()}
+        digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+        return {"file": digests[0], **{f"file {i}": x for i, x in enumerate(digests[1:], start=1)}}
     except OSError as error:
         raise InputError.at(
             file=job.file,
-            key="model.model",
-            value=job.model.model,
+            key=next(iter(job.own)),
+            value=error.filename,
             problem=f"cannot be read ({error.strerror})",
             remedy="correct the path",
         ) from error

@@ -61,6 +61,7 @@ class Report:
     """The value of `bamboo cost RUN --json`; empty where it is unknown."""
     steps: Sequence[MetricRecord] = ()
     tokens_per_sample: int = 1
+    """0 where the data are no text."""
     entropy_nats: float | None = None
     rented: Sequence[Rented] = ()
     dollars: Sequence[Dollars] = ()
@@ -89,7 +90,7 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
         report.started_s = started_at_s(folder)
         job = job_of(folder)
         report.job = job_words(job)
-        report.tokens_per_sample = job.model.context
+        report.tokens_per_sample = job.tokens_per_sample
     with _noted(report, "where it stands"):
         report.status = _with_all(status_of(folder), STATUS)
     with _noted(report, "what it cost"):

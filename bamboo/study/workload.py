@@ -78,6 +78,7 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
         LayerFacts(
             name=str(layer["name"]),
             parameters=int(layer["parameters"]),
+            moment_bytes=int(layer["moment_bytes"]),
             forward_flops=float(flop),
             output_bytes=int(layer["output_bytes"]),
             back_bytes=layer.get("back_bytes"),

@@ -75,13 +75,21 @@ class MetricRecord:
     step: int
     """Index of the step; the first is 0."""
     loss: float
-    """Nats per token. JSON keeps a float64 exactly, and `loss_hex` gives all its bits."""
+    """By what the step counts: nats per token for text. JSON keeps a float64 exactly, and
+    `loss_hex` gives all its bits."""
     tokens_per_s: float
+    """0 where the data are no text."""
     usd: float
     """Modelled dollars of the run so far."""
     tokens_per_usd: float
     at_s: float | None = None
     """Unix time at which the step was taken; None if it was not recorded."""
+    samples_per_s: float = 0.0
+    samples_per_usd: float = 0.0
+    count: int = 0
+    """What the step's samples weigh together; 0 in records of older releases."""
+    unit: str = ""
+    """What is counted: `token`, `image`; empty in records of older releases."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the model measures beside its loss, by name."""
 
@@ -96,8 +104,13 @@ class MetricRecord:
             "usd": round(self.usd, 9),
             "tokens_per_usd": round(self.tokens_per_usd, 3),
         }
+        if self.samples_per_usd:
+            body["samples_per_s"] = round(self.samples_per_s, 3)
+            body["samples_per_usd"] = round(self.samples_per_usd, 3)
         if self.at_s is not None:
             body["t"] = self.at_s
+        if self.count:
+            body |= {"count": self.count, "unit": self.unit}
         if self.metrics:
             body["metrics"] = dict(self.metrics)
         return json.dumps(body, separators=(",", ":"))
@@ -114,6 +127,10 @@ class MetricRecord:
                 usd=float(raw["usd"]),
                 tokens_per_usd=float(raw["tokens_per_usd"]),
                 at_s=None if raw.get("t") is None else float(raw["t"]),
+                samples_per_s=float(raw.get("samples_per_s", 0.0)),
+                samples_per_usd=float(raw.get("samples_per_usd", 0.0)),
+                count=int(raw.get("count", 0)),
+                unit=str(raw.get("unit", "")),
                 metrics={str(n): float(x) for n, x in dict(raw.get("metrics", {})).items()},
             )
             if not 0 <= record.step <= MOST_STEPS or not isfinite(record.at_s or 0.0):

@@ -15,7 +15,8 @@ from torch import Tensor
 from bamboo.config.load import job_from_json
 from bamboo.data.dataset import load_data
 from bamboo.models import build_layer, build_model, named_parameters, run_layers, unpacked
-from bamboo.runtime.step.optimizer import AdamW, clip_factor, squares
+from bamboo.runtime.optim.optimizer import Optimizer
+from bamboo.runtime.step.norm import clip_factor, squares
 
 
 class Task:
@@ -33,7 +34,7 @@ class Task:
         ]
         named = dict(named_parameters(self._layers))
         self._params = [*named.values()]
-        self._optimizer = AdamW(self._job.train)
+        self._optimizer = Optimizer(self._job.train)
         self._kept = self._optimizer.new_state(named)
         self._count = self._data.count(0)
 

@@ -158,10 +158,14 @@ def _throughput(axes: "Axes", report: Report) -> None:
 
 def _rates(steps: Sequence[MetricRecord], tokens_per_sample: int) -> list[tuple[float, int, float]]:
     """(Unix time or 0, step, samples/s over the steps before it), where there was a rate."""
-    return [
-        (one.at_s or 0.0, one.step, samples_per_s(one.tokens_per_s / tokens_per_sample, 1.0))
+    rates = (
+        one.tokens_per_s / tokens_per_sample if tokens_per_sample else one.samples_per_s
         for one in steps
-        if one.tokens_per_s > 0 and math.isfinite(one.tokens_per_s)
+    )
+    return [
+        (one.at_s or 0.0, one.step, samples_per_s(rate, 1.0))
+        for one, rate in zip(steps, rates, strict=True)
+        if rate > 0 and math.isfinite(rate)
     ]
 
 

@@ -48,8 +48,8 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
     lines = [
         f"{body['run']}: {usd(paid)} {when}{word}{share}",
         f"  {rate(body['samples_per_s'])} samples/s ({over}), "
-        f"{rate(body['samples_per_usd'])} samples per dollar, "
-        f"{rate(body['tokens_per_usd'])} tokens per dollar",
+        f"{rate(body['samples_per_usd'])} samples per dollar"
+        + (f", {rate(tokens)} tokens per dollar" if (tokens := body["tokens_per_usd"]) else ""),
     ]
     if "silent" in body:
         lines += paragraph(body["silent"])

@@ -67,13 +67,17 @@ def _bar(progress: Progress) -> RenderableType:
 
 def figures(progress: Progress) -> str:
     """`loss 3.2101  1,234 tokens/s lately  $0.0012 so far (modelled)  1,000,000 tokens/$`;
-    lately: over the last ten steps."""
+    lately: over the last ten steps. Where the data are no text, samples stand for tokens."""
     parts = [] if progress.loss is None else [f"loss {progress.loss:.4f}"]
-    if progress.tokens_per_s:
-        parts.append(f"{rate(progress.tokens_per_s)} tokens/s lately")
+    text = progress.tokens_per_step > 0
+    unit = "tokens" if text else "samples"
+    per_s = progress.tokens_per_s if text else progress.samples_per_s
+    per_usd = progress.tokens_per_usd if text else progress.samples_per_usd
+    if per_s:
+        parts.append(f"{rate(per_s)} {unit}/s lately")
     parts.append(f"{usd(progress.usd)} so far{' (modelled)' if progress.modelled else ''}")
-    if progress.tokens_per_usd:
-        parts.append(f"{rate(progress.tokens_per_usd)} tokens/$")
+    if per_usd:
+        parts.append(f"{rate(per_usd)} {unit}/$")
     if progress.trace is not None:
         parts.append(trace_figures(progress.trace))
     return "  ".join(parts)

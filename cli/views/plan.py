@@ -189,8 +189,9 @@ def _time(planned: Planned) -> list[str]:
     value = plan.samples_per_usd(planned.usd_per_hour)
     worth = ""
     if value is not None:
-        tokens = value * planned.strategy.semantics.model["context"]
-        worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
+        each = planned.job.tokens_per_sample
+        tokens = f" or {rate(value * each)} tokens" if each else ""
+        worth = f", {rate(value)} samples{tokens} per dollar"
     whole = plan.samples_per_usd(planned.whole_usd_per_hour)
     if worth and whole and whole != value:
         worth += f" of instances, {rate(whole)} samples with the bytes between zones"
@@ -321,7 +322,8 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "price_warnings": list(planned.price_warnings()),
         **planned.promised(),
         "modelled_gpu": planned.modelled.gpu if planned.modelled is not None else None,
-        "tokens_per_sample": planned.strategy.semantics.model["context"],
+        "tokens_per_sample": planned.job.tokens_per_sample,
+        "unit": planned.job.unit or "token",
         "semantic_hash": planned.strategy.semantics.hash(),
         "data": dict(planned.data),
         "notes": [*plan.notes, *size_notes(planned)],

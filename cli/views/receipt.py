@@ -124,11 +124,14 @@ def receipt_text(body: Mapping[str, Any]) -> str:
     if beside := bill.get("beside"):
         lines += paragraph(f"{beside_text(beside)}; {usd(bill['whole_usd'])} with the instances")
     lines += planned_lines(body.get("planned"))
-    if body["tokens_per_usd"]:
-        lines += [
+    if body["samples_per_usd"]:
+        lines.append(
             f"  came to, over the whole run: {rate(body['samples_per_s'])} samples/s, "
-            f"{rate(body['samples_per_usd'])} samples per dollar",
+            f"{rate(body['samples_per_usd'])} samples per dollar"
+        )
+    if body["tokens_per_usd"]:
+        lines.append(
             f"  {body['tokens']:,} tokens, {rate(body['tokens_per_usd'])} tokens per "
-            f"dollar, {rate(body['tokens_per_s'])} tokens/s",
-        ]
+            f"dollar, {rate(body['tokens_per_s'])} tokens/s"
+        )
     return "\n".join(lines)

@@ -133,7 +133,7 @@ def _money_figures(report: Report) -> Iterator[Figure]:
     yield Figure(
         label="samples per dollar",
         value=rate(cost["samples_per_usd"]),
-        note=f"{rate(cost['tokens_per_usd'])} tokens per dollar",
+        note=f"{rate(tokens)} tokens per dollar" if (tokens := cost["tokens_per_usd"]) else "",
     )
     planned = cost.get("planned")
     if planned and planned["samples_per_usd"] is not None:

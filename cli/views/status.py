@@ -11,6 +11,9 @@ from cli.echo import columns, paragraph, terminal_width
 def status_text(body: Mapping[str, Any]) -> str:
     """A few lines: the state of the run, its figures, and what each node does."""
     loss = "-" if body["loss"] is None else f"{body['loss']:.4f}"
+    # Before the first step both are 0; a receipt of an older release has tokens alone.
+    text = body["tokens_per_usd"] or not body.get("samples_per_usd")
+    unit = "tokens" if text else "samples"
     outcome = f" ({body['outcome']})" if body["outcome"] else ""
     lines = [
         f"{body['run']}: {body['phase']}{outcome}, generation {body['generation']}, "
@@ -18,8 +21,9 @@ def status_text(body: Mapping[str, Any]) -> str:
         *whole(body["sentence"]),
         *whole(
             f"step {body['step']}/{body['steps']}, loss {loss}, "
-            f"{rate(body['tokens_per_s'])} tokens/s over the last ten steps, {usd(body['usd'])} "
-            f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$"
+            f"{rate(body[f'{unit}_per_s'])} {unit}/s over the last ten steps, {usd(body['usd'])} "
+            f"{'in all' if body['outcome'] else 'so far'}, "
+            f"{rate(body[f'{unit}_per_usd'])} {unit}/$"
         ),
     ]
     if body["outcome"] and not body["ended"]:

@@ -220,6 +220,7 @@ class World:
                 run="r",
                 steps=config.train.steps,
                 tokens_per_step=config.train.batch * config.model.context,
+                samples_per_step=config.train.batch,
                 state=initial_state(
                     run=RunId("r"), grid=self.grid, redundancy=config.cluster.redundancy
                 ),

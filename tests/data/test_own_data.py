@@ -10,8 +10,8 @@ from bamboo.data.dataset import Dataset, check_digest, load_data
 from bamboo.errors import InputError
 from bamboo.models import build_layer, build_model, named_parameters
 from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.step.numerics import prepare
-from bamboo.runtime.step.optimizer import AdamW
 from bamboo.topology.keys import keyed_seed
 from tests.data.own_data import SOURCE, own_job
 from tests.jobs import tiny_job
@@ -144,7 +144,7 @@ def _ordinary(job: JobConfig, *, by_batch: bool) -> list[float]:
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(params, job.train.clip_norm)
         for group in optimizer.param_groups:
-            group["lr"] = AdamW(job.train).learning_rate(step)
+            group["lr"] = Optimizer(job.train).learning_rate(step)
         optimizer.step()
         losses.append(loss.item())
     return losses

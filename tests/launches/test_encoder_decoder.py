@@ -11,7 +11,7 @@ from tests.launches.test_launch import Bench
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=14, stage=2, notice_s=0.3}]'
+KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=14, stage=2, notice_s=5}]'
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

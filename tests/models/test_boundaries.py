@@ -182,7 +182,8 @@ def equal(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> bool:
     def same(a: Tensor | None, b: Tensor | None) -> bool:
         if a is None or b is None:
             return a is b or not bool((b if a is None else a).any())  # type: ignore[union-attr]
-        return a.dtype == b.dtype and torch.equal(a, b)
+        one, other = (t.contiguous().view(-1).view(torch.uint8) for t in (a, b))  # NaN too
+        return a.dtype == b.dtype and torch.equal(one, other)
 
     return all(same(a, b) for a, b in zip(one, other, strict=True))
 

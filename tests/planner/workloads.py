@@ -27,6 +27,7 @@ def workload(
             LayerFacts(
                 name=f"layer {number}",
                 parameters=parameters + number,
+                moment_bytes=8 * (parameters + number),
                 forward_flops=1.0,
                 output_bytes=64 * microbatch,
                 activation_bytes=256 * microbatch,

@@ -29,6 +29,8 @@ METRICS = [
     '{"kind": "step", "step": 0, "loss": "low", "t_s": 1.0}',
     '{"kind": "step", "step": 0, "loss": 1.0, "t_s": Infinity}',
     '{"kind": "step", "step": 0, "loss": 1.0, "t_s": 1.0, "used": {}}',
+    '{"kind": "step", "step": 0, "loss": 1.0, "t_s": 1.0, "count": -1}',
+    '{"kind": "step", "step": 0, "loss": 1.0, "t_s": 1.0, "metrics": {"a": "b"}}',
     '{"kind": "failover", "seen_s": "then", "decided_s": 1.0}',
     '{"kind": "memory", "node": "i-0.0"}',
     '{"kind": "memory", "node": "i-0.0", "peak_tensor_bytes": 1, "busy_s": {"F": null}}',

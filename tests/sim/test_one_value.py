@@ -38,13 +38,15 @@ STAKES = Stakes(zone_usd_per_hour=PRICES, preemptible=False, steps=STEPS)
 def workloads(draw: st.DrawFn) -> WorkloadFigures:
     """Eight layers whose bytes take from none to many times their time to send."""
     link = draw(st.sampled_from([0.0, 2e5, 1e6, 1e8]))
+    parameters = draw(st.sampled_from([1_000, 50_000]))
     base = uniform_workload(
         name="test",
         source="given",
         layers=8,
         forward_s=draw(st.sampled_from([0.01, 0.03])),
         backward_s=0.06,
-        parameters=draw(st.sampled_from([1_000, 50_000])),
+        parameters=parameters,
+        moment_bytes=8 * parameters,
         output_bytes=draw(st.sampled_from([64, 20_000])),
         shape=BatchShape(virtual_nodes=LEAVES, microbatches=draw(st.integers(1, 3))),
         batch=36,

@@ -37,6 +37,7 @@ def workload() -> WorkloadFigures:
         forward_s=0.03,
         backward_s=0.07,
         parameters=1_000_000,
+        moment_bytes=8_000_000,
         output_bytes=1000,
         shape=BatchShape(virtual_nodes=4, microbatches=2),
         batch=16,

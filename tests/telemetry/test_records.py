@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_event_has_the_keys_of_the_interface() -> None:
 def test_event_round_trip() -> None:
     for value in (event(), event(step=None), event(data={})):
         assert EventRecord.from_json(value.to_json()) == value
+
+
+def test_a_step_has_its_count_and_its_metrics() -> None:
+    step = replace(metric(), count=7, unit="image", metrics={"accuracy": 0.25})
+    assert MetricRecord.from_json(step.to_json()) == step
+    assert json.loads(step.to_json())["metrics"] == {"accuracy": 0.25}
+    assert not {"count", "unit", "metrics"} & json.loads(metric().to_json()).keys()
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -6,12 +6,12 @@ built-in GPT the facts come from its shape, so that a plan needs neither torch n
 
 from dataclasses import dataclass
 
+from bamboo.planner.layers.kept import DEFAULT, kept_scalars
+
 FLOAT_BYTES = 4
 BOUNDARY_BYTES = {"fp32": FLOAT_BYTES, "bf16": 2}
 """Bytes of a number of a boundary tensor, by `train.precision`."""
 TOKEN_BYTES = 8
-MOMENTS = 2
-"""Moments of AdamW: first and second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,8 @@ class LayerFacts:
     name: str
     parameters: int
     """Trained scalars, including its copy of a tied parameter."""
+    moment_bytes: int
+    """What the optimizer keeps of its parameters."""
     forward_flops: float
     """Multiplications and additions of one forward; a backward counts twice as many."""
     output_bytes: int
@@ -41,11 +43,6 @@ class LayerFacts:
     """Whether the moments of its replica lie in the host's memory."""
     apart: bool = False
     """Whether its device has a memory of its own, and the stash lies in the host's."""
-
-    @property
-    def moment_bytes(self) -> int:
-        """What the optimizer keeps of its parameters."""
-        return MOMENTS * FLOAT_BYTES * self.parameters
 
     @property
     def state_bytes(self) -> int:
@@ -102,6 +99,8 @@ def gpt_facts(
     microbatch: int,
     dropout: float,
     precision: str = "fp32",
+    optimizer: str = DEFAULT,
+    momentum: bool = False,
 ) -> tuple[LayerFacts, ...]:
     """Facts of the built-in GPT: embedding, `layers` blocks, head.
 
@@ -120,14 +119,27 @@ def gpt_facts(
     mask = 1 if dropout > 0 else 0
     state_bytes = tokens * width * FLOAT_BYTES
     boundary_bytes = tokens * width * BOUNDARY_BYTES[precision]
+<<<<<<< HEAD
     low = precision == "bf16"
     weight_bytes = BOUNDARY_BYTES[precision] if low else 0
     # The input of the first norm is then a copy, and the layer's own input is held beside it.
     norms_bytes = state_bytes + (boundary_bytes if low else 0)
     block_casts, head_casts = 12 * width * width * weight_bytes, vocabulary * width * weight_bytes
+=======
+
+    def moments(*shapes: tuple[int, ...]) -> int:
+        kept = (kept_scalars(optimizer, shape, momentum=momentum) for shape in shapes)
+        return FLOAT_BYTES * sum(kept)
+
+    inner, table = (4 * width,), (vocabulary, width)
+>>>>>>> hub/w38
     block = LayerFacts(
         name="block",
         parameters=12 * width * width + 13 * width,
+        moment_bytes=moments(
+            *((3 * width, width), (width, width), (4 * width, width), (width, 4 * width)),
+            *((3 * width,), inner, *[(width,)] * 6),
+        ),
         forward_flops=float(tokens * (24 * width * width + 4 * context * width)),
         output_bytes=boundary_bytes,
         activation_bytes=norms_bytes + state_bytes + boundary_bytes * (14 + 2 * mask) + block_casts,
@@ -136,6 +148,7 @@ def gpt_facts(
     embedding = LayerFacts(
         name="embedding",
         parameters=(vocabulary + context) * width,
+        moment_bytes=moments(table, (context, width)),
         forward_flops=float(tokens * width),
         output_bytes=boundary_bytes,
         activation_bytes=tokens * TOKEN_BYTES + state_bytes * mask,
@@ -143,6 +156,7 @@ def gpt_facts(
     head = LayerFacts(
         name="head",
         parameters=vocabulary * width + 2 * width,
+        moment_bytes=moments(table, (width,), (width,)),
         forward_flops=float(2 * tokens * vocabulary * width),
         output_bytes=tokens * vocabulary * FLOAT_BYTES,
         activation_bytes=norms_bytes

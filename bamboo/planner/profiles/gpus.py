@@ -191,7 +191,7 @@ class GpuTable:
         )
 
 
-STATE_WORDS = "parameters, gradient and two moments"
+STATE_WORDS = "parameters, gradient and what the optimizer keeps"
 
 
 def parse_gpus(text: str) -> GpuTable:

@@ -10,14 +10,12 @@ from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from bamboo.planner.layers.facts import MOMENTS, LayerFacts
+from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.topology.strategy import canonical_json
 from bamboo.topology.virtual_nodes import BatchShape
 
-SCHEMA_VERSION = 1
-STATE_COPIES = 2 + MOMENTS
-"""Copies of a layer's parameters in training: the parameters, their gradient and the moments."""
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,7 @@ class LayerProfile:
     forward_s: float
     backward_s: float
     optimizer_s: float
-    """Once a step: the squares for the norm, the clipping and AdamW."""
+    """Once a step: the squares for the norm, the clipping and the optimizer."""
     scatter: float
     """Interquartile range of forward plus backward, over its median; 0 if it is modelled."""
     repeats: int
@@ -53,6 +51,8 @@ class LayerProfile:
     """Trained scalars, including its copy of a tied parameter."""
     parameter_bytes: int
     """Of these."""
+    moment_bytes: int
+    """What the optimizer keeps of its parameters."""
     output_bytes: int
     """The tensors for the next layer."""
     input_gradient_bytes: int
@@ -74,7 +74,7 @@ class LayerProfile:
     @property
     def state_bytes(self) -> int:
         """Parameters, gradient, moments and what is frozen."""
-        return STATE_COPIES * self.parameter_bytes + self.frozen_bytes
+        return 2 * self.parameter_bytes + self.moment_bytes + self.frozen_bytes
 
     @property
     def least_bytes(self) -> int:
@@ -158,6 +158,7 @@ class Profile:
             LayerFacts(
                 name=layer.name,
                 parameters=layer.parameters,
+                moment_bytes=layer.moment_bytes,
                 forward_flops=layer.forward.product_flops,
                 output_bytes=layer.output_bytes,
                 back_bytes=None if following is None else following.input_gradient_bytes,

@@ -8,11 +8,13 @@ formulas that a test compares with it. There are no times until a GPU is modelle
 from dataclasses import dataclass, replace
 
 from bamboo.planner.layers.facts import FLOAT_BYTES, TOKEN_BYTES, LayerFacts, gpt_facts
+from bamboo.planner.layers.kept import DEFAULT
 from bamboo.planner.profiles.profiled import LayerProfile, Profile, Work
 
 SOURCE = "of the model's shape"
-UPDATE_BYTES = 40
-"""Bytes of each parameter per step: clipping and AdamW, each separately."""
+UPDATE_BYTES = 24
+"""Bytes of each parameter per step: clipping, and an optimizer that keeps nothing, which reads
+parameter and gradient and writes the parameter; what is kept is read and written besides."""
 SQUARES_BYTES = 44
 """Bytes for the norm, per number whose square is added in float64: a parameter outside matrices, or
 the norm of a matrix's row."""
@@ -35,6 +37,8 @@ def gpt_profile(
     dropout: float,
     threads: int = 1,
     precision: str = "fp32",
+    optimizer: str = DEFAULT,
+    momentum: bool = False,
 ) -> Profile:
     """The profile of embedding, blocks and head, with `microbatch` sequences; all times are 0. The
     work is counted in fp32, and what layers send, and the kernels, in `precision`."""
@@ -46,6 +50,8 @@ def gpt_profile(
         microbatch=microbatch,
         dropout=dropout,
         precision=precision,
+        optimizer=optimizer,
+        momentum=momentum,
     )
     tokens, drops = microbatch * context, dropout > 0
     size = _Size(
@@ -212,10 +218,13 @@ def _layer(
         repeats=0,
         parameters=facts.parameters,
         parameter_bytes=FLOAT_BYTES * facts.parameters,
+        moment_bytes=facts.moment_bytes,
         output_bytes=facts.output_bytes,
         input_gradient_bytes=0,
         activation_bytes=facts.activation_bytes,
         forward=forward,
         backward=backward,
-        optimizer=_moved(UPDATE_BYTES * facts.parameters + squares, kernels),
+        optimizer=_moved(
+            UPDATE_BYTES * facts.parameters + 2 * facts.moment_bytes + squares, kernels
+        ),
     )

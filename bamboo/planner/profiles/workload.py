@@ -200,6 +200,7 @@ def uniform_workload(
     forward_s: float,
     backward_s: float,
     parameters: int,
+    moment_bytes: int,
     output_bytes: int,
     shape: BatchShape,
     batch: int,
@@ -211,6 +212,7 @@ def uniform_workload(
     layer = LayerFacts(
         name="layer",
         parameters=parameters,
+        moment_bytes=moment_bytes,
         forward_flops=1.0,
         output_bytes=output_bytes,
         activation_bytes=output_bytes,

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import load_data
 from bamboo.errors import BambooError, InputError
 from bamboo.models import Gradients, Tensors, Workload, build_model, build_shell, put_parameters
 from bamboo.ports import Buffer
@@ -48,9 +49,10 @@ from bamboo.runtime.check.one_layer import (
     checksum,
     checksums,
     later,
+    same,
 )
 from bamboo.runtime.check.other_times import move_clock
-from bamboo.runtime.device.staging import place_of
+from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.device.time_limit import arm
 from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.wire.frames import to_buffer, to_tensor
@@ -275,6 +277,8 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
         given=tuple(None if t is None else t.to(device) for t in look.given),
         first=tuple(t.to(device) for t in look.first),
     )
+    if workload.data is not None:
+        _check_data(job, workload, look, device)
     first = OneLayer(workload, place, seed=seed, precision=precision)
     first.check()
     initial = first.initial()
@@ -311,6 +315,23 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
         loss=loss,
         gradients=checksums(run.gradients.items()),
     )
+
+
+def _check_data(job: JobConfig, workload: Workload, look: Look, device: torch.device) -> None:
+    """Own data must be the same here: of their contents a node compares the digest alone."""
+    data = data_at(load_data(job, own=workload.data), device)
+    inputs, targets = data.microbatch(look.step, look.microbatch)
+    for name, concerns, found, there in (
+        ("inputs", look.index == 0, inputs, look.input),
+        ("targets", look.is_last, targets, look.given),
+    ):
+        wanted = tuple(t for t in there if t is not None)
+        if concerns and (len(found) != len(wanted) or not same(found, wanted)):
+            raise InputError(
+                f"{job.file}: the data give other {name} in another process, as on a node that "
+                f"joins, for microbatch {look.microbatch} of step {look.step}; make a sample of "
+                "its number and its key alone"
+            )
 
 
 def _check_apart(taken: OneLayer, others: Sequence[Tensor]) -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 from bamboo.models import Gradients, Tensors, as_leaves
 from bamboo.planner.profiles.profiled import LayerProfile
 from bamboo.runtime.device.work import WorkCounter
-from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
+from bamboo.runtime.optim.optimizer import Optimizer
+from bamboo.runtime.step.norm import CLIP_FACTOR, end_step
 from bamboo.runtime.step.stage import Pending, Stage
 
 LEAST_REPEATS = 3
@@ -30,7 +31,7 @@ class Bench:
     """A stage of one layer, with the input and an output's gradient of one microbatch."""
 
     def __init__(
-        self, stage: Stage, x: Tensors, *, optimizer: AdamW, clips: bool, accumulates: bool
+        self, stage: Stage, x: Tensors, *, optimizer: Optimizer, clips: bool, accumulates: bool
     ) -> None:
         """`accumulates`: most microbatches add their gradient to one that is there already."""
         self._stage = stage
@@ -100,6 +101,7 @@ class Bench:
             parameters=sum(p.numel() for p in self._stage.params),
             parameter_bytes=self._stage.parameter_bytes(),
             frozen_bytes=self._stage.untrained.size_bytes,
+            moment_bytes=sum(x.nbytes for own in self._kept.tensors.values() for x in own.values()),
             output_bytes=self._output_bytes,
             input_gradient_bytes=self._input_gradient_bytes,
             activation_bytes=self._activation_bytes,

@@ -29,17 +29,20 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
-from bamboo.models import Workload, build_model, saved_buffers
+from bamboo.models import Workload, build_model, named_parameters, saved_buffers
 from bamboo.models.build import code_taken_along
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data
 from bamboo.runtime.check.loss_contract import check_metrics, check_sum
 from bamboo.runtime.check.one_layer import OneLayer, Pass
+from bamboo.runtime.check.optimizer_contract import check_training
 from bamboo.runtime.check.stdout_answer import one_answer
 from bamboo.runtime.check.timing import mean_of
 from bamboo.runtime.check.whole import Whole
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong, lift, limit
+from bamboo.runtime.optim.optimizer import optimizer_of
+from bamboo.runtime.optim.state import layout_of
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
 from bamboo.user_code.manifest import Manifest
@@ -73,6 +76,10 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
         first_one, *others = check_data(job, data)
         whole = Whole(job, workload, data, looked_at=1 + len(others))
         _check_trained(job.file, whole.layers)
+        layers = [(one.place.index, one.layer) for one in whole.layers]
+        shapes = {name: p.shape for name, p in named_parameters(layers)}
+        check_training(job, workload, shapes)
+        optimizer = optimizer_of(job.train, workload)
         first = whole.run(0, first_one)
         sizes, times = [[*map(_sizes, first)]], []
         for microbatch in others:
@@ -101,6 +108,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
                 "types": {
                     n: "BF16" for n, p in one.layer.named_parameters() if p.dtype == torch.bfloat16
                 },
+                "moment_bytes": layout_of([(index, one.layer)], optimizer.state).kept_bytes,
                 "shapes": {name: list(p.shape) for name, p in one.layer.named_parameters()},
                 **{what: max(seen[index][what] for seen in sizes) for what in sizes[0][index]},
                 **asdict(mean_of([took[index] for took in times])),

@@ -29,16 +29,21 @@ from bamboo.errors import InputError, NoDevice
 from bamboo.models import BadBoundary, Tensors, build_model
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
+<<<<<<< HEAD
 from bamboo.planner.profiles.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.quantities import size
+=======
+from bamboo.planner.profiles.profiled import LayerProfile, Profile
+>>>>>>> hub/w38
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
 from bamboo.runtime.check.one_layer import SMALLER, is_full, kind_of
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes
 from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.device.work import device_kind
+from bamboo.runtime.optim.optimizer import optimizer_of
+from bamboo.runtime.optim.state import layout_of
 from bamboo.runtime.step.numerics import prepare
-from bamboo.runtime.step.optimizer import AdamW
 from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
@@ -81,7 +86,7 @@ class Profiler:
                 redundancy="off",
             ),
         )
-        self._optimizer = AdamW(job.train)
+        self._optimizer = optimizer_of(job.train, self._workload)
         self._shaped = shape_facts(job)
         self._deadline_s = time.perf_counter() + asked.limit_s
 
@@ -134,7 +139,8 @@ class Profiler:
             name = type(stage.layers[0][1]).__name__
             if not self._shaped:
                 # It is known only now; its activations are known only once it has run.
-                self._check_room(index, name, (STATE_COPIES - 1) * stage.parameter_bytes())
+                kept = layout_of(stage.layers, self._optimizer.state).kept_bytes
+                self._check_room(index, name, stage.parameter_bytes() + kept)
             bench = Bench(
                 stage,
                 x,
@@ -212,8 +218,8 @@ def _device(kind: str) -> torch.device:
 
 
 def _least_bytes(facts: LayerFacts) -> int:
-    state = STATE_COPIES * FLOAT_BYTES * facts.parameters
-    return state + facts.activation_bytes + facts.output_bytes
+    trained = facts.state_bytes + FLOAT_BYTES * facts.parameters
+    return trained + facts.activation_bytes + facts.output_bytes
 
 
 def _room_bytes(device: torch.device) -> int:

@@ -12,8 +12,9 @@ from bamboo.data.dataset import Dataset
 from bamboo.models import Workload, build_layer, named_parameters, run_layers, tied_names, unpacked
 from bamboo.runtime.check.calm_norms import CalmNorms
 from bamboo.runtime.device.staging import data_at, place_of
+from bamboo.runtime.optim.optimizer import optimizer_of
 from bamboo.runtime.optim.state import named_state
-from bamboo.runtime.step.optimizer import AdamW, clip_factor, mean_loss, squares
+from bamboo.runtime.step.norm import clip_factor, mean_loss, squares
 from bamboo.topology.reduction import TreeSum
 
 
@@ -35,7 +36,7 @@ class CalmRun:
         self._names = [name for name, _ in named]
         self._params: list[Tensor] = [parameter for _, parameter in named]
         self._norms = CalmNorms(self._layers)
-        self._optimizer = AdamW(job.train, job.segments)
+        self._optimizer = optimizer_of(job.train, workload, job.segments)
         self._kept = self._optimizer.new_state(dict(named))
         self.steps_done = 0
 

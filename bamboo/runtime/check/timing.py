@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from bamboo.config.tree import JobConfig
 from bamboo.models import Workload
 from bamboo.runtime.check.one_layer import OneLayer, Pass, idle_s, kind_of, same
-from bamboo.runtime.step.optimizer import CLIP_FACTOR, AdamW, end_step
+from bamboo.runtime.optim.optimizer import optimizer_of
+from bamboo.runtime.step.norm import CLIP_FACTOR, end_step
 
 REPEATS = 8
 """The least number of repeats in which layers that are alike are timed."""
@@ -110,7 +111,7 @@ class Timing:
         """Time the end of a step, on copies, because the layer must stay as it is."""
         params = {n: p.detach().clone() for n, p in one.layer.named_parameters() if p.requires_grad}
         grads = [run.gradients[name] for name in params]
-        optimizer = AdamW(self._job.train)
+        optimizer = optimizer_of(self._job.train, self._workload)
         kept = optimizer.new_state(params)
         clip_factor = CLIP_FACTOR if self._job.train.clip_norm > 0 else 1.0
         seconds = []

@@ -134,9 +134,9 @@ def repeatable(
     code: dict[str, Any] | None = None
     if job.code:
         code = check_identity(Path(job.code), of_run.model.get("code", {}))
-    elif job.model.is_own:
+    elif job.own:
         raise InputError(
-            f"{run}: has no copy of its model's code, so it is of an older release; verify it there"
+            f"{run}: has no copy of its own code, so it is of an older release; verify it there"
         )
     workload = build_model(job)
     data = load_data(job, text, own=workload.data)

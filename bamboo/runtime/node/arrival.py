@@ -34,8 +34,8 @@ from bamboo.planner.layers.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.node.faults import scope_of
+from bamboo.runtime.step.norm import CLIP_FACTOR, end_step
 from bamboo.runtime.step.numerics import local_numerics, prepare
-from bamboo.runtime.step.optimizer import CLIP_FACTOR, end_step
 from bamboo.runtime.step.slots import Initial, SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy

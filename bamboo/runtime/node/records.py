@@ -15,7 +15,7 @@ from bamboo.ids import NodeId
 from bamboo.runtime.device.devices import Device
 from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.executor import Executor
-from bamboo.runtime.step.optimizer import mean_loss
+from bamboo.runtime.step.norm import mean_loss
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire.messages import Mailbox

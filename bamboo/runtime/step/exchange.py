@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.step.optimizer import squares
+from bamboo.runtime.step.norm import squares
 from bamboo.runtime.wire.chunks import pieces_of, put_together
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.grid import Grid

@@ -14,7 +14,7 @@ from bamboo.errors import NoDevice
 from bamboo.planner.profiles.gpus import BF16, FP32, LEAST_BF16
 from bamboo.runtime.device.host_memory import keep_freed_memory
 from bamboo.runtime.device.staging import place_of
-from bamboo.runtime.step.optimizer import KERNEL
+from bamboo.runtime.optim.kernels import kernel_name
 
 BLAS_WORKSPACE = ":4096:8"
 """By cuBLAS's documentation, one of the two sizes with which its results are reproducible."""
@@ -49,7 +49,7 @@ def local_numerics(job: JobConfig) -> dict[str, Any]:
     common = {
         "torch": str(torch.__version__),
         "threads": cluster.threads,
-        "optimizer": KERNEL,
+        "optimizer": kernel_name(job.train.optimizer),
     }
     if cluster.device == "cuda":
         return common | _of_gpu(place_of(cluster), job.train.precision)

@@ -14,9 +14,10 @@ from bamboo.models import Gradients, Tensors
 from bamboo.ports import MessageKey
 from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import compute_in_parts
+from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.optim.state import OptimizerState
 from bamboo.runtime.step.exchange import Losses
-from bamboo.runtime.step.optimizer import AdamW, clip_factor
+from bamboo.runtime.step.norm import clip_factor
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.schedule.instruction import Instruction
@@ -119,7 +120,7 @@ class Operations:
         *,
         mailbox: Mailbox,
         device: Device,
-        optimizer: AdamW,
+        optimizer: Optimizer,
         listener: Listener,
         redundancy: str,
         clip_norm: float,

@@ -12,9 +12,9 @@ from bamboo.data.dataset import Dataset
 from bamboo.models import Workload, build_shell
 from bamboo.runtime.device.devices import Device, device_of
 from bamboo.runtime.device.staging import DataOnDevice
+from bamboo.runtime.optim.optimizer import optimizer_of
 from bamboo.runtime.optim.state import Layout, layout_of, values_in
 from bamboo.runtime.step.exchange import ExchangePlan, Tie
-from bamboo.runtime.step.optimizer import AdamW
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
@@ -49,7 +49,7 @@ class SlotBuilder:
         self.strategy = strategy
         self.workload = workload
         self.dataset = dataset
-        self.optimizer = AdamW(job.train, job.segments)
+        self.optimizer = optimizer_of(job.train, workload, job.segments)
         self.batch = batch_shape(job)
         grid = strategy.placement.grid
         self.shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)

@@ -83,12 +83,9 @@ def check_job_for_account(job: JobConfig) -> None:
             "an instance boots and installs for minutes before its node joins",
             f"take at least {LEAST_FORMING_S:g}",
         )
-    if job.model.is_own:
+    for key in job.own:
         raise _at(
-            job,
-            "model.model",
-            "a file of yours is not brought to instances",
-            f'take the built-in "gpt", {LOCAL}',
+            job, key, "a file of yours is not brought to instances", f"take a built-in one, {LOCAL}"
         )
     if url and not url.startswith("s3://"):
         raise _at(

@@ -30,10 +30,12 @@ CASES = 200
 Cut = tuple[int, ...]
 
 
-def layer(parameters: int, *, output: int = 0, activations: int = 0) -> LayerFacts:
+def layer(parameters: int, *, output: int = 0, activations: int = 0, kept: int = 8) -> LayerFacts:
+    """`kept`: bytes a parameter of what the optimizer keeps."""
     return LayerFacts(
         name="layer",
         parameters=parameters,
+        moment_bytes=kept * parameters,
         forward_flops=1.0,
         output_bytes=output,
         activation_bytes=activations,
@@ -74,8 +76,9 @@ def drawn(number: int) -> tuple[list[LayerFacts], list[int], Bounds, list[tuple[
             random_of.randint(0, most),
             output=random_of.randint(0, most) * 4,
             activations=random_of.randint(0, most) * 4,
+            kept=(8, 0, 4, 1)[place * number % 4],
         )
-        for _ in range(layers)
+        for place in range(layers)
     ]
     again = random.Random(f"again {number}")
     if again.random() < 0.5:  # some layers keep their input alone

@@ -5,10 +5,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+<<<<<<< HEAD
 from bamboo.config.tree import ModelConfig
 from bamboo.models import build_layer, run_layers
 from bamboo.models.gpt import gpt_workload, token_loss
+=======
+from bamboo.config.tree import ModelConfig, TrainConfig
+from bamboo.models import build_layer, named_parameters
+from bamboo.models.gpt import gpt_workload
+>>>>>>> hub/w38
 from bamboo.planner.layers.facts import gpt_facts
+from bamboo.planner.layers.kept import OPTIMIZERS
+from bamboo.runtime.optim.optimizer import Optimizer
+from bamboo.runtime.optim.state import layout_of
 
 MICROBATCH = 2
 
@@ -53,6 +62,27 @@ def test_facts_agree_with_the_layers(dropout: float) -> None:
         assert fact.output_bytes == 4 * output
         # Means, deviations and log-sum-exps of the rows, a few floats a token, are left out.
         assert fact.activation_bytes <= held <= fact.activation_bytes * 1.05
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_bytes_of_what_an_optimizer_keeps_are_those_of_its_tensors(
+    optimizer: str, momentum: float
+) -> None:
+    shape = {"layers": 1, "width": 64, "context": 32, "vocabulary": 96}
+    facts = gpt_facts(
+        **shape, microbatch=1, dropout=0.0, optimizer=optimizer, momentum=momentum > 0
+    )
+    workload = gpt_workload(ModelConfig(**shape, heads=4, dropout=0.0))
+    steps = Optimizer(TrainConfig(optimizer=optimizer, momentum=momentum))
+    for index, fact in enumerate(facts):
+        layers = [(index, build_layer(workload, index, seed=1))]
+        layout = layout_of(layers, steps.state)
+        kept = steps.new_state(dict(named_parameters(layers)))
+        made = sum(x.nbytes for own in kept.tensors.values() for x in own.values())
+        assert fact.moment_bytes == layout.kept_bytes == made
+        assert fact.state_bytes == layout.trained_bytes + made
+    assert (sum(fact.moment_bytes for fact in facts) == 0) is (optimizer == "sgd" and not momentum)
 
 
 def test_flops_of_a_block_are_those_of_its_products() -> None:

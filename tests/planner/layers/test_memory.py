@@ -19,6 +19,7 @@ LAYERS = [
     LayerFacts(
         name=f"l{n}",
         parameters=10 * (n + 1),
+        moment_bytes=80 * (n + 1),
         forward_flops=1.0,
         output_bytes=100 * (n + 1),
         activation_bytes=1000 * (n + 1),
@@ -185,6 +186,7 @@ def test_layers_that_are_computed_again_never_hold_more_and_take_longer(
         LayerFacts(
             name="layer",
             parameters=parameters,
+            moment_bytes=8 * parameters,
             forward_flops=1.0,
             output_bytes=output,
             activation_bytes=before + more,

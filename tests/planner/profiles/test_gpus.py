@@ -125,6 +125,7 @@ def test_only_times_are_modelled(one: Profile) -> None:
 
 def test_a_layer_that_does_not_fit_is_named_with_its_bytes_and_who_has_room() -> None:
     large = replace(layer(2, name="Head"), parameter_bytes=3 * GIB // 4, parameters=10**9)
+    large = replace(large, moment_bytes=2 * large.parameter_bytes)
     one = profile(layer(0), layer(1), large)
     with pytest.raises(InputError, match=r"layer 2 \(Head\) needs 3\.0 GiB alone.* X2 has 2 GiB"):
         TABLE.check_room(one, TABLE.gpus["X2"])

@@ -29,15 +29,15 @@ def test_json_gives_the_same_value_and_text(one: Profile) -> None:
 
 def test_the_form_of_the_json_stays() -> None:
     raw = json.loads(profile(layer(0)).to_json())
-    assert raw["schema_version"] == 1
+    assert raw["schema_version"] == 2
     assert sorted(raw) == [
         *("context", "device", "job", "layers", "limit_s", "load", "machine", "microbatch"),
         *("modelled", "schema_version", "seen", "source", "threads", "torch"),
     ]
     assert sorted(raw["layers"][0]) == [
         *("activation_bytes", "backward", "backward_s", "forward", "forward_s", "frozen_bytes"),
-        *("input_gradient_bytes", "measured_as", "name", "optimizer", "optimizer_s"),
-        *("output_bytes", "parameter_bytes", "parameters", "repeats", "scatter"),
+        *("input_gradient_bytes", "measured_as", "moment_bytes", "name", "optimizer"),
+        *("optimizer_s", "output_bytes", "parameter_bytes", "parameters", "repeats", "scatter"),
     ]
     assert sorted(raw["layers"][0]["forward"]) == [
         *("kernels", "other_bytes", "product_bytes", "product_flops")
@@ -59,7 +59,7 @@ def damaged(raw: dict[str, Any], place: tuple[Any, ...], value: Any) -> str:
 @pytest.mark.parametrize(
     ("place", "value", "word"),
     [
-        (("schema_version",), 2, "schema 2"),
+        (("schema_version",), 1, "schema 1"),
         (("schema_version",), ..., "schema None"),
         (("torch",), ..., "torch"),
         (("extra",), 1, "extra"),

@@ -29,6 +29,7 @@ def workload(virtual_nodes: int = 4, microbatches: int = 2) -> WorkloadFigures:
         forward_s=F_S,
         backward_s=B_S,
         parameters=1000,
+        moment_bytes=8000,
         output_bytes=64,
         shape=BatchShape(virtual_nodes=virtual_nodes, microbatches=microbatches),
         batch=16,

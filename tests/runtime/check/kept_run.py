@@ -18,8 +18,8 @@ from bamboo.config.tree import JobConfig, Segment
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
 from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.step.numerics import prepare
-from bamboo.runtime.step.optimizer import AdamW
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from tests.attested import write_attested
@@ -86,7 +86,7 @@ def lengthen(run: Path, steps: int, overrides: tuple[str, ...] = ()) -> JobConfi
     return job
 
 
-class _FromStep(AdamW):
+class _FromStep(Optimizer):
     """Its learning rate is of a run that begins with step STEPS."""
 
     def learning_rate(self, step: int) -> float:

@@ -88,6 +88,14 @@ REFUSED = {
         batch("self.calls += 1; return (x + self.calls,), t"),
         "asked again for microbatch 0 of step 0; make a sample of its number and its key alone",
     ),
+    "what its process was started with": (
+        batch("return (x + len(sys.argv[0]),), t"),
+        "the data give other inputs in another process",
+    ),
+    "targets by what it was started with": (
+        batch("return (x,), (t[0] + len(sys.argv[0]),)"),
+        "the data give other targets in another process",
+    ),
     "two types": (
         batch("self.calls += 1; return (x if self.calls % 2 else x.double(),), t"),
         "the data give [[torch.float32], [torch.float32]] in the first microbatch and",

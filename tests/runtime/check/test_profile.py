@@ -115,6 +115,26 @@ def test_a_model_of_one_layer_has_a_loss_and_an_input_of_tokens(tmp_path: Path) 
     assert only.backward_s > 0
 
 
+def test_the_bytes_of_several_tensors_are_those_of_each_direction(
+    tmp_path: Path, alone: Alone
+) -> None:
+    body = "x, mask, sums = x if type(x) is tuple else (x, x > 0, x.sum(2))\n"
+    body += "        x = self.linear(x) * mask\n        return x, mask, x.sum(2).detach()"
+    job = own_job(tmp_path, "[first, Mix, Mix, Last]", body)
+    source = job.named(job.model.own_file)
+    last = "class Last(Mix):\n    def forward(self, x): return x[0] @ x[0].new_ones(16, 256)\n"
+    last = last.replace("x[0] @", "self.linear(x[0]) @")
+    source.write_text(source.read_text() + last, encoding="utf-8")
+    found, (_, *seen) = measured(job).layers, preflight(job, alone)["layers"]
+    numbers = job.train.microbatch * job.model.context * 16
+    assert [layer.output_bytes for layer in found[1:3]] == [
+        4 * numbers + numbers + numbers // 4
+    ] * 2
+    assert [layer.input_gradient_bytes for layer in found] == [0, *[4 * numbers] * 3]
+    assert [one["back_bytes"] for one in seen[:2]] == [4 * numbers] * 2
+    assert [one["output_bytes"] for one in seen[:2]] == [x.output_bytes for x in found[1:3]]
+
+
 def test_layers_are_alike_by_who_makes_them_and_what_they_are_given(tmp_path: Path) -> None:
     one = measured(own_job(tmp_path, "[first, Mix, Mix, last]"))
     assert [layer.measured_as for layer in one.layers] == [0, 1, 1, 3]

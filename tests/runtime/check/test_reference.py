@@ -13,8 +13,8 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.models import build_layer, build_model, named_parameters, run_layers
 from bamboo.runtime.check.reference import CalmRun
+from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.step.numerics import prepare
-from bamboo.runtime.step.optimizer import AdamW
 from bamboo.topology.reduction import TreeSum, subtrees
 from bamboo.topology.virtual_nodes import blocks
 from tests.jobs import tiny_job
@@ -50,7 +50,7 @@ def _ordinary(job: JobConfig, *, tied: bool) -> list[float]:
         betas=(0.9, 0.95),
         foreach=False,
     )
-    rate = AdamW(job.train).learning_rate
+    rate = Optimizer(job.train).learning_rate
     losses = []
     for step in range(job.train.steps):
         parts = [data.microbatch(step, m) for m in range(job.train.batch // job.train.microbatch)]

@@ -27,10 +27,11 @@ from bamboo.runtime.node import arrival, new_layout
 from bamboo.runtime.node.arrival import warm_up
 from bamboo.runtime.node.faults import scope_of
 from bamboo.runtime.node.worker import keep_in_folder
+from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.optim.state import OptimizerState
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.restore import Reading
-from bamboo.runtime.step import exchange, optimizer
+from bamboo.runtime.step import exchange
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire import messages
 from bamboo.runtime.wire.chunks import Copying
@@ -140,7 +141,7 @@ def test_a_run_that_grows_and_loses_nodes(
     assert done == {"F", "B", "FR", "BR", "X", "S", "R"}
     on_both = {"runtime/wire/chunks.py _joined"} if replica_moments == "host" else set()
     assert guard.read.keys() == on_both | {
-        "runtime/step/optimizer.py squares",
+        "runtime/step/norm.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
     }
 
@@ -167,7 +168,7 @@ def test_several_tensors_between_stages(guard: Guard, kinds: set[str], tmp_path:
     assert world.state.outcome is Outcome.DONE, world.report()
     assert kinds >= {"act", "grad", "ship"}
     assert guard.read.keys() == {
-        "runtime/step/optimizer.py squares",
+        "runtime/step/norm.py squares",
         "runtime/step/slot_run.py SlotRun.settle_losses",
     }
 
@@ -290,7 +291,7 @@ def messages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def moments_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The moments lie on the host."""
     monkeypatch.setattr(
-        optimizer.AdamW,
+        Optimizer,
         "new_state",
         lambda own, params, **__: OptimizerState(
             tensors={

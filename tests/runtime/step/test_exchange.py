@@ -16,7 +16,7 @@ from torch import Tensor
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
 from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Stand, Tie, tie_index
-from bamboo.runtime.step.optimizer import squares
+from bamboo.runtime.step.norm import squares
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

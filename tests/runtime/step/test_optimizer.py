@@ -1,18 +1,32 @@
-"""AdamW: the known algorithm, and bits that depend on one parameter alone."""
+"""The optimizers: torch's own results, and bits that depend on one parameter alone."""
 
+import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from bamboo.config.tree import Segment, TrainConfig
+from bamboo.config.tree import Group, Segment, TrainConfig
+from bamboo.runtime.optim import optimizer as optimizer_module
+from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.optim.state import OptimizerState
-from bamboo.runtime.step import optimizer as optimizer_module
-from bamboo.runtime.step.optimizer import AdamW, clip_factor, gradient_norm, mean_loss, squares
+from bamboo.runtime.step.norm import clip_factor, gradient_norm, mean_loss, squares
 
 TRAIN = TrainConfig(steps=20, warmup_steps=4, learning_rate=1e-2, final_learning_rate=1e-3)
 SHAPES = ((13, 17), (5,), (64, 33), (1,), (3, 3, 3))
+
+
+NAMES = ("adamw", "adam", "sgd", "adagrad", "rmsprop", "adafactor")
+EACH = [
+    *({"optimizer": name} for name in NAMES),
+    {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.0},
+    {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+    {"optimizer": "rmsprop", "momentum": 0.5},
+]
+each = pytest.mark.parametrize("keys", EACH, ids=lambda x: "-".join(map(str, x.values())))
 
 
 def _random(seed: int) -> list[Tensor]:
@@ -32,28 +46,47 @@ def _equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[kind], b[kind]) for kind in a)
 
 
-def test_agrees_with_torchs_own_class() -> None:
+def _theirs(train: TrainConfig, params: list[Tensor]) -> torch.optim.Optimizer:
+    """The class of torch with the same settings; it takes one tensor at a time where it can."""
+    optim, eps = torch.optim, train.epsilon
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in params if p.dim() >= 2], "weight_decay": train.weight_decay},
+        {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    betas = (train.beta1, train.beta2)
+    if train.optimizer == "adamw":
+        return optim.AdamW(groups, betas=betas, eps=eps, fused=True)
+    if train.optimizer == "adam":
+        return optim.Adam(groups, betas=betas, eps=eps, fused=True)
+    if train.optimizer == "sgd":
+        own = {"momentum": train.momentum, "nesterov": train.nesterov}
+        return optim.SGD(groups, lr=1.0, foreach=False, **own)
+    if train.optimizer == "adagrad":
+        return optim.Adagrad(groups, eps=eps, foreach=False)
+    if train.optimizer == "rmsprop":
+        own = {"alpha": train.beta2, "momentum": train.momentum}
+        return optim.RMSprop(groups, eps=eps, foreach=False, **own)
+    return optim.Adafactor(groups, foreach=False)
+
+
+@each
+def test_equals_torchs_own_class_bit_for_bit(keys: dict[str, Any]) -> None:
+    train = replace(TRAIN, **keys)
     ours, theirs = _random(0), [p.requires_grad_() for p in _random(0)]
-    optimizer = AdamW(TRAIN)
-    moments = optimizer.new_state(_named(ours))
-    decays = [p for p in theirs if p.dim() >= 2]
-    rest = [p for p in theirs if p.dim() < 2]
-    reference = torch.optim.AdamW(
-        [{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
-        betas=(0.9, 0.95),
-        eps=1e-8,
-        foreach=False,
-    )
+    optimizer, reference = Optimizer(train), _theirs(train, theirs)
+    state = optimizer.new_state(_named(ours))
     for step in range(10):
         grads = _random(step + 1)
-        optimizer.step(ours, grads, moments, step=step, clip_factor=1.0)
+        optimizer.step(ours, grads, state, step=step, clip_factor=1.0)
         for parameter, grad in zip(theirs, grads, strict=True):
             parameter.grad = grad.clone()
         for group in reference.param_groups:
             group["lr"] = optimizer.learning_rate(step)
         reference.step()
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-7)
+    for name, mine, other in zip(_named(ours), ours, theirs, strict=True):
+        assert torch.equal(mine, other.detach()), name
+        kept = {k: x for k, x in reference.state[other].items() if k != "step" and x is not None}
+        assert _equal(state.tensors[name], kept), name
 
 
 def _elsewhere(value: Tensor) -> Tensor:
@@ -61,21 +94,24 @@ def _elsewhere(value: Tensor) -> Tensor:
     return torch.empty(value.numel() + 1)[1:].view_as(value).copy_(value)
 
 
+@each
 @pytest.mark.parametrize("factor", [1.0, 0.3])
-def test_bits_do_not_depend_on_neighbours_or_place_in_memory(factor: float) -> None:
+def test_bits_do_not_depend_on_neighbours_or_place_in_memory(
+    factor: float, keys: dict[str, Any]
+) -> None:
     together = _random(0)
     alone = list(map(_elsewhere, _random(0)))
-    optimizer = AdamW(TRAIN)
+    optimizer = Optimizer(replace(TRAIN, **keys))
     moments = optimizer.new_state(_named(together))
-    each = [optimizer.new_state(_named([p])) for p in alone]
+    apart = [optimizer.new_state(_named([p])) for p in alone]
     for step in range(5):
         grads = _random(step + 1)
         optimizer.step(together, grads, moments, step=step, clip_factor=factor)
-        for p, g, m in zip(alone, grads, each, strict=True):
+        for p, g, m in reversed(list(zip(alone, grads, apart, strict=True))):
             optimizer.step([p], [_elsewhere(g)], m, step=step, clip_factor=factor)
     for i, (a, b) in enumerate(zip(together, alone, strict=True)):
         assert torch.equal(a, b)
-        assert _equal(moments.tensors[f"0.{i}"], each[i].tensors["0.0"])
+        assert _equal(moments.tensors[f"0.{i}"], apart[i].tensors["0.0"])
 
 
 @pytest.mark.parametrize("elements", [1, 40, 300])
@@ -85,7 +121,7 @@ def test_bits_do_not_depend_on_how_many_are_stepped_at_a_time(
     found = []
     for most in (optimizer_module.GROUP_ELEMENTS, elements):
         monkeypatch.setattr(optimizer_module, "GROUP_ELEMENTS", most)
-        params, optimizer = _random(0), AdamW(TRAIN)
+        params, optimizer = _random(0), Optimizer(TRAIN)
         moments = optimizer.new_state(_named(params))
         for step in range(3):
             optimizer.step(params, _random(step + 1), moments, step=step, clip_factor=0.3)
@@ -93,17 +129,18 @@ def test_bits_do_not_depend_on_how_many_are_stepped_at_a_time(
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@each
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_gradients_are_untouched(factor: float) -> None:
+def test_gradients_are_untouched(factor: float, keys: dict[str, Any]) -> None:
     params, grads = _random(0), _random(1)
-    optimizer = AdamW(TRAIN)
+    optimizer = Optimizer(replace(TRAIN, **keys))
     optimizer.step(params, grads, optimizer.new_state(_named(params)), step=0, clip_factor=factor)
     assert all(torch.equal(a, b) for a, b in zip(grads, _random(1), strict=True))
     assert not torch.equal(params[0], _random(0)[0])
 
 
 def test_a_factor_scales_the_gradients_as_though_they_had_come_so() -> None:
-    optimizer = AdamW(TRAIN)
+    optimizer = Optimizer(TRAIN)
     clipped, scaled = _random(0), _random(0)
     state = optimizer.new_state(_named(clipped))
     optimizer.step(clipped, _random(1), state, step=0, clip_factor=0.25)
@@ -115,7 +152,7 @@ def test_a_factor_scales_the_gradients_as_though_they_had_come_so() -> None:
 
 def test_only_matrices_decay() -> None:
     params = [torch.ones(2, 2), torch.ones(2)]
-    optimizer = AdamW(TRAIN)
+    optimizer = Optimizer(TRAIN)
     zeros = [torch.zeros_like(p) for p in params]
     optimizer.step(params, zeros, optimizer.new_state(_named(params)), step=0, clip_factor=1.0)
     assert torch.all(params[0] < 1)
@@ -123,7 +160,7 @@ def test_only_matrices_decay() -> None:
 
 
 def test_learning_rate_warms_up_and_ends_where_it_should() -> None:
-    optimizer = AdamW(TRAIN)
+    optimizer = Optimizer(TRAIN)
     rates = [optimizer.learning_rate(step) for step in range(20)]
     assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
     assert rates[4] == pytest.approx(0.01)
@@ -131,9 +168,46 @@ def test_learning_rate_warms_up_and_ends_where_it_should() -> None:
     assert rates[4:] == sorted(rates[4:], reverse=True)
 
 
+def test_a_linear_schedule_and_a_constant_one() -> None:
+    linear = Optimizer(replace(TRAIN, schedule="linear"))
+    rates = [linear.learning_rate(step) for step in range(20)]
+    assert rates[:5] == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01])
+    drops = [a - b for a, b in itertools.pairwise(rates[4:])]
+    assert drops == pytest.approx([0.009 / 15] * 15)
+    assert rates[19] == pytest.approx(0.001)
+    constant = Optimizer(replace(TRAIN, schedule="constant"))
+    assert [constant.learning_rate(step) for step in range(3, 20)] == [0.01] * 17
+
+
+def test_a_group_has_a_rate_and_a_decay_of_its_own() -> None:
+    """The rest of them have the bits that they have without it."""
+    groups = (
+        Group(match="0.1", learning_rate_factor=0.5, weight_decay=0.2),
+        Group(match="*.2", weight_decay=0.0),
+    )
+    found = {}
+    for train in (
+        TRAIN,
+        replace(TRAIN, group=groups),
+        replace(TRAIN, weight_decay=0.0),
+    ):
+        params, optimizer = _random(0), Optimizer(train)
+        optimizer.step(
+            params, _random(1), optimizer.new_state(_named(params)), step=7, clip_factor=1.0
+        )
+        found[train] = params
+    plain, grouped, undecayed = found.values()
+    assert [torch.equal(a, b) for a, b in zip(plain, grouped, strict=True)] == [1, 0, 0, 1, 1]
+    assert torch.equal(grouped[2], undecayed[2])
+    before, rate = _random(0)[1], Optimizer(TRAIN).learning_rate(7)
+    without = plain[1] - before
+    expected = before + 0.5 * without - 0.5 * rate * 0.2 * before
+    torch.testing.assert_close(grouped[1], expected, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (1, 10), (2, 1), (3, 0)])
 def test_learning_rate_of_short_runs_is_within_its_bounds(steps: int, warmup: int) -> None:
-    optimizer = AdamW(TrainConfig(steps=steps, warmup_steps=warmup))
+    optimizer = Optimizer(TrainConfig(steps=steps, warmup_steps=warmup))
     for step in range(steps):
         assert 0 < optimizer.learning_rate(step) <= 1e-3
 
@@ -145,12 +219,12 @@ def test_a_segment_has_a_schedule_of_its_own_from_its_first_step() -> None:
         to_step=12, steps=12, learning_rate=2e-3, warmup_steps=0, final_learning_rate=0.0
     )
     last = {"learning_rate": 5e-4, "warmup_steps": 3, "final_learning_rate": 5e-5}
-    rates = AdamW(TrainConfig(steps=20, **last), (stopped, done))
-    first = AdamW(TrainConfig(steps=9, **own))
-    second = AdamW(
+    rates = Optimizer(TrainConfig(steps=20, **last), (stopped, done))
+    first = Optimizer(TrainConfig(steps=9, **own))
+    second = Optimizer(
         TrainConfig(steps=7, learning_rate=2e-3, warmup_steps=0, final_learning_rate=0.0)
     )
-    third = AdamW(TrainConfig(steps=8, **last))
+    third = Optimizer(TrainConfig(steps=8, **last))
     alone = [
         *map(first.learning_rate, range(5)),
         *map(second.learning_rate, range(7)),
@@ -191,7 +265,7 @@ def test_where_a_gradient_lies_in_memory_decides_no_bit(offset: int) -> None:
     numbers = torch.randn(math.prod(shape), generator=torch.Generator().manual_seed(7))
     memory = torch.empty(offset + numbers.numel())
     memory[offset:] = numbers
-    optimizer, found = AdamW(TrainConfig(steps=3)), []
+    optimizer, found = Optimizer(TrainConfig(steps=3)), []
     for grad in (numbers.clone().reshape(shape), memory[offset:].reshape(shape)):
         param = torch.ones(shape)
         moments = optimizer.new_state(_named([param]))
