@@ -381,3 +381,23 @@ def _with_a_loss(world: World) -> None:
     world.kill(list(world.nodes)[1])
     world.join(world.standbys[0])
     world.run(until=lambda: False)
+
+
+def test_moments_of_a_replica_stay_on_the_host_while_its_node_computes_two_stages(
+    guard: Guard,
+) -> None:
+    settings = job(
+        stages=3, redundancy="stash", steps=STEPS, replica_moments="host", patience_s=1e6
+    )
+    world = World(settings, random.Random(SEED), standbys=0, policy=policy_of(settings, 1))
+    world.run(until=lambda: world.state.assignment is not None and bool(world.losses()))
+    world.kill(list(world.nodes)[1])
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    (merged,) = (x for x in world.nodes.values() if len(x.trainer.executor.owned) == 2)
+    places = {
+        (run.beside, x.device.type)
+        for run in merged.trainer.executor.owned.values()
+        for x in (*run.moments.exp_avg, *run.moments.exp_avg_sq)
+    }
+    assert places == {(False, "meta"), (True, "cpu")}
