@@ -119,20 +119,17 @@ def gpt_facts(
     mask = 1 if dropout > 0 else 0
     state_bytes = tokens * width * FLOAT_BYTES
     boundary_bytes = tokens * width * BOUNDARY_BYTES[precision]
-<<<<<<< HEAD
     low = precision == "bf16"
     weight_bytes = BOUNDARY_BYTES[precision] if low else 0
     # The input of the first norm is then a copy, and the layer's own input is held beside it.
     norms_bytes = state_bytes + (boundary_bytes if low else 0)
     block_casts, head_casts = 12 * width * width * weight_bytes, vocabulary * width * weight_bytes
-=======
 
     def moments(*shapes: tuple[int, ...]) -> int:
         kept = (kept_scalars(optimizer, shape, momentum=momentum) for shape in shapes)
         return FLOAT_BYTES * sum(kept)
 
     inner, table = (4 * width,), (vocabulary, width)
->>>>>>> hub/w38
     block = LayerFacts(
         name="block",
         parameters=12 * width * width + 13 * width,

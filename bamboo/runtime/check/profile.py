@@ -29,12 +29,8 @@ from bamboo.errors import InputError, NoDevice
 from bamboo.models import BadBoundary, Tensors, build_model
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
-<<<<<<< HEAD
-from bamboo.planner.profiles.profiled import STATE_COPIES, LayerProfile, Profile
-from bamboo.quantities import size
-=======
 from bamboo.planner.profiles.profiled import LayerProfile, Profile
->>>>>>> hub/w38
+from bamboo.quantities import size
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
 from bamboo.runtime.check.one_layer import SMALLER, is_full, kind_of
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress

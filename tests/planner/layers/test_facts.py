@@ -5,15 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-<<<<<<< HEAD
-from bamboo.config.tree import ModelConfig
-from bamboo.models import build_layer, run_layers
-from bamboo.models.gpt import gpt_workload, token_loss
-=======
 from bamboo.config.tree import ModelConfig, TrainConfig
-from bamboo.models import build_layer, named_parameters
-from bamboo.models.gpt import gpt_workload
->>>>>>> hub/w38
+from bamboo.models import build_layer, named_parameters, run_layers
+from bamboo.models.gpt import gpt_workload, token_loss
 from bamboo.planner.layers.facts import gpt_facts
 from bamboo.planner.layers.kept import OPTIMIZERS
 from bamboo.runtime.optim.optimizer import Optimizer
