@@ -12,7 +12,8 @@ from bamboo.errors import InputError
 from bamboo.models import build_layer, build_model, named_parameters
 from bamboo.runtime.check.optimizer_contract import check_training
 from bamboo.runtime.optim.optimizer import optimizer_of
-from tests.jobs import tiny_job
+from bamboo.user_code.guard import unguarded
+from tests.jobs import tiny_job, with_code
 
 HEAD = """
 import torch
@@ -175,3 +176,23 @@ def test_own_files_lie_side_by_side_and_are_loaded_once(tmp_path: Path) -> None:
     (tmp_path / "below" / "rates.py").write_text("def rate(step, steps, train): return 1.0\n")
     with pytest.raises(InputError, match=r"is not beside mine\.py; put it into the same folder"):
         job_with(tmp_path, GOOD, OWN[0], "train.schedule=below/rates.py:rate")
+
+
+def test_a_run_takes_along_all_files_that_its_keys_name(tmp_path: Path) -> None:
+    (tmp_path / "taken_rates.py").write_text(
+        "import mine\ndef rate(step, steps, train): return mine.X\n"
+    )
+    job = job_with(tmp_path, GOOD + "X = 0.25\n", OWN[0], "train.schedule=taken_rates.py:rate")
+    run = tmp_path / "run"
+    run.mkdir()
+    of_run = with_code(job, run)
+    for name in ("mine.py", "taken_rates.py"):
+        (tmp_path / name).write_text("X = 'edited'\n", encoding="utf-8")
+    try:
+        workload = build_model(of_run)
+        assert workload.optimizer is not None
+        assert workload.optimizer.state(torch.Size((2,))) == {"total": (2,)}
+        assert workload.schedule is not None
+        assert workload.schedule(0, 1, job.train) == 0.25
+    finally:
+        unguarded()
