@@ -26,6 +26,8 @@ KEYS = (
     f"train.steps={STEPS}",
     f"checkpoint.every_steps={EVERY}",
     "checkpoint.keep=100",
+    # Its state has shapes of its own, which the checkpoints and the other grid have too.
+    "train.optimizer=adafactor",
     # A step takes a third of a second, so that it is killed on its way.
     "cluster.virtual_forward_ms=[15.0]",
     "cluster.virtual_backward_ms=[30.0]",
