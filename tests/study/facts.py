@@ -40,6 +40,7 @@ def seen(
                 "name": "Block" if 0 < index < count - 1 else "End",
                 "parameters": 1000 * (index + 1),
                 "parameter_bytes": 4000 * (index + 1),
+                "moment_bytes": 8000 * (index + 1),
                 "output_bytes": 4096,
                 "activation_bytes": 65536,
                 "forward_ms": 4.0,
