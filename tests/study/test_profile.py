@@ -184,7 +184,10 @@ def test_wrong_words_are_one_line_before_anything_is_measured(
 def test_a_layer_too_large_for_the_gpu(
     measuring: Measuring, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measuring.layers = (layer(0), replace(layer(1), parameter_bytes=5 * 2**30))
+    measuring.layers = (
+        layer(0),
+        replace(layer(1), parameter_bytes=5 * 2**30, moment_bytes=10 * 2**30),
+    )
     assert main.run(["profile", "job.toml", "--gpu", "T4", "--fresh"]) == 2
     said = capsys.readouterr().err
     assert "layer 1 (Block) needs 20.0 GiB alone" in said
@@ -200,7 +203,7 @@ def test_json_is_one_object_whose_profile_a_planner_reads(
     body = json.loads(output.out)
     assert body["schema_version"] == 1
     read = Profile.from_json(json.dumps(body["profile"]))
-    assert body["stash_bytes"] == [read.stash_bytes(i) for i in range(4)] == [100, 300, 400, 200]
+    assert body["stash_bytes"] == [read.stash_bytes(i) for i in range(4)] == [100, 300, 300, 300]
     assert body["totals"]["forward_s"] == pytest.approx(sum(x.forward_s for x in read.layers))
     assert body["totals"]["parameter_bytes"] == 4000 * (1 + 2 + 2 + 4)
     assert body["microbatches_of_a_step"] == 4
@@ -232,9 +235,9 @@ def test_the_text() -> None:
         "  0       Embedding   1.0 ms    2.0 ms    11%     400 µs     3.9 KiB    11%        700 B"
         "  100 B",
         "  1 to 2  Block       2.0 ms    4.0 ms    22%     400 µs     7.8 KiB    22%      1.4 KiB"
-        "  400 B",
+        "  300 B",
         "  3       Block       4.0 ms    8.0 ms    44%     400 µs    15.6 KiB    44%      2.7 KiB"
-        "  200 B",
+        "  300 B",
         "  all                 9.0 ms     18 ms            1.6 ms    35.2 KiB             6.2 KiB",
         "  activations: held from the forward to the backward of a microbatch; stash: its output "
         "and its",

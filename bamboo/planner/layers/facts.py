@@ -5,6 +5,7 @@ built-in GPT the facts come from its shape, so that a plan needs neither torch n
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from bamboo.planner.layers.kept import DEFAULT, kept_scalars
 
@@ -125,10 +126,7 @@ def gpt_facts(
     norms_bytes = state_bytes + (boundary_bytes if low else 0)
     block_casts, head_casts = 12 * width * width * weight_bytes, vocabulary * width * weight_bytes
 
-    def moments(*shapes: tuple[int, ...]) -> int:
-        kept = (kept_scalars(optimizer, shape, momentum=momentum) for shape in shapes)
-        return FLOAT_BYTES * sum(kept)
-
+    moments = partial(_moment_bytes, optimizer, momentum=momentum)
     inner, table = (4 * width,), (vocabulary, width)
     block = LayerFacts(
         name="block",
@@ -163,3 +161,9 @@ def gpt_facts(
         cast_bytes=head_casts,
     )
     return (embedding, *([block] * layers), head)
+
+
+def _moment_bytes(optimizer: str, *shapes: tuple[int, ...], momentum: bool) -> int:
+    """What an optimizer keeps of parameters of these shapes."""
+    kept = (kept_scalars(optimizer, shape, momentum=momentum) for shape in shapes)
+    return FLOAT_BYTES * sum(kept)
