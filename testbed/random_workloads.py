@@ -208,8 +208,8 @@ class Sentences:
     def batch(
         self, indices: Sequence[int], keys: Sequence[int]
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """((tokens_BT int64, mask_BT bool), (labels_BT int64, weights_BT)); a token in ten is
-        masked, as the sample's key decides."""
+        """((tokens_BT int64, mask_BT bool), (labels_BT int64, weights_BT)); a token in ten, as
+        the sample's key decides, is 0, and the mask leaves out tokens of 0."""
         longest = max(len(self._tokens[i]) for i in indices)
         tokens_BT = torch.zeros(len(indices), longest, dtype=torch.int64)
         mask_BT = torch.zeros(len(indices), longest, dtype=torch.bool)
@@ -220,7 +220,7 @@ class Sentences:
             tokens_BT[row, : len(own)] = torch.tensor(
                 [0 if draw.random() < 0.1 else t for t in own]
             )
-            mask_BT[row, : len(own)] = True
+            mask_BT[row] = tokens_BT[row] > 0
             weights_BT[row, :labels] = 1.0 if self._weighted else 1.0 / max(labels, 1)
         numbers_B1 = torch.tensor(list(indices)).unsqueeze(1)
         return (tokens_BT, mask_BT), ((tokens_BT + numbers_B1) % VOCABULARY, weights_BT)

@@ -116,25 +116,17 @@ def _bounded(x: Tensors) -> Tensors:
 
     Their layout is the same wherever a cut may be, in both directions: a received copy is
     contiguous, and a matrix product of the same numbers in another layout may differ in its last
-    bit. Of several tensors one node hands back all gradients at once, so those of a tensor that is
-    here twice, or is handed through a layer, add in the same order as when they come in a message.
-    All gradients pass a single tensor anyway, and a hook takes a third of a node's time.
+    bit. One node hands back all gradients at once, so those of a tensor that is here twice, or is
+    handed through a layer, add in the same order as when they come in a message; and a layer cannot
+    see whether a stage begins with it.
     """
     x = tuple([t.contiguous() for t in x])
     trained = [t for t in x if t.requires_grad]
-    if len(trained) < 2:
-        for t in trained:
-            if not t.is_leaf:  # the gradient of a leaf has its layout
-                t.register_hook(_laid_out)  # type: ignore[no-untyped-call]
+    if not trained:
         return x
     node: Any = _Boundary
     handed = iter(node.apply(*trained))
     return tuple(next(handed) if t.requires_grad else t for t in x)
-
-
-def _laid_out(gradient: Tensor | None) -> Tensor | None:
-    """The gradient in the one layout; None for a tensor that is unused."""
-    return None if gradient is None else gradient.contiguous()
 
 
 class _Boundary(torch.autograd.Function):
@@ -147,7 +139,7 @@ class _Boundary(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, *gradients: Tensor | None) -> Gradients:
-        return tuple(map(_laid_out, gradients))
+        return tuple(None if g is None else g.contiguous() for g in gradients)
 
 
 def _lowered(device: torch.device) -> torch.autocast:

@@ -273,3 +273,25 @@ def test_another_order_of_addition_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     follows the cut."""
     monkeypatch.setattr(running, "_bounded", lambda x: tuple(t.contiguous() for t in x))
     assert any(differing(range(SEEDS)))
+
+
+class _Looking(nn.Module):
+    """Notes what it can see of where its input comes from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.seen: list[tuple[bool, str]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append((x.is_leaf, type(x.grad_fn).__name__))
+        return x * self.weight
+
+
+def test_a_layer_cannot_see_whether_a_stage_begins_with_it() -> None:
+    layers: list[tuple[int, nn.Module]] = [(0, _Looking()), (1, second := _Looking())]
+    x: Tensors = (torch.ones(3),)
+    run_layers(layers, x, seed=1, step=0, microbatch=0)
+    sent = run_layers(layers[:1], x, seed=1, step=0, microbatch=0)
+    run_layers(layers[1:], as_leaves(sent), seed=1, step=0, microbatch=0)
+    assert second.seen[0] == second.seen[1]

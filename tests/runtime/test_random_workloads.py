@@ -6,7 +6,7 @@
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -265,17 +265,19 @@ def test_a_planted_fault_shows(
     fault: Callable[[pytest.MonkeyPatch], None],
     wanted: Callable[[Recipe], bool],
     cluster: dict[str, object],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In one of three workloads at the latest: a fault may be in a stage that is not lost."""
-    for seed in seeds_of(wanted, 3):
-        calm(job_of(seed), STEPS)
-    fault(monkeypatch)
-    with pytest.raises(AssertionError):
-        _all_calm(seeds_of(wanted, 3), cluster)
+    """In one of ten workloads at the latest: a fault may be in a stage that is not lost."""
+    assert any(_shows(fault, job_of(seed), cluster) for seed in seeds_of(wanted, 10))
 
 
-def _all_calm(seeds: Sequence[int], cluster: dict[str, object]) -> None:
-    for seed in seeds:
-        job = job_of(seed)
-        calmly(loses_a_node(job, random.Random(seed), **cluster), job)
+def _shows(
+    fault: Callable[[pytest.MonkeyPatch], None], job: JobConfig, cluster: dict[str, object]
+) -> bool:
+    calm(job, STEPS)  # without the fault
+    with pytest.MonkeyPatch.context() as patch:
+        fault(patch)
+        try:
+            calmly(loses_a_node(job, random.Random(job.train.seed), **cluster), job)
+        except AssertionError:
+            return True
+    return False

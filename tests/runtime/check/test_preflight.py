@@ -114,7 +114,7 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x.relu_())
 """,
-        "layer 2 (Odd) fails in its forward: RuntimeError",
+        "layer 2 (Odd) writes into its input",
     ),
     "in place on one of several": (
         """

@@ -268,7 +268,7 @@ LOSSES = {
 @pytest.fixture(autouse=True)
 def _no_more_often_than_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who keeps nothing gives the same the hundredth time as the eighth."""
-    monkeypatch.setattr("bamboo.runtime.check.whole.REPEATS_S", 0.0)
+    monkeypatch.setattr("bamboo.runtime.check.timing.REPEATS_S", 0.0)
     monkeypatch.setattr("bamboo.runtime.check.loss_contract.REPEATS_S", 0.0)
 
 

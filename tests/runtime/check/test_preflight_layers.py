@@ -97,8 +97,7 @@ LAYER = {
     ),
     "in place as a layer of its own": (
         "def build(job): return [embed, Good, lambda: nn.ReLU(inplace=True), head]",
-        "layer 2 (ReLU) fails in its forward: RuntimeError: a leaf Variable that requires grad is "
-        "being used in an in-place operation.; compute out of place, as with inplace=False",
+        "layer 2 (ReLU) writes into its input; compute out of place, as with inplace=False",
     ),
     "more than a GPU has": (
         in_forward("raise torch.OutOfMemoryError('Tried to allocate 2.00 GiB')"),

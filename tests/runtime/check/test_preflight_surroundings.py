@@ -42,11 +42,6 @@ SURROUNDED = {
         "CalledProcessError",
     ),
     "how it was called": (_at_import("len(' '.join(__import__('sys').argv))"), ANOTHER),
-    "whether a stage begins there": (in_forward("x = x * (0.5 if x.is_leaf else 1.0)"), ANOTHER),
-    "what made its input": (
-        in_forward("x = x * len(type(x.grad_fn).__name__)"),
-        ANOTHER,
-    ),
     "what it made of an input before": (
         odd(
             "def __init__(self):\n    super().__init__()\n    self.kept = {}\n"

@@ -211,13 +211,13 @@ def test_a_run_that_is_restored_and_verified(
 
 
 def test_state_that_is_still_to_be_sent_when_it_changes_waits_on_the_host(guard: Guard) -> None:
-    copying = Copying(3)
+    copying = Copying(3 * 4)
     copying.begin([torch.empty(5, device=META), torch.empty(2, device=META)], 0)
     assert (first := copying.chunk(0)) is not None
     copying.freeze()
     rest = [part for number in (1, 2) if (part := copying.chunk(number)) is not None]
     assert first.is_meta, "what is asked for before is not copied"
-    assert [(len(part), part.device.type) for part in rest] == [(3, "cpu"), (1, "cpu")]
+    assert [(len(part), part.device.type) for part in rest] == [(12, "cpu"), (4, "cpu")]
 
 
 def on_meta(guard: Guard, settings: JobConfig) -> SlotBuilder:
@@ -398,6 +398,7 @@ def test_moments_of_a_replica_stay_on_the_host_while_its_node_computes_two_stage
     places = {
         (run.beside, x.device.type)
         for run in merged.trainer.executor.owned.values()
-        for x in (*run.moments.exp_avg, *run.moments.exp_avg_sq)
+        for kept in run.kept.tensors.values()
+        for x in kept.values()
     }
     assert places == {(False, "meta"), (True, "cpu")}
