@@ -20,7 +20,7 @@ def test_an_encoder_decoder_has_the_bits_of_a_calm_run(tmp_path: Path, precision
     for name in ("encoder_decoder.py", "encoder_decoder.toml"):
         shutil.copy(EXAMPLES / name, tmp_path)
     sets = (
-        *("data.source='path'", "data.path='text.txt'", "train.steps=20"),
+        *("data.source='path'", "data.path='text.txt'", "train.steps=80"),
         *(f"train.precision='{precision}'", f"chaos.kill={KILLS}", "cloud.boot_s=0.2"),
     )
     overrides = [part for one in sets for part in ("--set", one)]

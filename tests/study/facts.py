@@ -56,3 +56,8 @@ def seen(
         "numerics": NUMERICS,
         "data": DATA,
     }
+
+
+def trained(parameters: int) -> dict[str, int]:
+    """What a preflight says of so many parameters of a layer, which AdamW trains."""
+    return {"parameters": parameters, "moment_bytes": 8 * parameters}

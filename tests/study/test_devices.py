@@ -17,7 +17,7 @@ from bamboo.study.devices import on_cards, with_device
 from bamboo.study.planning import Planned, plan_job
 from bamboo.study.workload import most_bytes
 from tests.jobs import tiny_job
-from tests.study.facts import seen
+from tests.study.facts import seen, trained
 
 CATALOGUE = load_catalogue()
 
@@ -64,7 +64,7 @@ def test_moments_of_replicas_go_to_the_host_of_a_gpu_that_is_too_small(tmp_path:
     def planned(parameters: int, *overrides: str) -> Planned:
         job = tiny_job(tmp_path, ["cloud.provider=ec2", "cluster.redundancy=stash", *overrides])
         found = seen(job)
-        larger = {"parameters": parameters, "activation_bytes": 2**24}
+        larger = trained(parameters) | {"activation_bytes": 2**24}
         layers = [one | larger for one in found["layers"]]
         return plan_job(job, found | {"layers": layers}, run=RunId("r"), now_s=0.0)
 

@@ -20,7 +20,7 @@ from bamboo.topology.strategy import Strategy
 from cli.main import run
 from cli.views.brief import plan_lines
 from tests.planner.profiles.made_up import layer, profile
-from tests.study.facts import seen
+from tests.study.facts import seen, trained
 from tests.study.on_paper import body_of, in_folder, refused, sets
 
 pytestmark = pytest.mark.timeout(120)
@@ -266,7 +266,7 @@ def test_where_nothing_is_lost_and_where_much_is_another_redundancy_is_taken(
 def large(job: JobConfig, **_: object) -> dict[str, Any]:
     """As `seen`, but each layer has 400 million parameters: 6.4 GB of state."""
     body = seen(job)
-    return body | {"layers": [one | {"parameters": 400_000_000} for one in body["layers"]]}
+    return body | {"layers": [one | trained(400_000_000) for one in body["layers"]]}
 
 
 def test_a_job_that_fits_nowhere_is_refused_with_the_layer_the_bytes_and_the_nearest_plans(
@@ -301,7 +301,7 @@ def test_a_layer_too_large_for_the_type_is_refused_with_plans_on_larger_ones(
 ) -> None:
     def larger(job: JobConfig, **_: object) -> dict[str, Any]:
         body = seen(job)
-        return body | {"layers": [one | {"parameters": 2 * 10**9} for one in body["layers"]]}
+        return body | {"layers": [one | trained(2 * 10**9) for one in body["layers"]]}
 
     monkeypatch.setattr(wiring, "run_preflight", larger)
     few = sets("cluster.redundancy=off", "train.virtual_nodes=1", "cluster.stages=8")

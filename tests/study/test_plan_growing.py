@@ -10,7 +10,7 @@ from bamboo import wiring
 from bamboo.quantities import duration, rate, usd
 from bamboo.study.hazards import rate_of
 from cli.main import run
-from tests.study.facts import seen
+from tests.study.facts import seen, trained
 from tests.study.on_paper import body_of, in_folder, refused, sets
 
 pytestmark = pytest.mark.timeout(120)
@@ -86,7 +86,7 @@ def test_a_run_never_grows_to_a_grid_that_its_memory_does_not_hold(
         return max(int(stage["total"]) for stage in memory)
 
     def of(parameters: int) -> None:
-        layers = {"parameters": parameters}
+        layers = trained(parameters)
         monkeypatch.setattr(
             wiring,
             "run_preflight",
