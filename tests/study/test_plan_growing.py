@@ -103,7 +103,7 @@ def test_a_run_never_grows_to_a_grid_that_its_memory_does_not_hold(
     assert planned["expected"]["cut"] == planned["cut"]
     assert planned["instances"] == 2, "what has no work is not rented"
     (never,) = [note for note in planned["notes"] if "never grows" in note]
-    assert never.startswith("The run never grows to 2 x 2 (16.4 GiB): ")
+    assert never.startswith("The run never grows to 2 x 2 (18.6 GiB): ")
     assert never.endswith(
         "a node would need more than fits one T4, which has 15.2 GiB for tensors (of 16)."
     )

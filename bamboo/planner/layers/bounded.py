@@ -93,7 +93,8 @@ def bounded_cut(
 def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: int) -> bool:
     """Whether it is clear that nothing fits: some layer does not fit even alone, or the sum of all
     layers exceeds all nodes, with each layer on the stage where it and its replica take least."""
-    if any(weights[-1].alone(sizes_of([x])) + x.again_bytes > limit for x in facts):
+    last = weights[-1]
+    if any(last.alone([x]) + last.counts.again_bytes(x) > limit for x in facts):
         return True
     pairs = [(weight, weights[stage - 1]) for stage, weight in enumerate(weights)]
     sizes = sizes_of(facts)
@@ -106,6 +107,8 @@ def _too_much(facts: Sequence[LayerFacts], weights: Sequence[Weights], limit: in
         )
         + min(own.activations + before.following_activations for own, before in pairs)
         * sizes.activations
+        # Most are in flight in the first stage, so the exchange adds least there.
+        + weights[0].counts.exchanged_bytes(facts)
     )
     return least > len(weights) * limit
 
@@ -115,7 +118,7 @@ def _check_countable(facts: Sequence[LayerFacts], weights: Sequence[Weights]) ->
     sizes = sizes_of(facts)
     most = max(max(layer.output_bytes, layer.returned_bytes) for layer in facts)
     whole = max(
-        one.alone(sizes) + one.beside(facts) + 2 * (one.crossing + one.widest_crossing) * most
+        one.alone(facts) + one.beside(facts) + 2 * (one.crossing + one.widest_crossing) * most
         for one in weights
     )
     whole += sizes.again
@@ -167,7 +170,8 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     stages = [range(*ends) for ends in pairwise(cut)]
     weights = _weights(bounds.grid, bounds.shape, bounds.mode)[full.stage]
     taken = {
-        x: weights.alone(sizes_of([facts[x]])) + facts[x].again_bytes for x in stages[full.stage]
+        x: weights.alone([facts[x]]) + weights.counts.again_bytes(facts[x])
+        for x in stages[full.stage]
     }
     following = stages[(full.stage + 1) % len(stages)]
     taken = {x: weights.beside([facts[x]]) for x in following} | taken

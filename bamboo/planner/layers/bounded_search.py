@@ -27,7 +27,7 @@ observations make this exact:
 The search runs twice: for the slowest stage, and with that as a limit for the sum of squares.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
-from bamboo.planner.layers.memory import Weights, Widest, sizes_of
+from bamboo.planner.layers.memory import Weights, Widest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -77,9 +77,13 @@ class Search:
         self._ends = np.where(whole, ends, 0)
         self._next_row = np.where(whole & (ends < self._rows + 1), ends - 1, 0)
         self._own = [self._costs(before, s, whole) for s in range(self._stages)]
-        again = np.array([layer.again_bytes for layer in facts], dtype=np.int64)
-        anywhere = np.full_like(again, Widest.of(facts).again)
-        agains = [anywhere if weight.widest_again else again for weight in weights]
+        anywhere = np.full(len(facts), Widest.of(facts).again, dtype=np.int64)
+        agains = [
+            anywhere
+            if weight.widest_again
+            else np.array([weight.counts.again_bytes(layer) for layer in facts], dtype=np.int64)
+            for weight in weights
+        ]
         self._room = [
             self._rooms(parts[s], s, whole, limit - self._most_again(agains[s], s))
             for s in range(self._stages - 1)
@@ -187,7 +191,7 @@ class Search:
 
 def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Parts]:
     parameters, moments, replica, activations, again = (
-        np.array([*accumulate(sizes, initial=0)], dtype=np.int64)
+        _summed(sizes)
         for sizes in (
             (FLOAT_BYTES * layer.parameters for layer in facts),
             (layer.moment_bytes + layer.frozen_bytes for layer in facts),
@@ -211,10 +215,11 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
             weight.parameters * parameters
             + weight.moments * moments
             + weight.activations * activations
+            + _summed(weight.counts.exchanged_bytes([layer]) for layer in facts)
         )
         taken = (weight.counts.taken_bytes([layer]) for layer in facts)
         following = (
-            np.array([*accumulate(taken, initial=0)], dtype=np.int64)
+            _summed(taken)
             + weight.following_replica * replica
             + weight.following_activations * activations
             + weight.following_again * again
@@ -227,10 +232,14 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
     return out
 
 
+def _summed(sizes: Iterable[int]) -> Ints:
+    """The sums of the first layers, from none to all."""
+    return np.array([*accumulate(sizes, initial=0)], dtype=np.int64)
+
+
 def _most_layers(facts: Sequence[LayerFacts], lightest: Weights, limit: int, rows: int) -> int:
     """The most layers that any stage can have, by their bytes on the last stage, which holds the
     fewest microbatches."""
-    alone = (lightest.alone(sizes_of([layer])) for layer in facts)
-    own = np.array([*accumulate(alone, initial=0)], dtype=np.int64)
+    own = _summed(lightest.alone([layer]) for layer in facts)
     stops: NDArray[Any] = np.searchsorted(own, own[:-1] + limit, side="right") - 1
     return max(1, min(rows, int((stops - np.arange(len(facts))).max())))

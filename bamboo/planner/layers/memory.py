@@ -33,8 +33,9 @@ class StageBytes:
     """The gradient of the virtual node in progress."""
     moments: int
     partials: int
-    """Sums of earlier virtual nodes that wait for their siblings in the tree, and the partials
-    and results of the exchange between pipelines."""
+    """Sums of earlier virtual nodes that wait for their siblings in the tree, and what the exchange
+    between pipelines brings: its messages in the stash, and its sums, where they are more than
+    the microbatches that are in flight before it."""
     activations: int
     """Tensors that autograd holds for the microbatches in flight, and for the layer that is
     computed again."""
@@ -44,7 +45,7 @@ class StageBytes:
     """Parameters and moments of the next stage, and its incoming gradient; no moments where they
     lie on the host."""
     shipping: int
-    """The reduced gradient on its way to the shadow."""
+    """The reduced gradient on its way to the shadow, or kept for a pipeline that may ask for it."""
     ahead: int
     """Redundant forwards, held in case the next stage is lost."""
     takeover: int = 0
@@ -82,6 +83,8 @@ class Sizes:
     """The largest part of `again`: one layer is in its backward at a time."""
     replica: int = 0
     """What a replica of them holds."""
+    exchanged: int = 0
+    """See `StageCounts.exchanged_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class StageCounts:
 
     stage: int
     waiting: int
-    """Partial sums of its gradient."""
+    """Partial sums of its gradient, beside the one in progress."""
     in_flight: int
     """Microbatches that have run forward but not yet backward."""
     stashed: int
@@ -122,26 +125,56 @@ class StageCounts:
     taken_in_flight: int = 0
     """Microbatches in flight of the next stage after a takeover, beside the redundant forwards."""
     exchanged: int = 0
-    """Of `waiting`, the sums that come only with the exchange between pipelines."""
-
+    """Sums that come with the exchange between pipelines, once no microbatch is in flight."""
+    resendable: int = 0
+    """Sums of an exchange that lie in the stash during the next step."""
+    keeps: bool = False
+    """Whether its reduced gradient is kept during the next step: there are other pipelines."""
     protects: bool = False
     """Whether, after a takeover, it gets a replica of the stage beyond, and another node one of the
     stage that it took over: with three stages or more."""
 
+    def own(self, layers: Sequence[LayerFacts]) -> Sizes:
+        """The sizes of its own stage, if it has these layers."""
+        return replace(
+            sizes_of(layers),
+            exchanged=self.exchanged_bytes(layers),
+            most_again=max(map(self.again_bytes, layers), default=0),
+        )
+
+    def exchanged_bytes(self, layers: Sequence[LayerFacts]) -> int:
+        """What the exchange between pipelines adds to the microbatches of these layers in flight.
+        None of them is in flight any more when its sums come. For the sake of the partition, each
+        layer counts what it has more of."""
+        return sum(
+            self._exchanged(layer, beyond=self.in_flight * layer.held_bytes) for layer in layers
+        )
+
+    def again_bytes(self, layer: LayerFacts) -> int:
+        """What a layer that is computed again adds: sums of the exchange leave room for it."""
+        sums = self.exchanged * FLOAT_BYTES * layer.parameters
+        spare = max(0, sums - self.in_flight * layer.held_bytes)
+        return max(0, layer.again_bytes - spare)
+
+    def _exchanged(self, layer: LayerFacts, *, beyond: int) -> int:
+        sums = FLOAT_BYTES * layer.parameters
+        stashed = 0 if layer.apart else self.resendable * sums
+        return stashed + max(0, self.exchanged * sums - beyond)
+
     def taken_bytes(self, layers: Sequence[LayerFacts]) -> int:
         """What a takeover brings, by the layers of the next stage: sums of their gradient, and
         beside them microbatches in flight or, once there are none, the sums of the exchange; their
-        reduced gradient on its way to a new shadow; and the replica of the stage beyond, for which
-        nothing is computed ahead then. For the sake of the partition, each layer counts what it has
-        more of, and the stage beyond is taken to be as large as this one."""
+        reduced gradient, on its way to a new shadow or kept; and the replica of the stage beyond,
+        for which nothing is computed ahead then. The stage beyond is taken to be as large as this
+        one."""
         if not self.replica:
             return 0
         total = 0
         for layer in layers:
             sums, held = FLOAT_BYTES * layer.parameters, layer.held_bytes
-            total += (self.waiting - self.exchanged) * sums
-            total += self.protects * (sums + layer.replica_bytes)
-            total += max(self.taken_in_flight * held, self.exchanged * sums - self.ahead * held)
+            total += (self.waiting + (self.protects or self.keeps)) * sums
+            total += self.protects * layer.replica_bytes + self.taken_in_flight * held
+            total += self._exchanged(layer, beyond=(self.ahead + self.taken_in_flight) * held)
         return total
 
     def bytes_of(
@@ -178,11 +211,11 @@ class StageCounts:
             parameters=own.parameters + own.frozen,
             gradients=own.parameters,
             moments=own.moments,
-            partials=self.waiting * own.parameters,
+            partials=self.waiting * own.parameters + own.exchanged,
             activations=self.in_flight * own.activations + own.most_again,
             stash=self.stashed * crossing_bytes,
             replica=following.replica if self.replica else 0,
-            shipping=own.parameters if self.replica else 0,
+            shipping=own.parameters if self.replica or self.keeps else 0,
             ahead=self.ahead * following.activations + self.backs_ahead * following.again,
             takeover=takeover,
         )
@@ -200,7 +233,6 @@ def memory_report(
             f"cut {tuple(cut)} does not cut {len(facts)} layers into {grid.stages} stages"
         )
     stages = [facts[first:stop] for first, stop in itertools.pairwise(cut)]
-    sizes = [sizes_of(layers) for layers in stages]
     # Bytes to the other stages: no stage comes before the first, and none after the last.
     outputs = [*(layers[-1].output_bytes for layers in stages[:-1]), 0]
     returned = [0, *(layers[-1].returned_bytes for layers in stages[:-1])]
@@ -210,8 +242,8 @@ def memory_report(
     for counts in stage_counts(grid, shape, mode):
         stage, following = counts.stage, (counts.stage + 1) % grid.stages
         held = counts.bytes_of(
-            sizes[stage],
-            sizes[following],
+            counts.own(stages[stage]),
+            sizes_of(stages[following]),
             crossing_bytes=0 if apart else crossing[stage],
             taken_bytes=counts.taken_bytes(stages[following]),
             widest=widest,
@@ -247,11 +279,13 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
     held = blocks(shape.virtual_nodes, grid.pipelines)
     microbatches = max(len(block) for block in held) * shape.microbatches
     waiting = max(partials_held(block, shape.virtual_nodes) for block in held) - 1
-    exchanged = 0
+    exchanged = resendable = 0
     if grid.pipelines > 1:
-        # The owner of 1/D of the parameters holds that share of every pipeline's partials.
-        shares = sum(partials_at_end(block, shape.virtual_nodes) for block in held)
-        exchanged = -(-shares // grid.pipelines) + 1
+        # The owner of 1/D of the parameters holds that share of every pipeline's partials, and then
+        # their sum. It keeps what it has sent: the rest of its own partials, and that share's sum.
+        at_end = [partials_at_end(block, shape.virtual_nodes) for block in held]
+        exchanged = -(-sum(at_end) // grid.pipelines) + 1
+        resendable = -(-(max(at_end) * (grid.pipelines - 1) + 1) // grid.pipelines)
     replica = has_replica(mode)
     modes = stage_modes(mode, grid.stages)
     held_ahead = {
@@ -262,7 +296,7 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
     return tuple(
         StageCounts(
             stage=stage,
-            waiting=waiting + exchanged,
+            waiting=waiting,
             in_flight=in_flight[stage],
             stashed=STASHED_STEPS * microbatches if replica else 0,
             replica=replica,
@@ -271,6 +305,8 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
             # What was computed ahead is in flight already, and more than that never is.
             taken_in_flight=max(0, in_flight[following] - ahead) if replica else 0,
             exchanged=exchanged,
+            resendable=resendable,
+            keeps=grid.pipelines > 1,
             protects=replica and grid.stages > 2,
         )
         for stage in range(grid.stages)
@@ -339,13 +375,15 @@ class Weights:
             widest_again=bool(total(widest=Widest(again=1))),
         )
 
-    def alone(self, sizes: Sizes) -> int:
-        """Bytes of a stage of this size, without its neighbour, and without what computing layers
-        again takes."""
+    def alone(self, layers: Sequence[LayerFacts]) -> int:
+        """Bytes of a stage of these layers, without its neighbour, and without what computing
+        layers again takes."""
+        sizes = sizes_of(layers)
         return (
             self.parameters * sizes.parameters
             + self.moments * (sizes.moments + sizes.frozen)
             + self.activations * sizes.activations
+            + self.counts.exchanged_bytes(layers)
         )
 
     def beside(self, layers: Sequence[LayerFacts]) -> int:

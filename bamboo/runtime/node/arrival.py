@@ -30,7 +30,8 @@ from bamboo.models import (
     unpacked,
 )
 from bamboo.models.build import USER_ERRORS
-from bamboo.planner.layers.memory import Sizes, stage_counts
+from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
+from bamboo.planner.layers.memory import memory_report
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.node.faults import scope_of
@@ -45,9 +46,9 @@ RETRY_S = 0.1
 JOIN_DEADLINE_S = 300.0
 """How long the store may be away or stand still, or may have lost the run, while a node is about to
 join."""
-COPIES = 4
+COPIES = 3
 """Extra copies of a stage's gradient that the memory report does not count: as it is sent, as it is
-received, clipped, and kept for a pipeline that may ask for it."""
+received, and clipped."""
 
 
 def write_aside_in(folder: str) -> None:
@@ -186,24 +187,31 @@ def _warm_layer(builder: SlotBuilder, index: int, x: Tensors, targets: Tensors |
 
 def needed_bytes(builder: SlotBuilder) -> int:
     """About how many bytes of parameters, moments and gradients the node of the largest stage will
-    hold, including those of its replica, and of a second pipeline where there can be one. 0 for a
-    model whose shapes are known only once it is built."""
+    hold, including those of its replica, of a second pipeline where there can be one, and of the
+    next stage once that is lost. 0 for a model whose shapes are known only once it is built."""
     if not builder.workload.plain:
         return 0
     placement = builder.strategy.placement
     pipelines = min(2, builder.batch.virtual_nodes)
     grid = Grid(pipelines=pipelines, stages=placement.grid.stages)
     stages = [builder.layout_of(placement.layers_of(p)) for p in range(grid.stages)]
-    largest = max(stage.trained_bytes for stage in stages)
-    moments = max(stage.kept_bytes for stage in stages)
-    frozen = max(stage.frozen_bytes for stage in stages)
-    replica = 2 * largest + moments + frozen
-    sizes = Sizes(
-        parameters=largest, moments=moments, frozen=frozen, activations=0, replica=replica
+    largest = LayerFacts(
+        name="the largest stage",
+        parameters=max(stage.trained_bytes for stage in stages) // FLOAT_BYTES,
+        moment_bytes=max(stage.kept_bytes for stage in stages),
+        frozen_bytes=max(stage.frozen_bytes for stage in stages),
+        forward_flops=0.0,
+        output_bytes=0,
+        activation_bytes=0,
     )
-    counted = stage_counts(grid, builder.batch, placement.redundancy)
-    held = max(counts.bytes_of(sizes, sizes, crossing_bytes=0).total for counts in counted)
-    return held + COPIES * largest
+    report = memory_report(
+        [largest] * grid.stages,
+        cut=range(grid.stages + 1),
+        grid=grid,
+        shape=builder.batch,
+        mode=placement.redundancy,
+    )
+    return max(stage.total + COPIES * stage.gradients for stage in report)
 
 
 def speed_of(job: JobConfig, zone: str) -> float:

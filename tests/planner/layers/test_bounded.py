@@ -89,6 +89,8 @@ def drawn(number: int) -> tuple[list[LayerFacts], list[int], Bounds, list[tuple[
         facts = [replace(x, back_bytes=back.choice([None, 0, 4 * most])) for x in facts]
     if random.Random(f"host {number}").random() < 0.3:
         facts = [replace(x, host_moments=True) for x in facts]
+    if random.Random(f"apart {number}").random() < 0.5:
+        facts = [replace(x, apart=True) for x in facts]
     costs = [random_of.randint(0, random_of.choice([1, 5, 30])) for _ in range(layers)]
     bounds = Bounds(
         grid=Grid(pipelines=pipelines, stages=stages),

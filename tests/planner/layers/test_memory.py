@@ -130,6 +130,40 @@ def test_a_takeover_counted_by_hand() -> None:
     assert taken(again, "stash") == [sum(each) + messages for each in parts]
 
 
+def test_the_exchange_between_pipelines_counted_by_hand() -> None:
+    """Two pipelines of two virtual nodes each. A partial sum waits beside the one in progress; the
+    exchange brings both pipelines' halves and their sum once no microbatch is in flight."""
+    grid, shape = Grid(pipelines=2, stages=2), BatchShape(virtual_nodes=4, microbatches=1)
+    large = [replace(layer, parameters=1000 * layer.parameters) for layer in LAYERS]
+
+    def counted(layers: Sequence[LayerFacts], mode: str, **kept: bool) -> list[StageBytes]:
+        held = [replace(layer, **kept) for layer in layers]
+        return [*memory_report(held, cut=(0, 2, 4), grid=grid, shape=shape, mode=mode)]
+
+    first, last = counted(LAYERS, "stash", apart=True)
+    assert (first.gradients, first.partials, last.partials) == (120, 120, 280)
+    assert (first.activations, last.activations) == (2 * 3000, 1 * 7000)
+    # A sum that waits, the gradient of the step before, and the microbatch in flight.
+    assert first.takeover == 280 + 280 + 1 * 7000
+    first, last = counted(large, "stash", apart=True)
+    more = (2 * 120_000 - 2 * 3000, 2 * 280_000 - 7000)
+    assert (first.partials, last.partials) == (120_000 + more[0], 280_000 + more[1])
+    assert (first.activations, last.activations) == (2 * 3000, 1 * 7000)
+    assert first.takeover == 280_000 + 280_000 + 2 * 280_000
+    # In the memory of the host lies what was sent in the step before: a half and the sum of one.
+    here = counted(large, "stash")
+    assert [one.partials - own.partials for one, own in zip(here, (first, last), strict=True)] == [
+        120_000,
+        280_000,
+    ]
+    # Whoever has no shadow keeps its gradient for the other pipeline.
+    assert [one.shipping for one in counted(large, "off")] == [120_000, 280_000]
+    # A layer that is computed again has the room of the sums that come later.
+    again = [replace(layer, input_bytes=100) for layer in large]
+    first, last = counted(again, "off", apart=True)
+    assert [one.activations for one in (first, last)] == [2 * 200, 1 * 200]
+
+
 def test_layers_that_are_computed_again_counted_by_hand() -> None:
     again = saved(timed(LAYERS), Saving(recompute=True)).layers
     (first, last), mode = report(again, (0, 3, 4), "eager"), "full"
