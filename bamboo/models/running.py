@@ -77,10 +77,10 @@ def run_layers(
         versions = [t._version for t in x]
         if index in again:
             y = checkpoint(
-                _run_one, layer, x, key, low, use_reentrant=False, preserve_rng_state=False
+                _run_one, layer, key, low, *x, use_reentrant=False, preserve_rng_state=False
             )
         else:
-            y = _run_one(layer, x, key, low)
+            y = _run_one(layer, key, low, *x)
         if versions != [t._version for t in x]:
             raise BadBoundary(index, "writes into its input", OUT_OF_PLACE)
         y = _returned(index, y)
@@ -90,7 +90,9 @@ def run_layers(
     return x
 
 
-def _run_one(layer: nn.Module, x: Tensors, key: int, low: bool) -> Any:
+def _run_one(layer: nn.Module, key: int, low: bool, *x: Tensor) -> Any:
+    """Each tensor is an argument, so that autograd holds it, counts it and lets it go after the
+    backward: a tuple would stay where it does not look."""
     _default_generator(x[0].device).manual_seed(key)
     with _lowered(x[0].device) if low else nullcontext():
         return layer(unpacked(x))
