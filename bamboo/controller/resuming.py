@@ -119,7 +119,7 @@ def prepare(
     is done, or would not be the same run."""
     _refuse_unless_over(folder)
     after = run_folder.part_of(folder).number
-    refuse_unfit(job_with(job_of(folder), overrides), folder.path)
+    refuse_unfit(job_with(job_to_plan(folder), overrides), folder.path)
     strategy, asked = strategy_of(folder), _asked(folder, overrides, steps=steps)
     job = asked.job
     initial.check_kept(folder, job_of(folder), job)

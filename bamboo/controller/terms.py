@@ -114,6 +114,7 @@ def save_terms(
         "detached": detached,
         "planned": planned.promised(),
         "interval_is_open": planned.plan.given_every is None,
+        "redundancy_is_open": bool(planned.redundancy_why),
         "saving": keys_of(planned.may_save),
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "layers": planned.layers,
@@ -138,10 +139,13 @@ def save_terms(
 
 def job_to_plan(folder: RunFolder) -> JobConfig:
     """The resolved job of a run for another plan. What the job left open before is open again: the
-    interval between checkpoints, and what saves memory, since another grid may need it."""
+    interval between checkpoints, the redundancy, and what saves memory, since another grid may need
+    another one."""
     job, body = job_of(folder), folder.read_json(folder.resolved)
-    saving = {key: said for key, said in body.get("saving", {}).items() if key in SAVING_KEYS}
-    job = replace(job, cluster=replace(job.cluster, **saving))
+    left = {key: said for key, said in body.get("saving", {}).items() if key in SAVING_KEYS}
+    if body.get("redundancy_is_open", False):
+        left["redundancy"] = AUTO
+    job = replace(job, cluster=replace(job.cluster, **left))
     if not body.get("interval_is_open", False):
         return job
     return replace(job, checkpoint=replace(job.checkpoint, every_steps=AUTO))

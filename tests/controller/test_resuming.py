@@ -30,7 +30,7 @@ from bamboo.ids import NodeId, RunId
 from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder, job_of, write_json
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import Semantics
+from bamboo.topology.strategy import REPLICA_MODES, Semantics
 from cli.screen import PlainScreen
 from tests.checkpoint.test_manifest import manifest
 from tests.controller.world import job
@@ -130,6 +130,26 @@ def test_what_saves_memory_is_settled_for_one_grid_and_for_another_as_the_job_sa
     assert keys(planned.job) == keys(job_of(folder)) == settled
     assert keys(job_to_plan(folder)) == said
     assert planned.workload.saving.host_moments == (settled[1] == "host")
+
+
+@pytest.mark.parametrize("said", ["auto", "stash"])
+def test_redundancy_that_was_left_open_is_settled_again_for_what_a_resume_changes(
+    tmp_path: Path, said: str
+) -> None:
+    train = replace(JOB.train, virtual_nodes=2)
+    planned = plan(replace(JOB, train=train, cluster=replace(JOB.cluster, redundancy=said)))
+    assert planned.job.cluster.redundancy in REPLICA_MODES
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    save_terms(folder, planned.job, planned, started_s=0.0, detached=False)
+    assert job_of(folder).cluster.redundancy == planned.job.cluster.redundancy
+    assert job_to_plan(folder).cluster.redundancy == said
+    one_stage = ("cluster.stages=1", "cluster.pipelines=2")
+    if said == "auto":
+        again = plan(resuming._asked(folder, one_stage, steps=None).job)
+        assert again.job.cluster.redundancy == "peer"
+    else:
+        with pytest.raises(InputError, match="stash"):
+            resuming._asked(folder, one_stage, steps=None)
 
 
 def keys(job: JobConfig) -> tuple[str, str]:

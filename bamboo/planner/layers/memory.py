@@ -166,7 +166,8 @@ class StageCounts:
         beside them microbatches in flight or, once there are none, the sums of the exchange; their
         reduced gradient, on its way to a new shadow or kept; and the replica of the stage beyond,
         for which nothing is computed ahead then. The stage beyond is taken to be as large as this
-        one."""
+        one. So this is room too for the replica of the stage beyond where the next one is not lost:
+        a node has both while its neighbour computes both stages."""
         if not self.replica:
             return 0
         total = 0

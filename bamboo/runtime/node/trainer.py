@@ -6,6 +6,7 @@ reported as events and records through `Outbox`, which never blocks.
 """
 
 import time
+from collections.abc import Sequence
 from operator import add
 
 from bamboo.config.resolve import batch_shape
@@ -204,7 +205,8 @@ class Trainer(NodeAtWork):
             self.executor.adopt(self.reconfiguration.layout.builder.build(slot, owner=True))
         for slot in assignment.shadowed_by(self._me):
             self.executor.adopt(self.reconfiguration.layout.builder.build(slot, owner=False))
-        self.executor.fill_gaps(gap_budget_of(self._job, assignment, self._me))
+        cut = self.reconfiguration.layout.builder.strategy.placement.cut
+        self.executor.fill_gaps(gap_budget_of(self._job, assignment, self._me, cut))
 
     def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
         run = self.executor.release(slot)
@@ -238,7 +240,9 @@ class Trainer(NodeAtWork):
         self.finish.take_back()
 
 
-def gap_budget_of(job: JobConfig, assignment: Assignment, node: NodeId) -> dict[int, int]:
+def gap_budget_of(
+    job: JobConfig, assignment: Assignment, node: NodeId, cut: Sequence[int]
+) -> dict[int, int]:
     """Cursor of the node's owned slot -> redundant forwards of the slot that it shadows, in mode
     `gap`, predicted by a dry run.
 
@@ -260,7 +264,9 @@ def gap_budget_of(job: JobConfig, assignment: Assignment, node: NodeId) -> dict[
     backward = job.cluster.virtual_backward_ms if virtual else (2.0,)
     if job.cluster.recomputes:
         forward, backward = (per_stage(figures, grid.stages) for figures in (forward, backward))
-        backward = tuple(map(add, forward, backward))
+        last = cut[-1] - cut[-2]  # its last layer is the model's, which is not computed again
+        again = (*forward[:-1], forward[-1] * (last - 1) / last)
+        backward = tuple(map(add, again, backward))
     costs = Costs.of(
         grid.stages,
         forward_s=tuple(f / 1e3 for f in forward),

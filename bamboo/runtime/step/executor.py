@@ -171,7 +171,11 @@ class Executor(Roster):
             return run.ahead_backward[back]
         if local == len(run.microbatches) or (mode == "gap" and not self._gap_fits()):
             return None
-        fed = run.stage.is_first or self.mailbox.keeps(act_key(run, local))
+        if run.stage.is_first:
+            # A second replica is in the memory that is counted for a takeover, and that is all.
+            fed = len(self.shadowed) == 1 or run.plan.grid.protector(run.slot) in self.owned
+        else:
+            fed = self.mailbox.keeps(act_key(run, local))
         return run.ahead_forward[local] if fed else None
 
     def _gap_fits(self) -> bool:

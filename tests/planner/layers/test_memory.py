@@ -12,7 +12,7 @@ from bamboo.planner.layers.memory import StageBytes, memory_report, partials_at_
 from bamboo.planner.profiles.workload import NO_SAVING, Saving, WorkloadFigures, saved
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import subtrees
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 LAYERS = [
@@ -162,6 +162,22 @@ def test_the_exchange_between_pipelines_counted_by_hand() -> None:
     again = [replace(layer, input_bytes=100) for layer in large]
     first, last = counted(again, "off", apart=True)
     assert [one.activations for one in (first, last)] == [2 * 200, 1 * 200]
+
+
+@pytest.mark.parametrize("mode", REPLICA_MODES)
+def test_a_takeover_leaves_room_for_two_replicas(mode: str) -> None:
+    """While a neighbour computes two stages, the node before it has a replica of each."""
+    alike = [replace(LAYERS[0], host_moments=True)] * 4
+    for facts in (LAYERS[:1] * 4, alike):
+        for pipelines in (1, 2):
+            nodes = memory_report(
+                facts,
+                cut=(0, 1, 2, 3, 4),
+                grid=Grid(pipelines=pipelines, stages=4),
+                shape=BatchShape(virtual_nodes=2, microbatches=1),
+                mode=mode,
+            )
+            assert all(node.takeover >= node.replica for node in nodes)
 
 
 def test_layers_that_are_computed_again_counted_by_hand() -> None:

@@ -167,6 +167,15 @@ def test_the_last_node_computes_stage_0_ahead_from_the_data() -> None:
     assert bench.go() == [f"0FR{m}" for m in range(8)]
 
 
+def test_of_a_second_replica_nothing_is_computed_ahead() -> None:
+    bench = Bench(1, "eager")
+    bench.executor.adopt(builder_of(bench.job).build(S0, owner=False))
+    assert bench.go() == [], "node c computes stage 0 ahead from the data, when it has its replica"
+    bench = Bench(2, "eager")
+    bench.executor.adopt(builder_of(bench.job).build(S1, owner=False))
+    assert bench.go() == [f"0FR{m}" for m in range(8)]
+
+
 def test_full_runs_backwards_ahead_as_their_gradients_come() -> None:
     bench = Bench(0, "full")
     bench.go()
