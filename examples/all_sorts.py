@@ -1,5 +1,6 @@
-"""All sorts at once: a frozen layer, a tied weight, tensors that are handed through, an output that
-nobody uses, masks, and sentences of unequal length. The labels are the tokens in reverse.
+"""All sorts at once: frozen layers, a tied weight, tensors that are handed through, an output that
+nobody uses, masks, a batch norm, and sentences of unequal length. The label of each token is the
+token before it, which a layer finds by its place.
 
 Shapes: B sentences, T tokens of the longest one in the microbatch, W width, V vocabulary.
 """
@@ -18,7 +19,7 @@ V, W, LONGEST = 16, 24, 12
 class Sentences:
     """Random sentences: ((tokens_BT, mask_BT), labels_BT); a label of -1 does not count."""
 
-    samples, unit, digest = 512, "token", "sentences-1"
+    samples, unit, digest = 512, "token", "sentences-2"
 
     def _tokens(self, index: int) -> list[int]:
         draw = random.Random(index)
@@ -27,12 +28,12 @@ class Sentences:
     def batch(self, indices, keys):
         rows = [torch.tensor(self._tokens(i)) for i in indices]
         tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        backward = [row.flip(0) for row in rows]
-        labels = nn.utils.rnn.pad_sequence(backward, batch_first=True, padding_value=-1)
+        before = [F.pad(row[:-1], (1, 0), value=-1) for row in rows]
+        labels = nn.utils.rnn.pad_sequence(before, batch_first=True, padding_value=-1)
         return (tokens, tokens > 0), (labels,)
 
     def count(self, index, key):
-        return len(self._tokens(index))
+        return len(self._tokens(index)) - 1
 
 
 class Embed(nn.Module):
@@ -41,7 +42,8 @@ class Embed(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens = nn.Embedding(V, W)
-        self.places = nn.Embedding(LONGEST, W).requires_grad_(requires_grad=False)
+        nn.init.normal_(self.tokens.weight, std=0.1)
+        self.places = nn.Embedding(LONGEST, W).bfloat16().requires_grad_(requires_grad=False)
 
     def forward(self, inputs):
         tokens, mask = inputs
@@ -54,12 +56,13 @@ class Mix(nn.Module):
 
     def __init__(self, unused):
         super().__init__()
-        self.norm, self.unused = nn.LayerNorm(W), nn.Linear(W, 3) if unused else None
+        self.norm, self.unused = nn.BatchNorm1d(W), nn.Linear(W, 3) if unused else None
         self.keys, self.out = nn.Linear(W, 2 * W), nn.Linear(W, W)
 
     def forward(self, inputs):
         x, places, mask, *rest = inputs
-        q, k = self.keys(self.norm(x) + places).chunk(2, -1)
+        x = self.norm(x.flatten(0, 1)).view_as(x)
+        q, k = self.keys(x + places).chunk(2, -1)
         scores = (q @ k.transpose(1, 2)).masked_fill(~mask[:, None], -1e4).softmax(-1)
         rest = [self.unused(x)] if self.unused else []
         return (x + F.dropout(self.out(scores @ x), 0.1, self.training), places, mask, *rest)

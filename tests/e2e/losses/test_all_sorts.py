@@ -1,6 +1,6 @@
 """The kill matrix for a workload of all sorts: several tensors between stages, of which some are
-handed through and one is used by nobody, a frozen layer, a tied weight, masks, sentences of unequal
-length. The workload is an example (examples/all_sorts.py)."""
+handed through and one is used by nobody, frozen parameters in bfloat16, a tied weight, batch norms,
+masks, sentences of unequal length. The workload is an example (examples/all_sorts.py)."""
 
 import random
 from dataclasses import replace

@@ -1,0 +1,27 @@
+"""The example with tensors of all sorts: two nodes are lost, one without notice, and it learns."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.launches.test_launch import Bench
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_all_sorts_of_tensors_have_the_bits_of_a_calm_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for name in ("all_sorts.py", "all_sorts.toml"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    kills = '[{step=8, stage=1, phase="backward", microbatch=3}, {step=40, stage=0, notice_s=0.3}]'
+    sets = ("--set", f"chaos.kill={kills}", "--set", "cloud.boot_s=0.2")
+    done = bench.run("launch", "all_sorts.toml", "--run", "sorts", *sets)
+    assert done.returncode == 0, done.stderr
+    receipt = json.loads((bench.home / "sorts" / "receipt.json").read_text())
+    assert len(receipt["preemptions"]) == 2
+    assert receipt["last_loss"] < receipt["first_loss"] / 4
+    assert bench.json("verify", "sorts")["equal"] is True
