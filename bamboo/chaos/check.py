@@ -319,8 +319,12 @@ def check_checkpoints(decisions: Sequence[Record], names: Collection[str]) -> Ve
 
 def _is_left_behind(name: str, whole: Collection[str], done: Iterable[int]) -> bool:
     """Whether this is part of a file that no node can complete. Its folder is deleted when the next
-    checkpoint is complete, so the end of the run may leave one more."""
+    checkpoint is complete, so the end of the run may leave one more. What is constant is written
+    until the first checkpoint is complete."""
     folder, _, rest = name.partition("/")
     if folder in whole or not rest.rpartition("/")[2].startswith(".aside-"):
         return False
-    return sum(step > int(folder.removeprefix("step-")) for step in set(done)) > 1
+    steps = set(done)
+    first = min(steps, default=0)
+    since = first if folder == "constant" else int(folder.removeprefix("step-"))
+    return sum(step > since for step in steps) > 1

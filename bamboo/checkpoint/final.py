@@ -13,7 +13,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,8 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recur
 """What a damaged header can raise besides our own errors."""
 _MOST_MANIFEST_BYTES = 2**28
 METADATA = "bamboo"
-"""Key of the header's own entry, JSON {schema_version, step}."""
+"""Key of the header's own entry, JSON {schema_version, step} and, of a stage that has any,
+`constant`: the names of the tensors that never change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,17 @@ def stage_file(stage: int) -> str:
 
 
 def write_stage(
-    folder: Path | str, stage: int, tensors: Mapping[str, "Tensor"], step: int
+    folder: Path | str,
+    stage: int,
+    tensors: Mapping[str, "Tensor"],
+    step: int,
+    constant: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write one stage's tensors after `step` completed steps, atomically; writing twice is safe.
+    `constant`: the names of those that never change, where the file is to say so.
 
-    Returns {file, sha256, step, tensors: {name: sha256 of raw bytes}}, which the manifest collects.
-    Raises OSError or StorageUnavailable when it cannot be written; then it leaves nothing behind.
+    Returns what `describe` says of it, which the manifest collects. Raises OSError or
+    StorageUnavailable when it cannot be written; then it leaves nothing behind.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -69,17 +75,22 @@ def write_stage(
     path = folder / stage_file(stage)
     aside = folder / f".{uuid.uuid4().hex}"  # nobody can place a link there beforehand
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # There is only one entry, because safetensors writes several in random order, and equal state
-    # must give equal bytes.
-    about = json.dumps({"schema_version": SCHEMA_VERSION, "step": step})
     try:
-        save_file(whole, aside, metadata={METADATA: about})
+        save_file(whole, aside, metadata=metadata_of(step, constant))
         _settle(aside, path)
     except SafetensorError as error:  # safetensors' own error, raised for a full disk as well
         raise StorageUnavailable(f"{path}: {error}; make room, or take another folder") from error
     finally:
         aside.unlink(missing_ok=True)
     return describe(path)
+
+
+def metadata_of(step: int, constant: Collection[str] = ()) -> dict[str, str]:
+    """The metadata of a stage's file."""
+    # There is only one entry, because safetensors writes several in random order, and equal state
+    # must give equal bytes.
+    about: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "step": step}
+    return {METADATA: json.dumps(about | ({"constant": sorted(constant)} if constant else {}))}
 
 
 def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, Any]:
@@ -157,17 +168,26 @@ def tensor_sha256(tensor: "Tensor") -> str:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """A stage's file as it lies there: {file, sha256, step, tensors: {name: sha256}}. Raises
-    InputError when it is missing or is not a final state."""
+    """A stage's file as it lies there: {file, sha256, step, constant: names of tensors, tensors:
+    {name: sha256 of the raw bytes}}. Raises InputError when it is missing or is no final state."""
     try:
         with open_named(path, follow=False) as file:
             found = hashed(file)
-        step = int(json.loads(found.metadata[METADATA])["step"])
+        about = json.loads(found.metadata[METADATA])
+        step, constant = int(about["step"]), sorted(about.get("constant", ()))
+        if strange := set(constant) - found.tensors.keys():
+            raise ValueError(f"it has no {min(strange)!r}")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; the final state is incomplete") from error
     except _DAMAGE as error:
         raise InputError(f"{path}: is no final state ({error}); it is damaged") from error
-    return {"file": path.name, "sha256": found.sha256, "step": step, "tensors": found.tensors}
+    return {
+        "file": path.name,
+        "sha256": found.sha256,
+        "step": step,
+        "constant": constant,
+        "tensors": found.tensors,
+    }
 
 
 def _settle(aside: Path, path: Path) -> None:

@@ -7,7 +7,7 @@ leaves a torn checkpoint and never one that looks complete.
 
 from collections.abc import Collection, Mapping
 
-from bamboo.checkpoint.manifest import MANIFEST, folder_of, step_of
+from bamboo.checkpoint.manifest import CONSTANT, MANIFEST, folder_of, step_of
 from bamboo.ports import ObjectStore
 
 
@@ -43,9 +43,15 @@ def delete(store: ObjectStore, step: int) -> None:
 
 
 def sweep(store: ObjectStore, *, before: int, spare: Collection[int]) -> None:
-    """Delete what killed writers left of checkpoints before that step, except of those in `spare`.
-    Nobody waits for what is still written there. Raises StorageUnavailable."""
+    """Delete what killed writers left of checkpoints before that step, which is complete, except of
+    those in `spare`, which are another run's. Nobody waits for what is still written there. Raises
+    StorageUnavailable.
+
+    What is constant belongs to no step. All of it is stored, because one checkpoint is complete,
+    and nobody writes it again; only another run would.
+    """
     for name in store.strays(""):
         step = step_of(name)
-        if step is not None and step < before and step not in spare:
+        constant = name.startswith(CONSTANT) and not spare
+        if constant or (step is not None and step < before and step not in spare):
             store.delete(name)

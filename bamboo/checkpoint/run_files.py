@@ -13,7 +13,7 @@ differs.
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,10 +103,17 @@ def brought_text(folder: Path) -> bytearray:
         raise InputError(f"{folder / TEXT}: {error}; ask for the check again") from error
 
 
-def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"], step: int) -> None:
-    """Store one stage of the final state, then describe it. Raises StorageUnavailable, OSError."""
+def put_stage(
+    objects: ObjectStore,
+    stage: int,
+    tensors: Mapping[str, "Tensor"],
+    step: int,
+    constant: Collection[str] = (),
+) -> None:
+    """Store one stage of the final state, then describe it; see `write_stage`. Raises
+    StorageUnavailable, OSError."""
     with tempfile.TemporaryDirectory() as folder:
-        said = write_stage(folder, stage, tensors, step)
+        said = write_stage(folder, stage, tensors, step, constant)
         objects.put_file(f"final/{stage_file(stage)}", Path(folder) / stage_file(stage))
         about = Path(folder) / "about.json"
         text = json.dumps({key: said[key] for key in ("file", "sha256", "step")})

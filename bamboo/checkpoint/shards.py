@@ -37,7 +37,7 @@ def save_shard(
     with _written(scratch, stage, tensors, step) as (path, described):
         name = shard_name(step=step, generation=generation, stage=stage)
         store.put_file(name, path)
-        return _shard(name, path, described)
+        return shard_of(name, path, described)
 
 
 def save_constant(
@@ -46,14 +46,21 @@ def save_constant(
     """Store what is constant of a layer, unless it is there already, as it was written. Raises the
     same errors as `save_shard`."""
     with _written(scratch, layer, tensors, 0) as (path, described):
-        name = constant_name(described["sha256"])
-        there = scratch / "there"
-        try:
-            if not store.fetch(name, there) or sha256_of(there) != described["sha256"]:
-                store.put_file(name, path)
-        finally:
-            there.unlink(missing_ok=True)
-        return _shard(name, path, described)
+        return put_constant(store, path, described)
+
+
+def put_constant(store: ObjectStore, path: Path, described: Mapping[str, Any]) -> Shard:
+    """The same for a file of what is constant of a layer, and what `describe` says of it."""
+    name, there = constant_name(described["sha256"]), path.with_name("there")
+    try:
+        held = store.fetch(name, there) and sha256_of(there) == described["sha256"]
+    except StorageFull as error:  # what is read is written there
+        raise no_scratch(path.parent, error.__cause__ or error) from error
+    finally:
+        there.unlink(missing_ok=True)
+    if not held:
+        store.put_file(name, path)
+    return shard_of(name, path, described)
 
 
 @contextmanager
@@ -72,7 +79,8 @@ def _written(
         path.unlink(missing_ok=True)
 
 
-def _shard(name: str, path: Path, described: Mapping[str, Any]) -> Shard:
+def shard_of(name: str, path: Path, described: Mapping[str, Any]) -> Shard:
+    """The shard that a file is under this name; `described`: what `describe` says of the file."""
     return Shard(
         name=name,
         bytes=path.stat().st_size,

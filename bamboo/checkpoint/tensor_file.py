@@ -9,7 +9,7 @@ header says, the file is read once, a piece at a time.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -23,6 +23,7 @@ LONGEST_NAME = 4096
 """Characters; no tensor's name is longer."""
 METADATA = "__metadata__"
 _PIECE_BYTES = 1 << 20
+_SHORTER = "it became shorter while it was read"
 _BYTES_OF = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
@@ -100,6 +101,32 @@ def packed(tensors: Mapping[str, tuple[Place, bytes]]) -> bytes:
     return b"".join([len(text).to_bytes(8, "little"), text, *(d for _, d in tensors.values())])
 
 
+def copy_some(
+    source: BinaryIO, names: Collection[str], target: BinaryIO, *, metadata: Mapping[str, str]
+) -> None:
+    """Write a file of these tensors of a file that is open at its start, byte for byte as
+    safetensors writes them, a piece at a time. Raises the same errors as `hashed`."""
+    chosen = {name: place for name, place in places(source).items() if name in names}
+    header: dict[str, Any] = {METADATA: metadata}
+    at = 0
+    for name, place in chosen.items():
+        size = place.end - place.begin
+        header[name] = {"dtype": place.dtype, "shape": place.shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    target.write(len(text).to_bytes(8, "little") + text)
+    for place in chosen.values():
+        source.seek(place.begin)
+        left = place.end - place.begin
+        while left:
+            piece = source.read(min(_PIECE_BYTES, left))
+            if not piece:
+                raise ValueError(_SHORTER)
+            target.write(piece)
+            left -= len(piece)
+
+
 def hashed(file: BinaryIO) -> Hashed:
     """Read a whole file that is open at its start. Raises ValueError, saying what does not fit,
     RecursionError for a header that is nested too deep, and OSError."""
@@ -113,7 +140,7 @@ def hashed(file: BinaryIO) -> Hashed:
         while at < end:
             piece = file.read(min(_PIECE_BYTES, end - at))
             if not piece:
-                raise ValueError("it became shorter while it was read")
+                raise ValueError(_SHORTER)
             own.update(piece)
             whole.update(piece)
             at += len(piece)

@@ -212,3 +212,6 @@ def test_what_is_left_of_an_unfinished_file_is_found_once_nobody_can_finish_it()
     assert finding(stray, "step-00000010/manifest.json") == "", "it goes with its checkpoint"
     assert finding(stray, steps=(10, 20)) == "", "who was to delete it may have ended"
     assert finding("step-00000010/gen-000001/stage-00.safetensors") == ""
+    constant = "constant/.aside-2a"
+    assert finding(constant) == f"{constant} is left, 1 in all"
+    assert finding(constant, steps=(10, 20)) == ""

@@ -18,10 +18,11 @@ def test_all_sorts_of_tensors_have_the_bits_of_a_calm_run(tmp_path: Path) -> Non
     for name in ("all_sorts.py", "all_sorts.toml"):
         shutil.copy(EXAMPLES / name, tmp_path)
     kills = '[{step=8, stage=1, phase="backward", microbatch=3}, {step=40, stage=0, notice_s=0.3}]'
-    sets = ("--set", f"chaos.kill={kills}", "--set", "cloud.boot_s=0.2")
-    done = bench.run("launch", "all_sorts.toml", "--run", "sorts", *sets)
+    sets = ("train.steps=100", f"chaos.kill={kills}", "cloud.boot_s=0.2")
+    overrides = [part for one in sets for part in ("--set", one)]
+    done = bench.run("launch", "all_sorts.toml", "--run", "sorts", *overrides)
     assert done.returncode == 0, done.stderr
     receipt = json.loads((bench.home / "sorts" / "receipt.json").read_text())
     assert len(receipt["preemptions"]) == 2
-    assert receipt["last_loss"] < receipt["first_loss"] / 4
+    assert receipt["last_loss"] < receipt["first_loss"] / 3
     assert bench.json("verify", "sorts")["equal"] is True

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.waiting import wait_until
+from tests.launches.all_sorts_job import constant_objects, write_job
 from tests.launches.test_elastic_launch import control_of
 from tests.launches.test_launch import Bench
 
@@ -14,6 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 KEYS = (
     "train.steps=60",
+    "checkpoint.every_steps=5",
+    "checkpoint.keep=100",
     "cluster.stages=2",
     "cluster.park_s=3",
     "cloud.pool_out_s=1.0",
@@ -24,7 +27,9 @@ KEYS = (
 
 
 def test_both_nodes_will_be_taken_and_resume_goes_on_from_the_last_step(tmp_path: Path) -> None:
+    """Frozen weights are stored once, by the emergency too."""
     bench = Bench(tmp_path)
+    write_job(bench)
     with bench.launched("kept", *KEYS) as launched:
         control_of(launched).refuse(code="InsufficientInstanceCapacity", count=10_000)
         for stage, notice_s in ((0, "5"), (1, "5.5")):
@@ -37,8 +42,10 @@ def test_both_nodes_will_be_taken_and_resume_goes_on_from_the_last_step(tmp_path
     done = receipt["newest_checkpoint"]
     assert 0 < done == receipt["step"], "no step that was taken is lost"
     assert f"`bamboo resume kept` goes on from step {done}" in receipt["sentence"]
+    constant = constant_objects(launched.folder / "checkpoints")
     again = bench.run("resume", "kept")
     assert again.returncode == 0, again.stderr
     assert f"the checkpoint of step {done}" in again.stdout + again.stderr
+    assert constant_objects(launched.folder / "checkpoints") == constant
     for how in ([], ["--samples"], ["--decisions"]):
         assert bench.json("verify", "kept", *how)["equal"] is True

@@ -6,7 +6,7 @@ the run may receive it before the node has reported again that it has caught up,
 treat it as too early.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from torch import Tensor
@@ -18,8 +18,9 @@ from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.slots import Slot
 
-KeepStage: TypeAlias = Callable[[int, Mapping[str, Tensor], int], object]
-"""(stage, its tensors by name, completed steps) -> the stage is stored."""
+KeepStage: TypeAlias = Callable[[int, Mapping[str, Tensor], int, Collection[str]], object]
+"""(stage, its tensors by name, completed steps, names of those that never change) -> the stage is
+stored."""
 
 
 class Finish:
@@ -62,6 +63,6 @@ class Finish:
         step = self._executor.last_step + 1
         for slot, run in self._executor.owned.items():
             if slot.pipeline == 0 and self._keep is not None:
-                self._keep(slot.stage, run.tensors(), step)
+                self._keep(slot.stage, run.tensors(), step, run.stage.untrained.constant)
         self._said = tuple(self._executor.owned)
         self._outbox.event(NodeFinished(node=self._me, step=self._executor.last_step))

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,9 +137,11 @@ def keep_in_folder(folder: Path) -> KeepStage:
     nodes share. It raises StorageUnavailable when the folder takes no more, because that is not
     this node's fault alone."""
 
-    def keep(stage: int, tensors: Mapping[str, Tensor], step: int) -> None:
+    def keep(
+        stage: int, tensors: Mapping[str, Tensor], step: int, constant: Collection[str] = ()
+    ) -> None:
         try:
-            write_stage(folder, stage, tensors, step)
+            write_stage(folder, stage, tensors, step, constant)
         except OSError as error:
             words = f"the final state cannot be written to {folder}: {error}; make room"
             raise StorageUnavailable(words) from None
@@ -152,11 +154,13 @@ def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
     trained may depend on it, so it tries for `patience_s` when the bucket is away, and then raises
     StorageUnavailable."""
 
-    def keep(stage: int, tensors: Mapping[str, Tensor], step: int) -> None:
+    def keep(
+        stage: int, tensors: Mapping[str, Tensor], step: int, constant: Collection[str] = ()
+    ) -> None:
         give_up_s = time.monotonic() + patience_s
         while True:
             try:
-                put_stage(objects, stage, tensors, step)
+                put_stage(objects, stage, tensors, step, constant)
             except StorageUnavailable:
                 if time.monotonic() >= give_up_s:
                     raise

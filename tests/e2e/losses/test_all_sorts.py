@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bamboo.checkpoint.final import describe, stage_file
 from bamboo.config.tree import DataConfig, JobConfig, Kill, ModelConfig
 from bamboo.core.events import Reconsider
 from bamboo.topology.grid import Grid
@@ -98,6 +99,9 @@ def test_four_stages_and_then_two(device: str, precision: str) -> None:
         run.append(Reconsider(reporter="fleet", reason="no node came"))
         trains(run, Grid(pipelines=1, stages=2))
         assert_calm_so_far(run)
+        # By this a checkpoint of the stop keeps apart what other checkpoints have already.
+        final = [describe(run.directory / "final" / stage_file(stage)) for stage in range(2)]
+        assert [one["constant"] for one in final] == [["param/0.places.weight"], []]
 
 
 @GRIDS

@@ -457,6 +457,39 @@ def test_what_lies_there_otherwise_is_written_again(
     assert bench.good() == 10
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("fetch", r"bamboo-\w+: .*make room where TMPDIR points to, or point it elsewhere$"),
+        ("put_file", "^checkpoints/x: No space left on device; make room, or keep fewer checkpoi"),
+    ],
+)
+def test_where_it_cannot_be_stored_that_is_said_and_the_next_is_whole(
+    bench: Bench, call: str, says: str
+) -> None:
+    bench.store.failing[(call, "constant/")] = FULL
+    bench.checkpoints.write(with_constant(5, 0))
+    assert re.search(says, bench.said.reason())
+    bench.store.failing.clear()
+    save_with_constant(bench, 10)
+    assert bench.good() == 10
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_what_a_killed_writer_left_of_it_goes_unless_another_run_may_write_there(
+    bench: Bench, foreign: bool
+) -> None:
+    save_with_constant(bench, 5)
+    if foreign:
+        other = replace(manifest_of(bench, 5), semantic_hash="0" * 16, run="other")
+        (bench.store._root / other.name).write_text(other.to_json())
+    stray, kept = bench.store._root / "constant" / ".aside-1", constant_in(bench)
+    stray.write_bytes(b"half")
+    save_with_constant(bench, 10)
+    assert stray.exists() is foreign
+    assert constant_in(bench) == kept
+
+
 def test_a_checkpoint_without_it_is_no_good(bench: Bench) -> None:
     save_with_constant(bench, 5)
     bench.store.delete(min(constant_in(bench)))
