@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -139,11 +140,15 @@ def load_builder(
 
 
 def warm_up(builder: SlotBuilder) -> None:
-    """Have a GPU load its context and the kernels of any stage's step, before anybody waits for
-    this node: take the first microbatch through one layer of each kind and the loss, forward and
-    backward, then the step of these layers, and copies both ways. Nothing stays. A layer that fails
-    fails in the step too, where its fault is reported. Raises what the device does not manage."""
+    """Load what a step loads at its first use, before anybody waits for this node. Where layers are
+    computed again that is torch's compiler, though a step uses nothing of it. On a GPU that is its
+    context and the kernels of any stage's step: take the first microbatch through one layer of each
+    kind and the loss, forward and backward, then the step of these layers, and copies both ways.
+    Nothing stays. A layer that fails fails in the step too, where its fault is reported. Raises
+    what the device does not manage."""
     device = builder.device
+    if builder.job.cluster.recomputes:
+        import_module("torch._dynamo")
     if device.place.type == "cpu":
         return
     known = set()

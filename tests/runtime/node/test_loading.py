@@ -64,6 +64,32 @@ def test_a_backward_with_a_gradient_loads_nothing_more_and_has_the_bits_of_torch
     assert done.stdout == "True True True\n", done.stderr
 
 
+def test_a_layer_that_is_computed_again_loads_nothing_after_the_node_has_joined() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+AGAIN = """
+import sys
+from types import SimpleNamespace
+import torch
+import bamboo.wiring.worker
+from bamboo.config.tree import ClusterConfig
+from bamboo.models import run_back, run_layers
+from bamboo.runtime.node.arrival import warm_up
+
+job = SimpleNamespace(cluster=ClusterConfig(recompute="layer"))
+warm_up(SimpleNamespace(job=job, device=SimpleNamespace(place=torch.device("cpu"))))
+before = set(sys.modules)
+at = {"seed": 1, "step": 0, "microbatch": 0}
+y = run_layers([(0, torch.nn.Linear(5, 7))], (torch.randn(3, 5),), range(1), **at)
+run_back(y, (torch.randn(3, 7),))
+print(sorted(set(sys.modules) - before))
+"""
+
+
 PROGRAM = """
 import sys
 import torch
