@@ -17,7 +17,7 @@ import bamboo.runtime.node.diagnose
 import bamboo.runtime.step.stage
 from bamboo.ids import NodeId
 from bamboo.models import Gradients, Tensors, run_layers
-from bamboo.ports import Delivered, MessageKey, PeerGone
+from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.node.records import ReplicaCheck
 from bamboo.runtime.state.transfer import Transfers
 from bamboo.runtime.step.operations import Operations
@@ -194,6 +194,21 @@ def noted_comparisons(folder: str) -> None:
     ReplicaCheck.difference = difference  # type: ignore[method-assign]
 
 
+def counted_bytes(folder: str) -> None:
+    """No fault: each message to another node leaves `kind bytes`, of its tensors, in a file of
+    `folder`."""
+    honest = ZmqTransport.send
+    file = (Path(folder) / f"sent-{os.getpid()}").open("a", buffering=1)
+
+    def send(
+        self: ZmqTransport, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], *rest: Any
+    ) -> bool:
+        file.write(f"{key.kind} {sum(buffer.data.nbytes for buffer in buffers)}\n")
+        return honest(self, node, key, buffers, *rest)
+
+    ZmqTransport.send = send  # type: ignore[method-assign]
+
+
 def crash(where: str) -> None:
     """`step`: a layer raises there, as a user's own may."""
     crashes_at = int(where)
@@ -288,6 +303,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
         repeated_microbatch,
         overflow,
         noted_comparisons,
+        counted_bytes,
         crash,
         full_gpu,
         broken_receiver,
