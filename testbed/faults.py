@@ -6,7 +6,7 @@ ever imported by the program itself.
 
 import os
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +201,15 @@ def counted_bytes(folder: str) -> None:
     file = (Path(folder) / f"sent-{os.getpid()}").open("a", buffering=1)
 
     def send(
-        self: ZmqTransport, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], *rest: Any
+        self: ZmqTransport,
+        node: NodeId,
+        key: MessageKey,
+        buffers: Sequence[Buffer],
+        meta: Mapping[str, Any],
+        generation: int | None = None,
     ) -> bool:
         file.write(f"{key.kind} {sum(buffer.data.nbytes for buffer in buffers)}\n")
-        return honest(self, node, key, buffers, *rest)
+        return honest(self, node, key, buffers, meta, generation)
 
     ZmqTransport.send = send  # type: ignore[method-assign]
 
