@@ -6,7 +6,7 @@ ever imported by the program itself.
 
 import os
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,17 +201,12 @@ def counted_bytes(folder: str) -> None:
     file = (Path(folder) / f"sent-{os.getpid()}").open("a", buffering=1)
 
     def send(
-        self: ZmqTransport,
-        node: NodeId,
-        key: MessageKey,
-        buffers: Sequence[Buffer],
-        meta: Mapping[str, Any],
-        generation: int | None = None,
+        self: ZmqTransport, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], *rest: Any
     ) -> bool:
         file.write(f"{key.kind} {sum(buffer.data.nbytes for buffer in buffers)}\n")
-        return honest(self, node, key, buffers, meta, generation)
+        return honest(self, node, key, buffers, *rest)
 
-    ZmqTransport.send = send  # type: ignore[method-assign]
+    ZmqTransport.send = send  # type: ignore[method-assign, assignment]
 
 
 def crash(where: str) -> None:
