@@ -49,7 +49,13 @@ def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
         precision=job.train.precision,
         optimizer=job.train.optimizer,
         momentum=job.train.momentum > 0,
+        frozen=frozen_in(job),
     )
+
+
+def frozen_in(job: JobConfig) -> tuple[str, ...]:
+    """The patterns of the parameters that the job's groups freeze."""
+    return tuple(group.match for group in job.train.group if group.frozen)
 
 
 def batch_shape(job: JobConfig) -> BatchShape:

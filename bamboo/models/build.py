@@ -17,6 +17,7 @@ from typing import Any, cast
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from bamboo.config.resolve import frozen_in
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.models.contract import flaw_of
@@ -51,7 +52,7 @@ def build_model(job: JobConfig) -> Workload:
         workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
     if "train.schedule" in modules:
         workload = replace(workload, schedule=_function(job, modules, "train.schedule"))
-    return replace(workload, frozen=tuple(x.match for x in job.train.group if x.frozen))
+    return replace(workload, frozen=frozen_in(job))
 
 
 def _load(job: JobConfig) -> dict[str, ModuleType]:

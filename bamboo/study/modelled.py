@@ -80,7 +80,12 @@ def look_at(
     work = on_type(kind, counted, job=job)
     seen = wiring.run_preflight(job, told=told, model=False)
     layers = [
-        {"index": index, "name": layer.name, "parameters": layer.parameters}
+        {
+            "index": index,
+            "name": layer.name,
+            "parameters": layer.parameters,
+            "frozen_bytes": layer.frozen_bytes,
+        }
         for index, layer in enumerate(work.layers)
     ]
     return {**seen, "layers": layers, MODELLED: _as_modelled(work, kind, why)}
@@ -141,7 +146,14 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
     whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
     if shaped := shape_facts(job):
         both = zip(whole.layers, shaped, strict=True)
-        layers = tuple(replace(layer, cast_bytes=facts.cast_bytes) for layer, facts in both)
+        layers = tuple(
+            replace(
+                layer,
+                cast_bytes=facts.cast_bytes,
+                spared_flops=min(facts.spared_flops, 2 * layer.forward_flops),
+            )
+            for layer, facts in both
+        )
         whole = replace(whole, layers=layers)
     flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
     return replace(
@@ -186,7 +198,7 @@ def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
         return ""
     machine = machine or _this_machine()
     facts = shape_facts(job)
-    needs = COPIES * FLOAT_BYTES * sum(layer.parameters for layer in facts)
+    needs = sum(COPIES * FLOAT_BYTES * x.parameters + x.frozen_bytes for x in facts)
     if needs > machine.memory_bytes:
         return (
             f"Looking at the layers would take {needs / GIB:.3g} GiB and this machine has "

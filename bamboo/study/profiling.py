@@ -21,7 +21,7 @@ from bamboo import __version__, wiring
 from bamboo.asked_files import write_new
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.load import load_job
-from bamboo.config.resolve import batch_shape, semantics
+from bamboo.config.resolve import batch_shape, frozen_in, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import LONGEST, read_own
@@ -160,6 +160,7 @@ def shaped_work(job: JobConfig) -> Profile:
         precision=job.train.precision,
         optimizer=job.train.optimizer,
         momentum=job.train.momentum > 0,
+        frozen=frozen_in(job),
     )
 
 

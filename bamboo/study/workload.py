@@ -71,9 +71,11 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
     if shaped := shape_facts(job):
         flops = [facts.forward_flops for facts in shaped]
         casts = [facts.cast_bytes for facts in shaped]
+        spared = [facts.spared_flops for facts in shaped]
     else:
         flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]
         casts = [0] * len(layers)
+        spared = [0.0] * len(layers)
     return tuple(
         LayerFacts(
             name=str(layer["name"]),
@@ -85,8 +87,9 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             activation_bytes=int(layer["activation_bytes"]),
             cast_bytes=cast,
             frozen_bytes=int(layer.get("frozen_bytes", 0)),
+            spared_flops=less,
         )
-        for layer, flop, cast in zip(layers, flops, casts, strict=True)
+        for layer, flop, cast, less in zip(layers, flops, casts, spared, strict=True)
     )
 
 

@@ -4,10 +4,12 @@ Rule: a workload gives one LayerFacts per layer; nothing else here assumes a tra
 built-in GPT the facts come from its shape, so that a plan needs neither torch nor the weights.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from math import prod
 
-from bamboo.planner.layers.kept import DEFAULT, kept_scalars
+from bamboo.planner.layers.kept import DEFAULT, Shape, kept_scalars
 
 FLOAT_BYTES = 4
 BOUNDARY_BYTES = {"fp32": FLOAT_BYTES, "bf16": 2}
@@ -40,6 +42,8 @@ class LayerFacts:
     masks or tensors that nothing trains; None: as many bytes as the output."""
     frozen_bytes: int = 0
     """Of frozen parameters and buffers: held, and sent with the state, and nothing else."""
+    spared_flops: float = 0.0
+    """What a backward does not compute, because it is the gradient of what is frozen."""
     host_moments: bool = False
     """Whether the moments of its replica lie in the host's memory."""
     apart: bool = False
@@ -88,7 +92,12 @@ class LayerFacts:
     @property
     def cost(self) -> float:
         """Forward and backward of one microbatch, in flops: what `partition` balances."""
-        return 3.0 * self.forward_flops
+        return 3.0 * self.forward_flops - self.spared_flops
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether it has a backward: something is trained in it or before it."""
+        return self.spared_flops < 2.0 * self.forward_flops or not self.forward_flops
 
 
 def gpt_facts(
@@ -102,8 +111,10 @@ def gpt_facts(
     precision: str = "fp32",
     optimizer: str = DEFAULT,
     momentum: bool = False,
+    frozen: Sequence[str] = (),
 ) -> tuple[LayerFacts, ...]:
-    """Facts of the built-in GPT: embedding, `layers` blocks, head.
+    """Facts of the built-in GPT: embedding, `layers` blocks, head. `frozen`: patterns of the global
+    names of parameters that are not trained.
 
     `microbatch` counts sequences. Attention is counted over the full square of positions, as is
     usual (Chowdhery et al., PaLM, 2022). Activations per token of width C: a block holds its input,
@@ -126,15 +137,10 @@ def gpt_facts(
     norms_bytes = state_bytes + (boundary_bytes if low else 0)
     block_casts, head_casts = 12 * width * width * weight_bytes, vocabulary * width * weight_bytes
 
-    moments = partial(_moment_bytes, optimizer, momentum=momentum)
-    inner, table = (4 * width,), (vocabulary, width)
     block = LayerFacts(
         name="block",
-        parameters=12 * width * width + 13 * width,
-        moment_bytes=moments(
-            *((3 * width, width), (width, width), (4 * width, width), (width, 4 * width)),
-            *((3 * width,), inner, *[(width,)] * 6),
-        ),
+        parameters=0,
+        moment_bytes=0,
         forward_flops=float(tokens * (24 * width * width + 4 * context * width)),
         output_bytes=boundary_bytes,
         activation_bytes=norms_bytes + state_bytes + boundary_bytes * (14 + 2 * mask) + block_casts,
@@ -142,16 +148,16 @@ def gpt_facts(
     )
     embedding = LayerFacts(
         name="embedding",
-        parameters=(vocabulary + context) * width,
-        moment_bytes=moments(table, (context, width)),
+        parameters=0,
+        moment_bytes=0,
         forward_flops=float(tokens * width),
         output_bytes=boundary_bytes,
         activation_bytes=tokens * TOKEN_BYTES + state_bytes * mask,
     )
     head = LayerFacts(
         name="head",
-        parameters=vocabulary * width + 2 * width,
-        moment_bytes=moments(table, (width,), (width,)),
+        parameters=0,
+        moment_bytes=0,
         forward_flops=float(2 * tokens * vocabulary * width),
         output_bytes=tokens * vocabulary * FLOAT_BYTES,
         activation_bytes=norms_bytes
@@ -160,10 +166,52 @@ def gpt_facts(
         + head_casts,
         cast_bytes=head_casts,
     )
-    return (embedding, *([block] * layers), head)
+    embedded, own, last = gpt_shapes(width=width, context=context, vocabulary=vocabulary)
+    bare = ((embedding, embedded), *([(block, own)] * layers), (head, last))
+    made: list[LayerFacts] = []
+    for index, (one, shapes) in enumerate(bare):
+        still = _frozen_in(shapes, index, frozen)
+        trained = [shape for name, shape in shapes.items() if name not in still]
+        kept = sum(kept_scalars(optimizer, shape, momentum=momentum) for shape in trained)
+        spared, back_bytes = 0.0, None
+        if not trained and not any(before.parameters for before in made):
+            spared, back_bytes = 2.0 * one.forward_flops, 0
+        elif index:
+            spared = 2.0 * tokens * sum(prod(x) for x in still.values() if len(x) == 2)
+        one = replace(
+            one,
+            parameters=sum(map(prod, trained)),
+            moment_bytes=FLOAT_BYTES * kept,
+            frozen_bytes=FLOAT_BYTES * sum(map(prod, still.values())),
+            spared_flops=spared,
+            back_bytes=back_bytes,
+        )
+        made.append(made[-1] if made and made[-1] == one else one)
+    return tuple(made)
 
 
-def _moment_bytes(optimizer: str, *shapes: tuple[int, ...], momentum: bool) -> int:
-    """What an optimizer keeps of parameters of these shapes."""
-    kept = (kept_scalars(optimizer, shape, momentum=momentum) for shape in shapes)
-    return FLOAT_BYTES * sum(kept)
+def _frozen_in(
+    shapes: Mapping[str, Shape], index: int, frozen: Sequence[str]
+) -> Mapping[str, Shape]:
+    """The shapes of those parameters of a layer that are frozen."""
+    return {
+        name: shape
+        for name, shape in shapes.items()
+        if any(fnmatchcase(f"{index}.{name}", pattern) for pattern in frozen)
+    }
+
+
+def gpt_shapes(*, width: int, context: int, vocabulary: int) -> tuple[Mapping[str, Shape], ...]:
+    """The shapes of the parameters of the built-in GPT's embedding, block and head, by name."""
+    norms = [f"norm_{of}.{kind}" for of in ("attention", "feed") for kind in ("weight", "bias")]
+    block: dict[str, Shape] = dict.fromkeys(norms, (width,))
+    linears = {"qkv": (3, 1), "project": (1, 1), "expand": (4, 1), "contract": (1, 4)}
+    for name, (rows, columns) in linears.items():
+        block[f"{name}.weight"] = (rows * width, columns * width)
+        block[f"{name}.bias"] = (rows * width,)
+    table = (vocabulary, width)
+    return (
+        {"tokens.weight": table, "positions": (context, width)},
+        block,
+        {"norm.weight": (width,), "norm.bias": (width,), "vocabulary.weight": table},
+    )

@@ -5,6 +5,7 @@ formulas that a test compares with it. There are no times until a GPU is modelle
 (`bamboo.planner.profiles.gpus`). So a model that does not fit on this machine can be priced.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bamboo.planner.layers.facts import FLOAT_BYTES, TOKEN_BYTES, LayerFacts, gpt_facts
@@ -39,6 +40,7 @@ def gpt_profile(
     precision: str = "fp32",
     optimizer: str = DEFAULT,
     momentum: bool = False,
+    frozen: Sequence[str] = (),
 ) -> Profile:
     """The profile of embedding, blocks and head, with `microbatch` sequences; all times are 0. The
     work is counted in fp32, and what layers send, and the kernels, in `precision`."""
@@ -52,14 +54,20 @@ def gpt_profile(
         precision=precision,
         optimizer=optimizer,
         momentum=momentum,
+        frozen=frozen,
     )
     tokens, drops = microbatch * context, dropout > 0
     size = _Size(
         tokens=tokens, width=width, heads=heads, context=context, table=vocabulary, drops=drops
     )
-    made = _embedding(facts[0], size), _block(facts[1], size), _head(facts[-1], size)
-    first, block, last = map(_with_casts, made, CASTS[precision])
-    block, last = (replace(one, input_gradient_bytes=first.output_bytes) for one in (block, last))
+    casts, made = CASTS[precision], {id(one): one for one in facts[1:-1]}
+    blocks = {key: _with_casts(_block(one, size), casts[1]) for key, one in made.items()}
+    found = (
+        _with_casts(_embedding(facts[0], size), casts[0]),
+        *(blocks[id(one)] for one in facts[1:-1]),
+        _with_casts(_head(facts[-1], size), casts[2]),
+    )
+    returned = (0, *(one.returned_bytes for one in facts[:-1]))
     return Profile(
         job=job,
         source=SOURCE,
@@ -73,7 +81,10 @@ def gpt_profile(
         load=0.0,
         seen="",
         limit_s=0.0,
-        layers=(first, *([block] * layers), last),
+        layers=tuple(
+            replace(one, input_gradient_bytes=back)
+            for one, back in zip(found, returned, strict=True)
+        ),
     )
 
 
@@ -100,9 +111,10 @@ def _embedding(facts: LayerFacts, size: _Size) -> LayerProfile:
     drops = size.drops
     positions_bytes = FLOAT_BYTES * size.context * size.width
     table_bytes = FLOAT_BYTES * size.table * size.width
+    trained_bytes = min(table_bytes, FLOAT_BYTES * facts.parameters)
     masked = 7 * state if drops else 0
     forward = min(table_bytes, state) + 3 * state + positions_bytes + TOKEN_BYTES * tokens + masked
-    backward = 3 * state + 4 * positions_bytes + 4 * table_bytes + TOKEN_BYTES * tokens
+    backward = 3 * state + 4 * positions_bytes + 4 * trained_bytes + TOKEN_BYTES * tokens
     backward += 3 * state if drops else 0
     return _layer(
         facts,
@@ -159,6 +171,7 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
     state = size.state
     vocabulary = size.table
     logits, weights = tokens * vocabulary * FLOAT_BYTES, width * vocabulary * FLOAT_BYTES
+    trained = min(weights, FLOAT_BYTES * facts.parameters)
     flops, moved = 2.0 * tokens * vocabulary * width, float(state + logits + weights)
     return _layer(
         facts,
@@ -173,7 +186,7 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
         backward=Work(
             product_flops=2 * flops,
             product_bytes=2 * moved,
-            other_bytes=float(3 * state + 5 * logits + 3 * weights + 16 * tokens + 40 * width),
+            other_bytes=float(3 * state + 5 * logits + 3 * trained + 16 * tokens + 40 * width),
             kernels=10,
         ),
         rows=vocabulary,
@@ -184,7 +197,8 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
 
 def _with_casts(layer: LayerProfile, casts: int) -> LayerProfile:
     forward = replace(layer.forward, kernels=layer.forward.kernels + casts)
-    backward = replace(layer.backward, kernels=layer.backward.kernels + casts)
+    more = casts if layer.backward.kernels else 0
+    backward = replace(layer.backward, kernels=layer.backward.kernels + more)
     return replace(layer, forward=forward, backward=backward)
 
 
@@ -205,7 +219,18 @@ def _layer(
     kernels: int,
 ) -> LayerProfile:
     """`rows`: of all its matrices; `vectors`: parameters outside matrices; `kernels`: of the
-    optimizer."""
+    optimizer. What is frozen has its part of none of them, and its gradient is not computed."""
+    frozen = facts.frozen_bytes // FLOAT_BYTES
+    share = facts.parameters / (facts.parameters + frozen)
+    rows, vectors, kernels = (round(share * number) for number in (rows, vectors, kernels))
+    if not facts.goes_back:
+        backward = _moved(0, 0)
+    elif frozen and facts.spared_flops:
+        backward = replace(
+            backward,
+            product_flops=backward.product_flops - facts.spared_flops,
+            product_bytes=backward.product_bytes - facts.frozen_bytes,
+        )
     norms = FLOAT_BYTES * (facts.parameters - vectors + rows)
     squares = norms + SQUARES_BYTES * (rows + vectors)
     return LayerProfile(
@@ -224,6 +249,7 @@ def _layer(
         activation_bytes=facts.activation_bytes,
         forward=forward,
         backward=backward,
+        frozen_bytes=facts.frozen_bytes,
         optimizer=_moved(
             UPDATE_BYTES * facts.parameters + 2 * facts.moment_bytes + squares, kernels
         ),

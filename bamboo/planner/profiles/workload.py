@@ -180,6 +180,7 @@ def with_microbatch(
             replace(
                 layer,
                 forward_flops=layer.forward_flops * samples / now,
+                spared_flops=layer.spared_flops * samples / now,
                 output_bytes=size(layer.output_bytes),
                 back_bytes=None if layer.back_bytes is None else size(layer.back_bytes),
                 activation_bytes=size(layer.activation_bytes - layer.cast_bytes) + layer.cast_bytes,

@@ -26,7 +26,7 @@ from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, NoDevice
-from bamboo.models import BadBoundary, Tensors, build_model
+from bamboo.models import BadBoundary, Tensors, build_model, build_shell
 from bamboo.models.build import USER_ERRORS
 from bamboo.planner.layers.facts import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiles.profiled import LayerProfile, Profile
@@ -96,7 +96,7 @@ class Profiler:
         x = self._data.microbatch(0, 0)[0]
         for index, factory in enumerate(factories):
             ends = (index == 0, index == len(factories) - 1)
-            signature = (id(factory), *kind_of(x), *ends)
+            signature = (id(factory), self._frozen_in(index), *kind_of(x), *ends)
             if signature in known:
                 like, x = known[signature]
                 layer = layers[like]
@@ -153,6 +153,13 @@ class Profiler:
         del stage, bench
         gc.collect()  # the next layer may need the memory
         return found
+
+    def _frozen_in(self, index: int) -> tuple[str, ...]:
+        """What a group of the job freezes in a layer, and not in all that its function makes."""
+        if not self._workload.frozen:
+            return ()
+        layer = build_shell(self._workload, index, self._job.train.seed)
+        return tuple(name for name, p in layer.named_parameters() if not p.requires_grad)
 
     def _stage(self, index: int) -> Stage:
         return Stage(self._workload, self._data, self._strategy, stage=index, place=self._device)

@@ -67,7 +67,8 @@ class Timing:
         """The times of every layer, with its input of the `first` passes."""
         alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, one in enumerate(first):
-            kind = (id(self._workload.layers[index]), *kind_of(one.input))
+            trained = tuple(p.requires_grad for p in self._layers[index].layer.parameters())
+            kind = (id(self._workload.layers[index]), trained, *kind_of(one.input))
             alike[kind].append(index)
         out: dict[int, Times] = {}
         for indices in alike.values():

@@ -128,9 +128,10 @@ class Stage:
         )
 
     def measured_forward(self, x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
-        """The same as `forward`, and the bytes that autograd saved in addition to the
-        parameters."""
-        own = {p.untyped_storage().data_ptr() for p in self.params}
+        """The same as `forward`, and the bytes that autograd saved in addition to parameters and
+        buffers, of which it may hold frozen ones, too."""
+        there = (x for _, layer in self.layers for x in (*layer.parameters(), *layer.buffers()))
+        own = {x.untyped_storage().data_ptr() for x in there}
         saved: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """What the built-in GPT's layers have a device do, by formula: held against what is counted."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
 
+from bamboo.config.tree import Group
 from bamboo.planner.profiles.shaped import gpt_profile
 from bamboo.runtime.check.profile import Asked, Profiler
 from tests.jobs import tiny_job
@@ -32,6 +33,40 @@ def test_the_formulas_are_what_is_counted(
         for kind in ("forward", "backward", "optimizer"):
             ours, theirs = getattr(by_formula, kind), getattr(measured, kind)
             assert astuple(ours) == pytest.approx(astuple(theirs), rel=0.02), (ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [("*.norm*", "1.qkv.*"), ("0.*", "1.*"), ("2.expand.weight", "3.vocabulary.weight")],
+    ids=["parts", "the first layers", "matrices"],
+)
+def test_what_is_frozen_is_counted_apart(tmp_path: Path, frozen: tuple[str, ...]) -> None:
+    job = tiny_job(tmp_path, ["model.dropout=0.0", "model.width=64"])
+    groups = tuple(Group(match=pattern, frozen=True) for pattern in frozen)
+    job = replace(job, train=replace(job.train, group=groups))
+    counted = Profiler(job, ASKED, tell=lambda _done, _of_all: None).profile()
+    model, train = job.model, job.train
+    formula = gpt_profile(
+        job=counted.job,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        context=model.context,
+        vocabulary=model.vocabulary,
+        microbatch=train.microbatch,
+        dropout=0.0,
+        frozen=frozen,
+    )
+    for ours, theirs in zip(formula.layers, counted.layers, strict=True):
+        same = ("parameters", "moment_bytes", "frozen_bytes", "input_gradient_bytes")
+        assert [getattr(ours, x) for x in same] == [getattr(theirs, x) for x in same]
+        assert ours.backward.product_flops == theirs.backward.product_flops
+        assert ours.backward.product_bytes >= theirs.backward.product_bytes
+        assert ours.activation_bytes >= 0.95 * theirs.activation_bytes
+    by_formula, measured = (
+        sum(layer.optimizer.other_bytes for layer in found.layers) for found in (formula, counted)
+    )
+    assert by_formula == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
