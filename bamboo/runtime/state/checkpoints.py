@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bamboo.checkpoint.catalogue import described, load_tensors, steps
 from bamboo.checkpoint.manifest import (
+    CONSTANT,
     MANIFEST,
     HashAt,
     Manifest,
@@ -231,10 +232,13 @@ class Checkpoints:
                 stage=item.stage,
                 scratch=Path(folder),
             )
-            for layer in constant.keys() - self._constant.keys():
-                self._constant[layer] = save_constant(
-                    self._objects, layer, constant[layer], scratch=Path(folder)
-                )
+            there = self._objects.sizes(CONSTANT) if constant else {}
+            for layer, tensors in constant.items():
+                known = self._constant.get(layer)
+                if known is None or there.get(known.name) != known.bytes:  # it is lost
+                    self._constant[layer] = save_constant(
+                        self._objects, layer, tensors, scratch=Path(folder)
+                    )
         shards = [shard, *(self._constant[layer] for layer in sorted(constant))]
         self._objects.put_new(_description(shard.name), shards_to_json(shards).encode())
         self._took_s = time.monotonic() - begun_s

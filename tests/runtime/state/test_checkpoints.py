@@ -1,6 +1,7 @@
 """A node's part in checkpoints over a store that fails: that is said, and the next one is tried."""
 
 import errno
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -488,6 +489,22 @@ def test_what_a_killed_writer_left_of_it_goes_unless_another_run_may_write_there
     save_with_constant(bench, 10)
     assert stray.exists() is foreign
     assert constant_in(bench) == kept
+
+
+@pytest.mark.parametrize("left", [0, 1000])
+def test_what_is_lost_of_it_is_stored_again_by_the_node_that_stored_it(
+    bench: Bench, left: int
+) -> None:
+    """Otherwise no later checkpoint would be good."""
+    save_with_constant(bench, 5)
+    for name in constant_in(bench):
+        os.truncate(bench.store._root / name, left)
+        if not left:
+            bench.store.delete(name)
+    assert bench.good() is None
+    save_with_constant(bench, 10)
+    assert bench.good() == 10
+    assert len(constant_in(bench)) == STAGES
 
 
 def test_a_checkpoint_without_it_is_no_good(bench: Bench) -> None:
