@@ -67,6 +67,13 @@ class Dataset:
             samples=self.samples, batch=batch, microbatch=microbatch, seed=seed
         )
         self._counted = lru_cache(STEPS_COUNTED)(self._sum_of)
+        # A step that is counted has made them for its microbatches, which cost most of a count.
+        self._keys = lru_cache(2 * len(self._microbatches))(self._order.keys_of)
+
+    @property
+    def described(self) -> str:
+        """`1,438 samples of digest 'abc'`."""
+        return f"{self.samples:,} samples of digest {self.digest!r}"
 
     def sample_indices(self, step: int, index: int) -> list[int]:
         """The samples of global microbatch `index` of `step`, steps counted from 0."""
@@ -74,7 +81,7 @@ class Dataset:
 
     def microbatch(self, step: int, index: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """(inputs, targets) of the global microbatch `index` of `step`."""
-        keys = [] if self.text else self._order.keys_of(step, index)  # nothing is drawn for text
+        keys = [] if self.text else [*self._keys(step, index)]  # nothing is drawn for text
         return self.data.batch(self._order.of(step, index), keys)
 
     def count(self, step: int) -> int:
@@ -88,7 +95,7 @@ class Dataset:
         total, weight_of = 0, self._count
         if weight_of is None:
             return self._whole // len(self._microbatches)
-        keys = self._order.keys_of(step, index)
+        keys = self._keys(step, index)
         for sample, key in zip(self._order.of(step, index), keys, strict=True):
             weight = weight_of(sample, key)
             if not isinstance(weight, int) or weight < 0:

@@ -85,9 +85,11 @@ class Look:
     is_last: bool
     count: int
     """What the data counts for the whole step."""
+    data: str
+    """Number and digest of the samples, in words."""
 
 
-_NUMBERS = ("index", "step", "microbatch", "is_last", "count")
+_NUMBERS = ("index", "step", "microbatch", "is_last", "count", "data")
 _GROUPS = ("input", "given", "first")
 """The parts of a `Look` that are tensors, in the order in which their bytes are sent."""
 
@@ -319,7 +321,13 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
 
 def _check_data(job: JobConfig, workload: Workload, look: Look, device: torch.device) -> None:
     """Own data must be the same here: of their contents a node compares the digest alone."""
-    data = data_at(load_data(job, own=workload.data), device)
+    found_here = load_data(job, own=workload.data)
+    if found_here.described != look.data:
+        raise InputError(
+            f"{job.file}: the data have {found_here.described} in another process, as on a node "
+            f"that joins, and {look.data} here; make both of the contents alone"
+        )
+    data = data_at(found_here, device)
     inputs, targets = data.microbatch(look.step, look.microbatch)
     for name, concerns, found, there in (
         ("inputs", look.index == 0, inputs, look.input),
@@ -332,6 +340,12 @@ def _check_data(job: JobConfig, workload: Workload, look: Look, device: torch.de
                 f"joins, for microbatch {look.microbatch} of step {look.step}; make a sample of "
                 "its number and its key alone"
             )
+    if look.is_last and (count := data.count(look.step)) != look.count:
+        raise InputError(
+            f"{job.file}: the data count {count} for step {look.step} in another process, as on a "
+            f"node that joins, and {look.count} here; count a sample by its number and its key "
+            "alone"
+        )
 
 
 def _check_apart(taken: OneLayer, others: Sequence[Tensor]) -> None:

@@ -6,7 +6,8 @@ Rule: text needs no check, since it is ours.
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,58 +29,87 @@ COUNTS_S = 5.0
 """Time for the counts of steps; a step that is not reached by then is refused when it comes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A microbatch as the data gave it."""
+
+    step: int
+    index: int
+    batch: Batch
+    count: int
+
+    @property
+    def types(self) -> str:
+        """`inputs (torch.float32) and targets (torch.int64)`."""
+        inputs, targets = (", ".join(str(t.dtype) for t in part) for part in self.batch)
+        return f"inputs ({inputs}) and targets ({targets})"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(t.nbytes for part in self.batch for t in part)
+
+
 def check_data(job: JobConfig, data: Dataset) -> list[int]:
     """Raises InputError where own data fail, differ when they are asked again, or count nothing in
     a step. Returns the microbatches of step 0 by which a model is to be sized."""
     if data.text:
         return [0]  # all are alike
     try:
-        found = [*_asked(job, data)]
-        again = [*_asked(job, data)]
+        found = [_asked(data, step, index) for step, index in looked_at(job)]
+        unlike = _unlike(job, data, found)
+        again = [_asked(data, one.step, one.index) for one in found]
         _check_counts(job, data)
-        unlike = _unlike(job, data)
     except InputError as error:
         raise InputError(f"{job.file}: {error}") from error
     except USER_ERRORS as error:
         raise InputError(
             f"{job.file}: the data fail: {placed_line_of(error)}; correct {job.model.own_file}"
         ) from error
-    kinds = [[[t.dtype for t in part] for part in batch] for _, _, batch in found]
-    if kinds[0] != kinds[1]:
-        raise InputError(
-            f"{job.file}: the data give {kinds[0]} in the first microbatch and {kinds[1]} in the "
-            "last; give as many tensors of the same types in each"
-        )
-    for (step, index, one), (_, _, other) in zip(found, again, strict=True):
-        for name, here, there in zip(("inputs", "targets"), one, other, strict=True):
-            if len(here) != len(there) or not same(here, there):
+    for one, other in zip(found, again, strict=True):
+        asked = f"when they are asked again for microbatch {one.index} of step {one.step}"
+        for name, here, there in zip(("inputs", "targets"), one.batch, other.batch, strict=True):
+            if not same(here, there):
                 raise InputError(
-                    f"{job.file}: the data give other {name} when they are asked again for "
-                    f"microbatch {index} of step {step}; make a sample of its number and its key "
-                    "alone, as with torch.Generator().manual_seed(key)"
+                    f"{job.file}: the data give other {name} {asked}; make a sample of its number "
+                    "and its key alone, as with torch.Generator().manual_seed(key)"
                 )
+        if one.count != other.count:
+            raise InputError(
+                f"{job.file}: the data count {one.count} and {other.count} {asked}; count a sample "
+                "by its number and its key alone"
+            )
     return unlike
 
 
-def _unlike(job: JobConfig, data: Dataset) -> list[int]:
+def looked_at(job: JobConfig) -> list[tuple[int, int]]:
+    """(Step, microbatch) of the first and the last microbatch of a run."""
+    return [(0, 0), (job.train.steps - 1, batch_shape(job).total - 1)]
+
+
+def _unlike(job: JobConfig, data: Dataset, found: Sequence[_Asked]) -> list[int]:
     """The first microbatch, then those with the least and the most counts, and bytes, if others
-    have them."""
-    counts, sizes = [], []
-    for index in range(min(batch_shape(job).total, LOOKED_AT)):
-        inputs, targets = _checked(data.microbatch(0, index))
-        counts.append(data.count_of(0, index))
-        sizes.append(sum(t.nbytes for t in (*inputs, *targets)))
-    ends = {found.index(end(found)) for found in (counts, sizes) for end in (min, max)}
+    have them. All must be of the same types, as those that were `found` already."""
+    of_step = (_asked(data, 0, index) for index in range(min(batch_shape(job).total, LOOKED_AT)))
+    looked = list(of_step)
+    for one in (*looked, *found):
+        if one.types != looked[0].types:
+            raise InputError(
+                f"the data give {looked[0].types} in microbatch 0 of step 0 and {one.types} in "
+                f"microbatch {one.index} of step {one.step}; give as many tensors of the same "
+                "types in each"
+            )
+    counts, sizes = [one.count for one in looked], [one.size_bytes for one in looked]
+    ends = {those.index(end(those)) for those in (counts, sizes) for end in (min, max)}
     return [0, *sorted(ends - {0})]
 
 
-def _asked(job: JobConfig, data: Dataset) -> Iterator[tuple[int, int, Batch]]:
-    """Two microbatches, each with other numbers to be drawn by chance."""
-    for step, index in ((0, 0), (job.train.steps - 1, batch_shape(job).total - 1)):
-        torch.seed()
-        random.seed()
-        np.random.seed()
-        yield step, index, _checked(data.microbatch(step, index))
+def _asked(data: Dataset, step: int, index: int) -> _Asked:
+    """A microbatch, each time with other numbers to be drawn by chance."""
+    torch.seed()
+    random.seed()
+    np.random.seed()
+    batch = _checked(data.microbatch(step, index))
+    return _Asked(step=step, index=index, batch=batch, count=data.count_of(step, index))
 
 
 def _check_counts(job: JobConfig, data: Dataset) -> None:

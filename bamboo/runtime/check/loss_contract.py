@@ -15,7 +15,7 @@ from bamboo.errors import InputError
 from bamboo.models import Gradients, Tensors, Workload, as_leaves, measured, unpacked
 from bamboo.models.build import USER_ERRORS
 from bamboo.models.workload import Loss
-from bamboo.runtime.check.one_layer import leaves_of
+from bamboo.runtime.check.one_layer import leaves_of, same
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.user_code.traces import placed_line_of
 
@@ -111,14 +111,26 @@ def check_sum(
 
 
 def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tensors) -> None:
-    """Raises InputError where the metrics fail, or are no numbers by name."""
+    """Raises InputError where the metrics fail, are no numbers by name, or differ when they are
+    asked again."""
+    found = []
     try:
-        measured(workload, _copied(output), targets)
+        for seed in (1, 2):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                found.append(measured(workload, _copied(output), _copied(targets)))
     except USER_ERRORS as error:
         raise InputError(
             f"{file}: the metrics fail: {placed_line_of(error)}; return {{name: (sum, count)}}, "
             "each a number or a tensor of one"
         ) from error
+    first, again = found
+    for name in {**first, **again}:
+        if name not in first or name not in again or not same((first[name],), (again[name],)):
+            raise InputError(
+                f"{file}: the metric {name!r} differs when it is asked again for the same outputs "
+                "and targets; compute it from these two alone"
+            )
 
 
 def check_largest(

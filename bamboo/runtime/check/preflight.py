@@ -15,7 +15,7 @@ initial values, output, gradients, loss. Progress goes to standard error.
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,11 +31,13 @@ from bamboo.data.sources import read_described
 from bamboo.errors import InputError
 from bamboo.models import Workload, build_model, named_parameters, saved_buffers
 from bamboo.models.build import code_taken_along
+from bamboo.models.gpt import token_loss
 from bamboo.runtime.check.alone import Alone
-from bamboo.runtime.check.data_contract import check_data
+from bamboo.runtime.check.data_contract import check_data, looked_at
 from bamboo.runtime.check.loss_contract import check_metrics, check_sum
 from bamboo.runtime.check.one_layer import OneLayer, Pass
 from bamboo.runtime.check.optimizer_contract import check_training
+from bamboo.runtime.check.other_hashes import other_hashes
 from bamboo.runtime.check.stdout_answer import one_answer
 from bamboo.runtime.check.timing import mean_of
 from bamboo.runtime.check.whole import Whole
@@ -57,15 +59,17 @@ SMALLER = (
 )
 
 
-def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[str, Any]:
+def preflight(
+    job: JobConfig, alone: Alone, room: Path | None = None, *, rehash: bool = False
+) -> dict[str, Any]:
     """Profile and check a resolved job; see the top of the file for the result. `room`: a folder to
-    write into, which the asker removes.
+    write into, which the asker removes. `rehash`: make own data in a process of other hashes, too.
 
     Raises InputError for a model that cannot be read, cut, or repeated bit for bit, and for
     missing or empty data.
     """
     prepare(job.cluster)
-    with recording() as recorder:
+    with recording() as recorder, ExitStack() as stack:
         before = settings()
         workload = build_model(job)
         found = changed(before, at_load=True)
@@ -74,6 +78,9 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
         _check_cut(job, workload)
         data, described = _data_of(job, workload)
         first_one, *others = check_data(job, data)
+        rehashed = None
+        if rehash and workload.data is not None:
+            rehashed = stack.enter_context(other_hashes(job, looked_at(job), room))
         whole = Whole(job, workload, data, looked_at=1 + len(others))
         _check_trained(job.file, whole.layers)
         layers = [(one.place.index, one.layer) for one in whole.layers]
@@ -95,6 +102,8 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
         times.append(whole.time(first))
         if data.text is not None:
             whole.check_largest_token(first[-1].output, data.text.largest_token)
+        if rehashed is not None:
+            rehashed.compare(data)
         code = code_taken_along(job, recorder)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -116,7 +125,7 @@ def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[st
             for index, one in enumerate(whole.layers)
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in workload.tied],
-        **_facts(job, data, described),
+        **_facts(job, workload, data, described),
         **code,
     }
 
@@ -148,13 +157,13 @@ def of_data(job: JobConfig) -> dict[str, Any]:
     """The same for a resolved job's data and numerics alone, without a layer. Raises InputError
     when the data is missing or empty."""
     prepare(job.cluster)
-    # Data of its own comes with the model's file.
-    data, described = _data_of(job, build_model(job))
+    workload = build_model(job)  # data of its own come with the model's file
+    data, described = _data_of(job, workload)
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [],
         "tied": [],
-        **_facts(job, data, described),
+        **_facts(job, workload, data, described),
     }
 
 
@@ -166,13 +175,17 @@ def _data_of(job: JobConfig, workload: Workload) -> tuple[Dataset, dict[str, Any
     return load_data(job, text), described
 
 
-def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str, Any]:
+def _facts(
+    job: JobConfig, workload: Workload, data: Dataset, described: dict[str, Any]
+) -> dict[str, Any]:
+    # Another loss is not compared with the entropy of a text.
+    compared = data.text if workload.loss is token_loss else None
     return {
         "data": described,
         "data_digest": data.digest,
         "samples": data.samples,
         "unit": data.unit,
-        "unigram_entropy_nats": data.text and data.text.unigram_entropy_nats,
+        "unigram_entropy_nats": compared and compared.unigram_entropy_nats,
         "numerics": local_numerics(job),
         "cores": len(os.sched_getaffinity(0)),
     }
@@ -224,7 +237,7 @@ def main(arguments: list[str]) -> int:
     with one_answer(room) as answer:
         try:
             job = job_from_json(sys.stdin.read())
-            body = of_data(job) if alone is None else preflight(job, alone, room)
+            body = of_data(job) if alone is None else preflight(job, alone, room, rehash=True)
         except InputError as error:
             answer({"error": str(error)})
             return error.exit_code

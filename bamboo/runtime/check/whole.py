@@ -51,6 +51,7 @@ class Whole:
         self._job = job
         self._workload = workload
         place = place_of(job.cluster)
+        self._described = data.described
         self.data = data_at(data, place)
         """The job's data where the layers run."""
         self._done = 0
@@ -154,6 +155,7 @@ class Whole:
                 first=first[index].input,
                 is_last=is_last,
                 count=self.data.count(LATER_STEP),
+                data=self._described,
             )
             gradients = one.backward(run, gradients)
             if index not in chosen:

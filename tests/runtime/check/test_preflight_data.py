@@ -6,9 +6,11 @@ import pytest
 
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
+from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.preflight import preflight
+from bamboo.wiring import run_preflight
 from tests.data.own_data import SOURCE, own_job
 from tests.runtime.check.odd_models import HEAD, assert_refused
 
@@ -98,13 +100,30 @@ REFUSED = {
     ),
     "two types": (
         batch("self.calls += 1; return (x if self.calls % 2 else x.double(),), t"),
-        "the data give [[torch.float32], [torch.float32]] in the first microbatch and",
+        "the data give inputs (torch.float32) and targets (torch.float32) in microbatch 0 of step "
+        "0 and inputs (torch.float64) and targets (torch.float32) in microbatch 1 of step 0; give",
     ),
     "no tuple": (batch("return x, t"), "the data's batch gives inputs that are 'Tensor'"),
     "what fails": (batch("return x[99], t"), "the data fail: IndexError"),
     "a step that counts nothing": (
         "def count(self, index, key): return 0",
         "step 0: the data counts 0 for all of its samples",
+    ),
+    "a count that draws": (
+        "def count(self, index, key): return random.randrange(1, 1000)",
+        "when they are asked again for microbatch 0 of step 0; count a sample by its number and",
+    ),
+    "a count by its process": (
+        "def count(self, index, key): return len(sys.argv[0])",
+        "in another process, as on a node that joins, and",
+    ),
+    "a digest by its process": (
+        "digest = sys.argv[0]",
+        "the data have 20 samples of digest 'another' in another process, as on a node that joins",
+    ),
+    "two types in a later microbatch": (
+        batch("return (x.double() if keys[0] % 2 else x,), t"),
+        "give as many tensors of the same types in each",
     ),
 }
 
@@ -126,6 +145,24 @@ def test_a_loss_of_own_data_is_a_sum(tmp_path: Path, alone: Alone, loss: str, me
     assert_refused(_job(tmp_path, loss=loss), alone, message)
 
 
-@pytest.mark.parametrize("metrics", ["3", "{'n': 1}", "{'n': (output, 1)}"])
-def test_metrics_are_pairs_of_numbers_by_name(tmp_path: Path, alone: Alone, metrics: str) -> None:
-    assert_refused(_job(tmp_path, metrics=metrics), alone, "the metrics fail: ")
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ("3", "the metrics fail: "),
+        ("{'n': 1}", "the metrics fail: "),
+        ("{'n': (output, 1)}", "the metrics fail: "),
+        ("{'n': (torch.rand(()), 1)}", "the metric 'n' differs when it is asked again"),
+    ],
+)
+def test_metrics_are_pairs_of_numbers_by_name(
+    tmp_path: Path, alone: Alone, metrics: str, message: str
+) -> None:
+    assert_refused(_job(tmp_path, metrics=metrics), alone, message)
+
+
+def test_data_that_follow_the_order_of_a_set_are_refused(tmp_path: Path) -> None:
+    """In a launch, whose processes all have the same order."""
+    names = "names = list({f'file {n}' for n in range(20)})\n"
+    body = batch("return (x + int(self.names[0].split()[1]),), t")
+    with pytest.raises(InputError, match=r"where text has other hashes, .*: sort every set of"):
+        run_preflight(_job(tmp_path, names + body))

@@ -1,0 +1,133 @@
+"""`python -m bamboo.runtime.check.other_hashes`: a job's own data, in a process with other hashes.
+
+Standard input: one JSON object with `job`, the job as JSON text, and `asked`, a list of [step,
+microbatch]. Standard output: one JSON object with `found`, a checksum of each; or {"error": line}
+and exit code 2.
+
+Every process of a run has the same hash seed, but another release of Python has other hashes, and
+so has a program of the user's own. What depends on the order of a set, or on `hash`, is no contents
+that a digest could name.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bamboo.config.load import job_from_json, job_to_json
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Dataset, load_data
+from bamboo.errors import BambooError, InputError
+from bamboo.loading import interpreter, steady_environment
+from bamboo.models import build_model
+from bamboo.models.build import USER_ERRORS
+from bamboo.runtime.check.one_layer import checksum
+from bamboo.runtime.check.stdout_answer import one_answer
+from bamboo.runtime.step.numerics import prepare
+from bamboo.user_code.traces import placed_line_of
+
+MODULE = "bamboo.runtime.check.other_hashes"
+SEED = "1"
+"""Another one than `steady_environment` has."""
+
+
+class OtherHashes:
+    """The process as its asker sees it."""
+
+    def __init__(self, job: JobConfig, asked: Sequence[tuple[int, int]], folder: Path) -> None:
+        self._file = job.file
+        self._asked = asked
+        self._request = json.dumps({"job": job_to_json(job), "asked": asked})
+        self._process = subprocess.Popen(
+            interpreter(MODULE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env={**steady_environment(), "PYTHONHASHSEED": SEED},
+            text=True,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(self._request)
+        self._process.stdin.flush()
+
+    def compare(self, data: Dataset) -> None:
+        """Raises InputError where the data differ there from those here."""
+        answer, _ = self._process.communicate()
+        try:
+            body = json.loads(answer)
+        except ValueError as error:
+            raise BambooError(
+                "the process that makes the data with other hashes ended without an answer; "
+                "perhaps memory ran out: take smaller data, or a machine with more"
+            ) from error
+        if "error" in body:
+            raise InputError(str(body["error"]))
+        for (step, index), here, there in zip(
+            self._asked, _found(data, self._asked), body["found"], strict=True
+        ):
+            if here != there:
+                raise InputError(
+                    f"{self._file}: the data give other samples for microbatch {index} of step "
+                    f"{step} where text has other hashes, as in another release of Python: sort "
+                    "every set of which the order counts, and take hashlib in place of hash()"
+                )
+
+    def end(self) -> None:
+        """End the process; safe when it has ended."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def other_hashes(
+    job: JobConfig, asked: Sequence[tuple[int, int]], room: Path | None
+) -> Iterator[OtherHashes]:
+    """Make these microbatches, given as (step, microbatch), of a job's own data with other hashes
+    meanwhile. `room`: a folder to write into, which the asker removes."""
+    with TemporaryDirectory(prefix="bamboo-hashes-", dir=room) as folder:
+        other = OtherHashes(job, asked, Path(folder))
+        try:
+            yield other
+        finally:
+            other.end()
+
+
+def _found(data: Dataset, asked: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """For each microbatch the checksums of inputs and targets, and what its samples weigh."""
+    found = []
+    for step, index in asked:
+        inputs, targets = data.microbatch(step, index)
+        found.append([checksum(*inputs), checksum(*targets), data.count_of(step, index)])
+    return found
+
+
+def main(_: list[str]) -> int:
+    """The command; see the top of the file."""
+    with one_answer() as answer:
+        request = json.loads(sys.stdin.read())
+        job = job_from_json(request["job"])
+        try:
+            prepare(job.cluster)
+            data = load_data(job, own=build_model(job).data)
+            answer({"found": _found(data, request["asked"])})
+        except InputError as error:
+            answer({"error": str(error)})
+            return error.exit_code
+        except USER_ERRORS as error:
+            answer(
+                {
+                    "error": f"{job.file}: the data fail where text has other hashes, as in "
+                    f"another release of Python: {placed_line_of(error)}; sort every set of which "
+                    "the order counts"
+                }
+            )
+            return InputError.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
