@@ -38,7 +38,11 @@ from bamboo.runs.lock import Lock
 from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
-from bamboo.sites.account.account_ready import check_account, check_free
+from bamboo.sites.account.account_ready import (
+    check_account,
+    check_code_for_account,
+    check_free,
+)
 from bamboo.study.devices import with_device
 from bamboo.study.modelled import look_at, seen_for_launch
 from bamboo.study.planning import Planned, cheapest_pool, plan_job
@@ -92,6 +96,7 @@ def prepare(
             "or leave it out"
         )
     job, weights = initial.begin_with(load_job(path, overrides))
+    check_code_for_account(job)
     for kept in () if dry_run else (path, *([] if trace is None else [trace.path])):
         if wrong := what_is_wrong(kept):
             keep = "a run keeps a copy of it, so write it to a file first"

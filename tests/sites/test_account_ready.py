@@ -80,6 +80,21 @@ def test_a_model_file_is_refused(tmp_path: Path) -> None:
         check_job_for_account(replace(own, model=replace(own.model, model="mine.py:build")))
 
 
+@pytest.mark.parametrize("command", [["launch", "--dry-run"], ["launch"], ["cost"]])
+def test_a_job_with_code_of_its_own_is_refused_before_anything_is_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    job(tmp_path)
+    (tmp_path / "mine.py").write_text("def make(train): 1 / 0\n", encoding="utf-8")
+    sets = [
+        part for one in (*IN_ACCOUNT, "train.optimizer=mine.py:make") for part in ("--set", one)
+    ]
+    assert main.run([*command, str(tmp_path / "job.toml"), *sets]) == 2
+    *before, said = capsys.readouterr().err.splitlines()
+    assert "train.optimizer = 'mine.py:make': a file of yours is not brought to instances" in said
+    assert set(before) <= {"looking at model and data"}
+
+
 def test_a_store_has_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no store is named.*`bamboo init`"):
         check_store_for_account(job(tmp_path), RUN)

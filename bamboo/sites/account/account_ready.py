@@ -83,10 +83,7 @@ def check_job_for_account(job: JobConfig) -> None:
             "an instance boots and installs for minutes before its node joins",
             f"take at least {LEAST_FORMING_S:g}",
         )
-    for key in job.own:
-        raise _at(
-            job, key, "a file of yours is not brought to instances", f"take a built-in one, {LOCAL}"
-        )
+    check_code_for_account(job)
     if url and not url.startswith("s3://"):
         raise _at(
             job,
@@ -101,6 +98,14 @@ def check_job_for_account(job: JobConfig) -> None:
             "is out of reach of the run's instances: their role reaches the run's own folder of "
             "cloud.bucket",
             "leave it out; or name a cloud.instance_profile of yours that reaches it",
+        )
+
+
+def check_code_for_account(job: JobConfig) -> None:
+    """Raises InputError for a job in an account with code of the user's own: no instance has it."""
+    for key in () if job.cloud.provider == "local" else job.own:
+        raise _at(
+            job, key, "a file of yours is not brought to instances", f"take a built-in one, {LOCAL}"
         )
 
 

@@ -52,7 +52,10 @@ from bamboo.runs.run_folder import CHECKS, RunFolder, job_of, promised, write_js
 from bamboo.runs.run_status import strategy_of
 from bamboo.runs.verifying import Told, check_ended
 from bamboo.signals import Interrupts
-from bamboo.sites.account.account_ready import check_bucket_for_account
+from bamboo.sites.account.account_ready import (
+    check_bucket_for_account,
+    check_code_for_account,
+)
 from bamboo.sites.account.boot_files import (
     put_code_and_data,
     put_settings,
@@ -190,6 +193,7 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
             "can be rented; leave it out"
         )
     check_ended(folder)
+    check_code_for_account(job)
     semantics = strategy_of(folder).semantics
     # A model's own data are made, and compared, where they are used.
     digest = semantics.data_digest
