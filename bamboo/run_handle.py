@@ -6,7 +6,7 @@ Rule: a handle holds nothing open and owns nothing, so a program drops it whenev
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isnan
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bamboo.runs.ports import Screen
     from bamboo.runs.run_folder import RunFolder
     from bamboo.study.report import Report
+    from bamboo.telemetry.records import MetricRecord
     from bamboo.wiring.begun import Begun
 
 LOOK_S = 0.2
@@ -98,12 +99,34 @@ class Metrics:
     step: "NDArray[np.int64]"
     """The first step is 0."""
     loss: "NDArray[np.float64]"
-    """Nats per token, all bits."""
+    """By what a step counts: for text nats per token. All bits."""
+    metrics: Mapping[str, "NDArray[np.float64]"]
+    """What the model measures beside its loss, by name; NaN where a step has none."""
+    samples_per_s: "NDArray[np.float64]"
     tokens_per_s: "NDArray[np.float64]"
+    """NaN where the data are no text."""
     usd: "NDArray[np.float64]"
     """Dollars of the run up to this step; modelled for a run on this machine."""
     at_s: "NDArray[np.float64]"
     """Unix time at which the step was taken; NaN where it was not recorded."""
+
+
+def _metrics_of(steps: "Sequence[MetricRecord]") -> Metrics:
+    import numpy as np
+
+    def column(values: "Iterable[float | None]") -> "NDArray[np.float64]":
+        return np.array([np.nan if x is None else x for x in values], dtype=np.float64)
+
+    names = dict.fromkeys(name for one in steps for name in one.metrics)
+    return Metrics(
+        step=np.array([one.step for one in steps], dtype=np.int64),
+        loss=column(one.loss for one in steps),
+        metrics={name: column(one.metrics.get(name) for one in steps) for name in names},
+        samples_per_s=column(one.samples_per_s for one in steps),
+        tokens_per_s=column(one.tokens_per_s for one in steps),
+        usd=column(one.usd for one in steps),
+        at_s=column(one.at_s for one in steps),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +176,9 @@ class Run:
 
     def metrics(self) -> Metrics:
         """The steps that are finished by now. Raises InputError for a damaged file."""
-        import numpy as np
-
         from bamboo.telemetry.records import read_metrics
 
-        steps = read_metrics(self.folder.metrics)
-        return Metrics(
-            step=np.array([one.step for one in steps], dtype=np.int64),
-            loss=np.array([one.loss for one in steps], dtype=np.float64),
-            tokens_per_s=np.array([one.tokens_per_s for one in steps], dtype=np.float64),
-            usd=np.array([one.usd for one in steps], dtype=np.float64),
-            at_s=np.array(
-                [np.nan if one.at_s is None else one.at_s for one in steps], dtype=np.float64
-            ),
-        )
+        return _metrics_of(read_metrics(self.folder.metrics))
 
     def logs(self, *, node: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
         """Writer and line of every event and output, in the order of time; with `follow` until it

@@ -33,6 +33,7 @@ def receipt_body(
     part = part or Part(number=1, started_s=progress.started_at_s)
     passed_s = part.led_before_s + progress.now_s - part.started_s
     samples = progress.steps_done * samples_per_step
+    text = progress.tokens_per_step > 0
     return {
         "run": progress.run,
         "outcome": progress.outcome.value if progress.outcome else None,
@@ -48,9 +49,11 @@ def receipt_body(
         "last_loss": progress.loss,
         "mean_loss_of_last_10": progress.mean_loss_of_last_10,
         "unigram_entropy_nats": unigram_entropy_nats,
-        "tokens": progress.tokens,
-        "tokens_per_s": progress.tokens / passed_s if passed_s > 0 else 0.0,
-        "tokens_per_usd": per_usd_spent(progress.tokens, usd),
+        "unit": progress.unit,
+        "last_metrics": dict(progress.metrics),
+        "tokens": progress.tokens if text else None,
+        "tokens_per_s": (progress.tokens / passed_s if passed_s > 0 else 0.0) if text else None,
+        "tokens_per_usd": per_usd_spent(progress.tokens, usd) if text else None,
         "samples": samples,
         "samples_per_s": samples / passed_s if passed_s > 0 else 0.0,
         "samples_per_usd": per_usd_spent(samples, usd),

@@ -120,6 +120,7 @@ def _of_receipt(folder: RunFolder) -> dict[str, Any]:
         "step": body["step"],
         "samples_per_s": body["samples_per_s"],
         "samples_per_usd": body["samples_per_usd"],
+        "unit": body.get("unit", "token"),
         "tokens_per_usd": body["tokens_per_usd"],
         "spent": None if unspent else spent,
         "unspent": unspent,
@@ -202,7 +203,7 @@ def _by_books(
         "step": step,
         "samples_per_s": samples_per_s(samples, passed_s),
         "samples_per_usd": per_usd,
-        "tokens_per_usd": tokens_per_usd(per_usd, job.tokens_per_sample),
+        **_of_unit(job, per_usd),
         "spent": spent,
     }
 
@@ -232,9 +233,18 @@ def _of_store(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
         "step": newest.step,
         "samples_per_s": rates[-1].samples_per_s,
         "samples_per_usd": per_usd,
-        "tokens_per_usd": tokens_per_usd(per_usd, job.tokens_per_sample),
+        **_of_unit(job, per_usd),
         "spent": spent,
         "resizes": resizes_of(folder, records),
+    }
+
+
+def _of_unit(job: JobConfig, samples_per_usd: float) -> dict[str, Any]:
+    """What is counted, and the value in tokens: None where the data are no text."""
+    tokens = job.tokens_per_sample
+    return {
+        "unit": job.counted,
+        "tokens_per_usd": tokens_per_usd(samples_per_usd, tokens) if tokens else None,
     }
 
 

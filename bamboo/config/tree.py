@@ -377,6 +377,11 @@ class JobConfig:
     loaded from the file that the job names."""
 
     @property
+    def counted(self) -> str:
+        """What is counted, in the singular: `token` for text, `image`."""
+        return self.unit or "token"
+
+    @property
     def tokens_per_sample(self) -> int:
         """Of text; 0 for a model's own data, which are counted in samples alone."""
         return 0 if self.unit else self.model.context

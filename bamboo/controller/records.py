@@ -100,13 +100,14 @@ class Records:
         self._losses.add((step, loss.hex()))
         self._steps.add(step)
         self.spent()
+        text = self.progress.tokens_per_step > 0
         self._ports.books.metric(
             MetricRecord(
                 step=step,
                 loss=loss,
-                tokens_per_s=self.progress.tokens_per_s,
                 usd=self.progress.usd,
-                tokens_per_usd=self.progress.tokens_per_usd,
+                tokens_per_s=self.progress.tokens_per_s if text else None,
+                tokens_per_usd=self.progress.tokens_per_usd if text else None,
                 samples_per_s=self.progress.samples_per_s,
                 samples_per_usd=self.progress.samples_per_usd,
                 at_s=float(record["t_s"]),

@@ -18,7 +18,14 @@ from bamboo.models.running import (
     unpacked,
 )
 from bamboo.models.untrained import BatchNorms, Untrained, step_statistics
-from bamboo.models.workload import Optimizer, TiedParameter, Workload, measured, tied_names
+from bamboo.models.workload import (
+    Optimizer,
+    TiedParameter,
+    Workload,
+    mean_metrics,
+    measured,
+    tied_names,
+)
 
 __all__ = [
     "BadBoundary",
@@ -33,6 +40,7 @@ __all__ = [
     "build_layer",
     "build_model",
     "build_shell",
+    "mean_metrics",
     "measured",
     "named_parameters",
     "put_parameters",

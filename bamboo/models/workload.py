@@ -3,7 +3,7 @@
 Rule: nothing here knows stages or ranks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -106,6 +106,17 @@ def measured(workload: Workload, output: Tensors, targets: Tensors) -> dict[str,
             )
             for name, pair in pairs.items()
         }
+
+
+def mean_metrics(measured: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """Name -> the sum over a step by its count, from what its microbatches measured, in global
+    order; a name that counts 0 is left out."""
+    totals: dict[str, tuple[float, float]] = {}
+    for of_microbatch in measured:
+        for name, (total, count) in of_microbatch.items():
+            before = totals.get(name, (0.0, 0.0))
+            totals[name] = (before[0] + total, before[1] + count)
+    return {name: total / count for name, (total, count) in totals.items() if count}
 
 
 def tied_names(workload: Workload) -> dict[str, str]:

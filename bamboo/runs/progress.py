@@ -75,6 +75,8 @@ class Reported:
     at_s: float
     """Unix time; 0 where it is no longer known."""
     loss: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the model measures beside its loss, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,8 @@ class Progress:
     started_at_s: float
     now_s: float
     samples_per_step: int = 0
+    unit: str = "token"
+    """What is counted, in the singular."""
     step: int = 0
     """Finished steps as reported, without those that a restore took back."""
     first_loss: float | None = None
@@ -150,6 +154,11 @@ class Progress:
         """Loss of the last step that counts; None before the first, and where a restore has taken
         back all steps that are remembered."""
         return self.recent[-1].loss if self.recent else None
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Of the same step."""
+        return self.recent[-1].metrics if self.recent else {}
 
     @property
     def mean_loss_of_last_10(self) -> float | None:
@@ -218,7 +227,14 @@ class Progress:
         return self.state.phase is Phase.FINISHED
 
 
-def with_step(progress: Progress, *, step: int, loss: float, at_s: float) -> Progress:
+def with_step(
+    progress: Progress,
+    *,
+    step: int,
+    loss: float,
+    at_s: float,
+    metrics: Mapping[str, float] | None = None,
+) -> Progress:
     """Step number `step` (the first is 1) is finished. A repeated record changes nothing, nor does
     a late one of a step that was taken back."""
     first = loss if progress.first_loss is None else progress.first_loss
@@ -226,7 +242,7 @@ def with_step(progress: Progress, *, step: int, loss: float, at_s: float) -> Pro
     taken_back = any(at_s <= since_s and step > base for since_s, base in progress.gone_on)
     if taken_back or not progress.step < step <= (progress.last_step or step):
         return progress
-    reported = Reported(steps=step, at_s=at_s, loss=loss)
+    reported = Reported(steps=step, at_s=at_s, loss=loss, metrics=metrics or {})
     return replace(progress, step=step, recent=(*progress.recent, reported)[-(RATE_WINDOW + 1) :])
 
 
@@ -313,8 +329,8 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
     """Take in a record of the metrics stream, by its `kind`. A kind of a later version changes
     nothing.
 
-    step: {step (the first is 0), loss, t_s} · failover: {victim, seen_s, decided_s, promoted_s,
-    first_operation_s} · memory: {node, peak_tensor_bytes, peak_stash_bytes, ops}.
+    step: {step (the first is 0), loss, metrics?, t_s} · failover: {victim, seen_s, decided_s,
+    promoted_s, first_operation_s} · memory: {node, peak_tensor_bytes, peak_stash_bytes, ops}.
     """
     match record.get("kind"):
         case "step":
@@ -323,6 +339,7 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
                 step=int(record["step"]) + 1,
                 loss=float(record["loss"]),
                 at_s=float(record["t_s"]),
+                metrics={name: float(x) for name, x in record.get("metrics", {}).items()},
             )
         case "failover":
             victim = str(record.get("victim", ""))
@@ -395,8 +412,9 @@ def node_rows(progress: Progress) -> list[dict[str, Any]]:
 
 
 def status_body(progress: Progress) -> dict[str, Any]:
-    """The value of `bamboo status --json`."""
-    state = progress.state
+    """The value of `bamboo status --json`. Figures of tokens are null where the data are no
+    text."""
+    state, text = progress.state, progress.tokens_per_step > 0
     return {
         "run": progress.run,
         "phase": state.phase.value,
@@ -407,9 +425,11 @@ def status_body(progress: Progress) -> dict[str, Any]:
         "step": progress.steps_done,
         "steps": progress.steps,
         "loss": progress.loss,
-        "tokens_per_s": progress.tokens_per_s,
+        "unit": progress.unit,
+        "metrics": dict(progress.metrics),
+        "tokens_per_s": progress.tokens_per_s if text else None,
         "usd": progress.usd,
-        "tokens_per_usd": progress.tokens_per_usd,
+        "tokens_per_usd": progress.tokens_per_usd if text else None,
         "samples_per_s": progress.samples_per_s,
         "samples_per_usd": progress.samples_per_usd,
         "preemptions": len(progress.preemptions),

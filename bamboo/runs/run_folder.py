@@ -76,6 +76,8 @@ _NUMBER = Kind(
     words="a number",
     holds=lambda value: isinstance(value, int | float) and abs(value) < _LARGEST,
 )
+_FLOAT = Kind(words="a number", holds=lambda value: isinstance(value, int | float))
+"""Which may be infinite, or none at all."""
 _LOSS = Kind(
     words="a number or null", holds=lambda value: value is None or isinstance(value, int | float)
 )
@@ -119,16 +121,25 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "cloud.socket_dir": _TEXT,
     },
     "receipt.json": {
-        **dict.fromkeys(("run", "sentence", "final_note", "status.run", "status.phase"), _TEXT),
-        **dict.fromkeys(("exit_code", "parts", "step", "steps", "tokens"), _COUNT),
+        **dict.fromkeys(("run", "sentence", "final_note"), _TEXT),
+        **dict.fromkeys(("status.run", "status.phase", "status.sentence"), _TEXT),
+        **dict.fromkeys(("exit_code", "parts", "step", "steps"), _COUNT),
         **dict.fromkeys(("started_s", "ended_s"), _MOMENT),
         **dict.fromkeys(
-            ("wall_s", "tokens_per_s", "tokens_per_usd", "samples_per_s", "samples_per_usd"),
+            ("wall_s", "samples_per_s", "samples_per_usd"),
             _NUMBER,
         ),
         **dict.fromkeys(
-            ("first_loss", "last_loss", "mean_loss_of_last_10", "unigram_entropy_nats"), _LOSS
+            (
+                *("first_loss", "last_loss", "mean_loss_of_last_10", "unigram_entropy_nats"),
+                *("tokens", "tokens_per_s", "tokens_per_usd", "status.tokens_per_s"),
+                *("status.tokens_per_usd", "status.loss"),
+            ),
+            _LOSS,
         ),
+        **dict.fromkeys(("unit", "status.unit"), _TEXT),
+        **dict.fromkeys(("last_metrics", "status.metrics"), _OBJECT),
+        **dict.fromkeys(("last_metrics{}", "status.metrics{}"), _FLOAT),
         **dict.fromkeys(("preemptions", "reconfigurations", "nodes", "bill.instances"), _LIST),
         **dict.fromkeys(("preemptions[]", "reconfigurations[]", "bill", "status"), _OBJECT),
         **dict.fromkeys(("bill.usd", "bill.on_demand_usd", "bill.instance_seconds"), _NUMBER),
@@ -158,8 +169,9 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         **dict.fromkeys(("trace.played_s", "trace.time_scale", "trace.length_s"), _NUMBER),
         **dict.fromkeys(("trace.max_nodes", "trace.preemptions"), _COUNT),
         **dict.fromkeys(("status.step", "status.steps"), _COUNT),
-        **dict.fromkeys(("status.tokens_per_s", "status.usd", "status.tokens_per_usd"), _NUMBER),
-        "status.loss": _LOSS,
+        **dict.fromkeys(
+            (f"status.{name}" for name in ("usd", "samples_per_s", "samples_per_usd")), _NUMBER
+        ),
         "status.nodes": _LIST,
         **{
             f"{nodes}{field}": kind
@@ -226,8 +238,11 @@ def _checked(value: Any, name: str, *, path: Path, kinds: Mapping[str, Kind]) ->
     if isinstance(value, list):
         return [_checked(one, f"{name}[]", path=path, kinds=kinds) for one in value]
     if isinstance(value, dict):
+        alike = f"{name}{{}}"  # of an object whose keys are not ours
         fields = {
-            key: _checked(field, _below(name, key), path=path, kinds=kinds)
+            key: _checked(
+                field, alike if alike in kinds else _below(name, key), path=path, kinds=kinds
+            )
             for key, field in value.items()
         }
         return Document(fields, path=path, name=name)

@@ -48,6 +48,7 @@ def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Pr
         steps=job.train.steps,
         tokens_per_step=job.train.batch * job.tokens_per_sample,
         samples_per_step=job.train.batch,
+        unit=job.counted,
         state=initial_state(run=folder.id, grid=grid, redundancy=job.cluster.redundancy),
         started_at_s=started_s,
         now_s=started_s,
@@ -160,7 +161,13 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
     for metric in metrics:
         progress = with_metric(
             progress,
-            {"kind": "step", "step": metric.step, "loss": metric.loss, "t_s": 0.0},
+            {
+                "kind": "step",
+                "step": metric.step,
+                "loss": metric.loss,
+                "metrics": metric.metrics,
+                "t_s": 0.0,
+            },
         )
     if metrics:
         progress = progress.at(now_s=progress.now_s, usd=metrics[-1].usd)

@@ -43,4 +43,4 @@ def hopeless_of(job: JobConfig, table: Options, best: BestKnown | None) -> str:
     if best is None or table.found or not table.behind:
         return ""
     line, value = max(table.behind, key=lambda one: one[1])
-    return best.doubt_at_most(line.name, value, tokens_per_sample=job.model.context)
+    return best.doubt_at_most(line.name, value, tokens_per_sample=job.tokens_per_sample)

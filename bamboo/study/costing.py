@@ -36,6 +36,7 @@ from bamboo.planner.renting.options import again, options, shared_out, together
 from bamboo.planner.risks.zones import RESTART_S
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
+from bamboo.sites.account.account_ready import check_code_for_account
 from bamboo.study.advised import advised, hopeless_of
 from bamboo.study.devices import gpu_of
 from bamboo.study.intervals import given_every, put_usd
@@ -149,6 +150,7 @@ def beside_option(
 def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: Bar) -> JobCost:
     """Compare, simulate, choose. Raises InputError, also when no option fits into memory."""
     job = load_job(path, overrides)
+    check_code_for_account(job)
     _check(asked)
     terms, rate = market_terms(asked.hazard, asked.trace)
     question = _question(job, asked, terms)
@@ -160,6 +162,7 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         most_stages=question.nodes.stop - 1,
         progress=partial(bar, "measuring"),
     )
+    job = replace(job, unit=offers.unit)
     if not offers.offers:
         raise InputError(f"no option fits: {next(iter(offers.too_large.values()))}")
     deadline_h = _limit(asked.deadline_h, job.budget.max_hours)
@@ -172,7 +175,7 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         doubt_of,
         best=best,
         catalogue=offers.catalogue,
-        tokens_per_sample=job.model.context,
+        tokens_per_sample=job.tokens_per_sample,
     )
     advise = partial(advised, deadline_h=deadline_h, budget_usd=budget_usd)
     rounds = []

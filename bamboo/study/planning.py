@@ -95,6 +95,9 @@ class Planned:
     """What the text is, as `bamboo.data.described.Description.body` gives it; {}: no text."""
     samples: int
     """How many the data hold."""
+    microbatch_spread: float
+    """The time of the longest of unlike microbatches less that of the shortest, over their mean; 0:
+    all are alike."""
     code: Manifest | None
     """The part of the user's code that is kept with the run; None: the model is built in."""
     numerics: Mapping[str, Any]
@@ -205,9 +208,8 @@ def plan_job(
     kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
     hazard = Hazard(stakes=stakes, rate=rate or rate_of(kind.name, job.cloud.region))
     settled = settle(job, seen, kind=kind, hazard=hazard, given=given, catalogue=catalogue)
-    job = settled.job
     cut = settled.strategy.placement.cut
-    job, too_large = _within_memory(job, settled.facts, cut, kind=kind)
+    job, too_large = _within_memory(settled.job, settled.facts, cut, kind=kind)
     pipelines, standbys = _filled(job, nodes)
     cuts = cuts_of(settled.facts, cut, costs=settled.costs, job=job, kind=kind)
     workload = workload_of(job, seen, cuts=cuts, kind=kind)
@@ -251,6 +253,7 @@ def plan_job(
         unigram_entropy_nats=seen["unigram_entropy_nats"],
         data=seen["data"],
         samples=int(seen["samples"]),
+        microbatch_spread=_microbatch_spread(job, seen),
         code=code_of(seen),
         numerics=seen["numerics"],
     )
@@ -258,6 +261,16 @@ def plan_job(
 
 def _with_unit(job: JobConfig, seen: Mapping[str, Any]) -> JobConfig:
     return replace(job, unit="" if seen["data"] else str(seen["unit"]))
+
+
+def _microbatch_spread(job: JobConfig, seen: Mapping[str, Any]) -> float:
+    """0 where the times are not those that the preflight saw."""
+    if MODELLED in seen or job.cluster.device == "virtual":
+        return 0.0
+    took_ms = [one["forward_ms"] + one["backward_ms"] for one in seen["layers"]]
+    shares = zip(seen["layers"], took_ms, strict=True)
+    whole_ms = sum(took_ms)
+    return sum(x.get("spread", 0.0) * ms for x, ms in shares) / whole_ms if whole_ms else 0.0
 
 
 def _with_state(seen: Mapping[str, Any]) -> tuple[int, ...]:

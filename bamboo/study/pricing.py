@@ -64,6 +64,8 @@ class Offers:
     too_large: Mapping[str, str]
     """Types on which some layer does not fit even alone, and why."""
     catalogue: Catalogue
+    unit: str = ""
+    """What is counted where the data are no text, in the singular."""
     best_known: BestKnown | None = None
     """What the job's products cost where they are cheapest; None: times are not modelled for
     GPUs."""
@@ -96,13 +98,17 @@ def offers_of(
     kinds = [catalogue.find(name) for name in dict.fromkeys(names)]
     too_large: dict[str, str] = {}
     found: dict[str, WorkloadFigures] = {}
-    best = None
+    best, unit = None, ""
     if alike:
-        one = _as_given(job, asked.samples_per_s) if asked.samples_per_s > 0 else _as_planned(job)
+        if asked.samples_per_s > 0:
+            one, unit = _as_given(job, asked.samples_per_s)
+        else:
+            one, unit = _as_planned(job)
         found = {kind.name: one for kind in kinds}
         source = one.source
     else:
         profile = _profile(job, path, progress)
+        unit = profile.unit
         best = best_known(profile, catalogue, load_gpus(), job.train.precision)
         for kind in kinds:
             try:
@@ -135,6 +141,7 @@ def offers_of(
         modelled=not alike,
         too_large=too_large,
         catalogue=catalogue,
+        unit=unit,
         best_known=best,
     )
 
@@ -146,16 +153,18 @@ def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
     return shaped_work(job)
 
 
-def _as_planned(job: JobConfig) -> WorkloadFigures:
+def _as_planned(job: JobConfig) -> tuple[WorkloadFigures, str]:
     """With the times that a launch on this machine plans with, and a core for every node, because
-    instances are compared."""
+    instances are compared; and the unit of data that are no text."""
     seen = {name: what for name, what in seen_of(job).items() if name != "cores"}
-    return plan_job(job, seen, run=RunId("cost"), now_s=0.0).workload
+    planned = plan_job(job, seen, run=RunId("cost"), now_s=0.0)
+    return planned.workload, planned.job.unit
 
 
-def _as_given(job: JobConfig, samples_per_s: float) -> WorkloadFigures:
+def _as_given(job: JobConfig, samples_per_s: float) -> tuple[WorkloadFigures, str]:
     """With times so that the job as it is written reaches this rate, without redundancy where that
-    is not chosen yet. Layers are in proportion to their flops."""
+    is not chosen yet; and the unit as above. Layers are in proportion to their flops."""
+    of_unit = ""
     if facts := shape_facts(job):
         cut = job.cluster.cut
         work = WorkloadFigures(
@@ -169,14 +178,15 @@ def _as_given(job: JobConfig, samples_per_s: float) -> WorkloadFigures:
             cuts={len(cut): (*cut, len(facts))} if cut else {},
         )
     else:
-        work = replace(_as_planned(job), source=GIVEN, bytes_per_s=0.0, latency_s=0.0)
+        work, of_unit = _as_planned(job)
+        work = replace(work, source=GIVEN, bytes_per_s=0.0, latency_s=0.0)
     unit = max(work.both_s)
     work = _faster(work, unit)
     grid = grid_of(job)
     shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
     mode = "off" if job.cluster.redundancy == AUTO else job.cluster.redundancy
     step_s = StepTimes(work, mode).calm_s(grid, shares)
-    return _faster(work, step_s / (job.train.batch / samples_per_s))
+    return _faster(work, step_s / (job.train.batch / samples_per_s)), of_unit
 
 
 def _faster(work: WorkloadFigures, factor: float) -> WorkloadFigures:

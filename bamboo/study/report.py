@@ -62,6 +62,8 @@ class Report:
     steps: Sequence[MetricRecord] = ()
     tokens_per_sample: int = 1
     """0 where the data are no text."""
+    loss_unit: str = "nats per token"
+    """`per image` where the loss is the model's own."""
     entropy_nats: float | None = None
     rented: Sequence[Rented] = ()
     dollars: Sequence[Dollars] = ()
@@ -70,6 +72,11 @@ class Report:
     where there is none."""
     missing: list[str] = field(default_factory=list)
     """A sentence for each thing that is unknown."""
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """The names of what the model measures beside its loss."""
+        return list(dict.fromkeys(name for one in self.steps for name in one.metrics))
 
     @property
     def until_s(self) -> float:
@@ -91,6 +98,8 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
         job = job_of(folder)
         report.job = job_words(job)
         report.tokens_per_sample = job.tokens_per_sample
+        if folder.read_json(folder.resolved).get("unigram_entropy_nats") is None:
+            report.loss_unit = f"per {job.counted}"
     with _noted(report, "where it stands"):
         report.status = _with_all(status_of(folder), STATUS)
     with _noted(report, "what it cost"):
@@ -117,6 +126,7 @@ def job_words(job: JobConfig) -> str:
     cluster = job.cluster
     what = model.model if model.is_own else f"GPT of {model.layers} blocks, width {model.width}"
     source = PurePath(data.path).name if data.source == "path" else data.source
+    source = f"its own {job.unit}s" if job.unit else source
     how = f"{cluster.pipelines} x {cluster.stages}, {cluster.redundancy} redundancy"
     return f"{what}; batch {job.train.batch} of {source}; {how}"
 

@@ -77,11 +77,11 @@ class MetricRecord:
     loss: float
     """By what the step counts: nats per token for text. JSON keeps a float64 exactly, and
     `loss_hex` gives all its bits."""
-    tokens_per_s: float
-    """0 where the data are no text."""
     usd: float
     """Modelled dollars of the run so far."""
-    tokens_per_usd: float
+    tokens_per_s: float | None = None
+    """None where the data are no text."""
+    tokens_per_usd: float | None = None
     at_s: float | None = None
     """Unix time at which the step was taken; None if it was not recorded."""
     samples_per_s: float = 0.0
@@ -100,10 +100,11 @@ class MetricRecord:
             "step": self.step,
             "loss": self.loss,
             "loss_hex": self.loss.hex(),
-            "tokens_per_s": round(self.tokens_per_s, 3),
             "usd": round(self.usd, 9),
-            "tokens_per_usd": round(self.tokens_per_usd, 3),
         }
+        if self.tokens_per_s is not None and self.tokens_per_usd is not None:
+            body["tokens_per_s"] = round(self.tokens_per_s, 3)
+            body["tokens_per_usd"] = round(self.tokens_per_usd, 3)
         if self.samples_per_usd:
             body["samples_per_s"] = round(self.samples_per_s, 3)
             body["samples_per_usd"] = round(self.samples_per_usd, 3)
@@ -123,10 +124,10 @@ class MetricRecord:
             record = cls(
                 step=int(raw["step"]),
                 loss=float(raw["loss"]),
-                tokens_per_s=float(raw["tokens_per_s"]),
                 usd=float(raw["usd"]),
-                tokens_per_usd=float(raw["tokens_per_usd"]),
-                at_s=None if raw.get("t") is None else float(raw["t"]),
+                tokens_per_s=_maybe(raw.get("tokens_per_s")),
+                tokens_per_usd=_maybe(raw.get("tokens_per_usd")),
+                at_s=_maybe(raw.get("t")),
                 samples_per_s=float(raw.get("samples_per_s", 0.0)),
                 samples_per_usd=float(raw.get("samples_per_usd", 0.0)),
                 count=int(raw.get("count", 0)),
@@ -146,6 +147,10 @@ class MetricRecord:
                 "the file was edited, take the original"
             )
         return record
+
+
+def _maybe(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _record(line: str, *, what: str) -> dict[str, Any]:

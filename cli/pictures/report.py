@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ TAKEN = "taken by the cloud"
 LONGEST_NAME = 18
 """Letters of a zone's name that are drawn."""
 DOTS = 600
+MOST_METRICS = 8
 LONGEST_PAUSE = 20.0
 """In medians of the time between steps. Across a longer pause no line is drawn."""
 INKS: Mapping[str, str] = {
@@ -86,11 +88,16 @@ PLACES = (Place(name="narrow", width=348, height=224), Place(name="wide", width=
 
 
 def pictures_of(report: Report) -> dict[str, str]:
-    """Name -> SVG elements, one for each of PLACES: loss, throughput, nodes, dollars, where there
-    are data for it."""
+    """Name -> SVG elements, one for each of PLACES: loss, throughput, nodes, dollars, and
+    `metric-<number>` for what the model measures, where there are data for it."""
     found: dict[str, str] = {}
     if any(math.isfinite(one.loss) for one in report.steps):
         found["loss"] = _elements("loss", lambda axes, _: _loss(axes, report))
+    for number, metric in enumerate(report.metrics[:MOST_METRICS]):
+        points = [(one.step + 1.0, one.metrics.get(metric, math.nan)) for one in report.steps]
+        if any(math.isfinite(value) for _, value in points):
+            name = f"metric-{number}"
+            found[name] = _elements(name, partial(_metric, points))
     if _rates(report.steps, report.tokens_per_sample):
         found["throughput"] = _elements("throughput", lambda axes, _: _throughput(axes, report))
     if report.rented:
@@ -140,6 +147,11 @@ def _loss(axes: "Axes", report: Report) -> None:
     axes.set_xlabel("steps")
 
 
+def _metric(points: Sequence[tuple[float, float]], axes: "Axes", _: Place) -> None:
+    _line(axes, points, "good")
+    axes.set_xlabel("steps")
+
+
 def _throughput(axes: "Axes", report: Report) -> None:
     rates = _rates(report.steps, report.tokens_per_sample)
     timed = all(one.at_s is not None for one in report.steps)
@@ -159,7 +171,7 @@ def _throughput(axes: "Axes", report: Report) -> None:
 def _rates(steps: Sequence[MetricRecord], tokens_per_sample: int) -> list[tuple[float, int, float]]:
     """(Unix time or 0, step, samples/s over the steps before it), where there was a rate."""
     rates = (
-        one.tokens_per_s / tokens_per_sample if tokens_per_sample else one.samples_per_s
+        (one.tokens_per_s or 0.0) / tokens_per_sample if tokens_per_sample else one.samples_per_s
         for one in steps
     )
     return [

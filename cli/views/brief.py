@@ -18,6 +18,7 @@ from bamboo.study.planning import Planned
 from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
 from bamboo.value import MINIMUM_BILLED_S
+from cli.views.metrics import metric_words
 from cli.views.plan import instances_by_market, notice_words, own_data
 
 WIDTH = 80
@@ -247,7 +248,10 @@ def _losses(body: Mapping[str, Any]) -> list[str]:
     if first is None or last is None or mean is None:
         return []
     steps = count(min(10, body["step"]), "step")
-    return [_row("loss", f"{first:.4f} -> {last:.4f}; mean of the last {steps} {mean:.4f}")]
+    lines = [_row("loss", f"{first:.4f} -> {last:.4f}; mean of the last {steps} {mean:.4f}")]
+    if metrics := metric_words(body.get("last_metrics", {})):
+        lines.append(_row("metrics", f"{', '.join(metrics)} in the last step"))
+    return lines
 
 
 def _lost(body: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -21,6 +21,7 @@ from bamboo.runs.node_names import with_short_names
 from bamboo.runs.preemption_lines import short_preemption_line
 from bamboo.runs.progress import OPERATIONS, Progress, node_rows
 from cli.echo import printable
+from cli.views.metrics import metric_words
 from cli.views.trace import trace_figures
 
 SHOWN_PREEMPTIONS = 6
@@ -69,6 +70,7 @@ def figures(progress: Progress) -> str:
     """`loss 3.2101  1,234 tokens/s lately  $0.0012 so far (modelled)  1,000,000 tokens/$`;
     lately: over the last ten steps. Where the data are no text, samples stand for tokens."""
     parts = [] if progress.loss is None else [f"loss {progress.loss:.4f}"]
+    parts += metric_words(progress.metrics)
     text = progress.tokens_per_step > 0
     unit = "tokens" if text else "samples"
     per_s = progress.tokens_per_s if text else progress.samples_per_s

@@ -11,6 +11,7 @@ from typing import Any
 
 from bamboo.planner.prices.auxiliary import Part, auxiliary_usd_per_hour
 from bamboo.planner.prices.catalogue import Catalogue
+from bamboo.planner.renting.credible import a_million
 from bamboo.planner.renting.option import Option
 from bamboo.planner.risks.hazards import LossRate
 from bamboo.quantities import number, usd
@@ -122,14 +123,15 @@ def advice(found: JobCost) -> list[str]:
 def _alone(found: JobCost) -> list[str]:
     if found.alone is None or not found.rows:
         return []
-    alone, context = found.alone, found.job.model.context
+    alone, tokens = found.alone, found.job.tokens_per_sample
     best = _best(found)
     if best.plan.choice.grid.size == 1:
         return []
     return [
         f"The whole model fits one GPU: a single {alone.offer.name} on demand ({alone.offer.gpu}) "
-        f"would come to {usd(1e6 / alone.samples_per_usd / context)} a million tokens, without a "
-        f"pipeline: {number(best.value / alone.samples_per_usd)} times what {best.line.name} costs."
+        f"would come to {usd(1e6 / alone.samples_per_usd / (tokens or 1))} {a_million(tokens)}, "
+        f"without a pipeline: {number(best.value / alone.samples_per_usd)} times what "
+        f"{best.line.name} costs."
     ]
 
 
@@ -137,9 +139,9 @@ def _best_known(found: JobCost) -> list[str]:
     best = found.offers.best_known
     if best is None or not found.rows:
         return []
-    context, option = found.job.model.context, _best(found)
+    tokens, option = found.job.tokens_per_sample, _best(found)
     return [
-        f"Best known: {usd(best.usd_per_million(context))} a million tokens, {best.source}, "
+        f"Best known: {usd(best.usd_per_million(tokens))} {a_million(tokens)}, {best.source}, "
         f"as large runs are published to reach; {option.line.name} costs "
         f"{number(best.times(option))} times that."
     ]

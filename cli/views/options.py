@@ -63,7 +63,9 @@ def _priced(found: JobCost) -> str:
 
 def _plans(found: JobCost, width: int) -> list[str]:
     header = ("", "type", "market", "resilience", "zones", "grid", "fullest", "$/h", "samples/s")
-    rows: list[tuple[str, ...]] = [(*header, "samples per $", "$ per M tokens")]
+    tokens = found.job.tokens_per_sample
+    per_million = f"$ per M {'tokens' if tokens else 'samples'}"
+    rows: list[tuple[str, ...]] = [(*header, "samples per $", per_million)]
     if not found.rows:
         return []
     for place, option in enumerate(found.rows, start=1):
@@ -80,7 +82,7 @@ def _plans(found: JobCost, width: int) -> list[str]:
                 usd(plan.usd_per_hour),
                 number(plan.expected_samples_per_s),
                 rate(option.value),
-                usd(option.usd_per_million_tokens(found.job.model.context)),
+                usd(option.usd_per_million(tokens)),
             )
         )
     right = frozenset({0, 5, 6, 7, 8, 9, 10})
@@ -188,7 +190,7 @@ def _verdict(found: JobCost) -> list[str]:
             "longer cluster.patience_s"
         )
     lines += auxiliary_lines(found.beside(first.option))
-    return [*lines, *_tokens(found, first)]
+    return [*lines, *_bought(found, first)]
 
 
 def _anchors(option: Option) -> str:
@@ -216,16 +218,17 @@ def _quota(found: JobCost) -> list[str]:
     ]
 
 
-def _tokens(found: JobCost, first: Outcome) -> list[str]:
+def _bought(found: JobCost, first: Outcome) -> list[str]:
     """What the budget buys."""
-    tokens = bought(found, first)
-    if not tokens:
+    there = bought(found, first)
+    if not there:
         return []
+    what = "tokens" if found.job.tokens_per_sample else "samples"
     return paragraph(
         f"${found.budget_usd:,.2f}, all costs included, buy "
-        f"{_many(tokens['tokens_p50'])} tokens in half of the runs "
-        f"and {_many(tokens['tokens_p90'])} in nine of ten; the job asks for "
-        f"{_many(tokens['tokens_asked'])}"
+        f"{_many(there[f'{what}_p50'])} {what} in half of the runs "
+        f"and {_many(there[f'{what}_p90'])} in nine of ten; the job asks for "
+        f"{_many(there[f'{what}_asked'])}"
     )
 
 
@@ -257,8 +260,8 @@ def _time(hours: float) -> str:
     return duration(hours * HOUR_S)
 
 
-def _many(tokens: float) -> str:
+def _many(things: float) -> str:
     for word, unit in (("billion", 1e9), ("million", 1e6)):
-        if tokens >= unit:
-            return f"{tokens / unit:.3g} {word}"
-    return f"{tokens:,.0f}"
+        if things >= unit:
+            return f"{things / unit:.3g} {word}"
+    return f"{things:,.0f}"

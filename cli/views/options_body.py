@@ -36,6 +36,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "job": Path(found.job.file).name,
+        "unit": found.job.counted,
         "modelled": True,
         "times": found.offers.source,
         "market": market_words(found),
@@ -91,6 +92,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
 def option_row(found: JobCost, option: Option) -> dict[str, Any]:
     """What the planner says of an option, and its outcome where it was simulated."""
     line, plan = option.line, option.plan
+    tokens = found.job.tokens_per_sample
     outcome = next((one for one in found.outcomes if one.option == option), None)
     return {
         "option": line.name,
@@ -113,7 +115,7 @@ def option_row(found: JobCost, option: Option) -> dict[str, Any]:
         "usd_per_hour": plan.usd_per_hour,
         "samples_per_s": plan.expected_samples_per_s,
         "samples_per_usd": option.value,
-        "usd_per_million_tokens": option.usd_per_million_tokens(found.job.model.context),
+        "usd_per_million_tokens": option.usd_per_million(tokens) if tokens else None,
         "hours": option.hours,
         "usd": option.usd,
         "preemptions": option.preemptions,
@@ -177,16 +179,14 @@ def _simulated(found: JobCost, one: Outcome) -> dict[str, Any]:
 
 
 def bought(found: JobCost, first: Outcome) -> dict[str, float]:
-    """Tokens for the budget; empty without one."""
+    """Samples for the budget, and for text the tokens; empty without one."""
     if isinf(found.budget_usd):
         return {}
-    context = found.job.model.context
     half, most = first.samples_for(found.budget_usd)
-    return {
-        "tokens_p50": half * context,
-        "tokens_p90": most * context,
-        "tokens_asked": first.samples * context,
-    }
+    samples = {"p50": half, "p90": most, "asked": first.samples}
+    tokens = found.job.tokens_per_sample
+    of_text = {f"tokens_{name}": one * tokens for name, one in samples.items()} if tokens else {}
+    return {f"samples_{name}": one for name, one in samples.items()} | of_text
 
 
 def misses(found: JobCost, one: Outcome) -> str:

@@ -27,6 +27,7 @@ STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes in any mode, with its gradient on the way to
 its shadow."""
 APART = ("activations", "stash", "replica", "ahead")
+MUCH_SPREAD = 0.1
 PURPOSES = (*STATE, *APART, "takeover")
 
 
@@ -205,12 +206,23 @@ def _time(planned: Planned) -> list[str]:
             f"samples/s{worth}"
         ),
         *paragraph(expected.source, indent=4),
+        *(paragraph(words, indent=4) if (words := unlike_words(planned)) else ()),
         *paragraph(
             f"bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
             f"{_in_all(expected.step_s * steps, planned.usd_per_hour)}{moved}",
             indent=4,
         ),
     ]
+
+
+def unlike_words(planned: Planned) -> str:
+    """How much the times of microbatches differ, where that matters."""
+    if planned.microbatch_spread < MUCH_SPREAD:
+        return ""
+    return (
+        f"this is by the mean of unlike microbatches, whose times differ by "
+        f"{planned.microbatch_spread:.0%} of it; memory is by the largest"
+    )
 
 
 def _in_all(seconds: float, usd_per_hour: float) -> str:
@@ -323,7 +335,8 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         **planned.promised(),
         "modelled_gpu": planned.modelled.gpu if planned.modelled is not None else None,
         "tokens_per_sample": planned.job.tokens_per_sample,
-        "unit": planned.job.unit or "token",
+        "unit": planned.job.counted,
+        "microbatch_spread": planned.microbatch_spread,
         "semantic_hash": planned.strategy.semantics.hash(),
         "data": dict(planned.data),
         "notes": [*plan.notes, *size_notes(planned)],

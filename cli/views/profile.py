@@ -19,8 +19,9 @@ HEAD_BYTES = ("parameters", "share", "activations", "stash")
 def profile_text(found: Found) -> str:
     """A table, and below it what it was made from and what is doubtful."""
     profile = found.profile
-    tokens = profile.microbatch * profile.context
-    one = f"a microbatch of {count(profile.microbatch, 'sample')}, {count(tokens, 'token')}"
+    one = f"a microbatch of {count(profile.microbatch, 'sample')}"
+    if tokens := profile.microbatch * profile.context:
+        one += f", {count(tokens, 'token')}"
     parameters = sum(layer.parameters for layer in profile.layers)
     lines = [
         f"{profile.job}: {count(len(profile.layers), 'layer')}, {parameters:,} parameters; {one}",

@@ -8,6 +8,7 @@ from bamboo.runs.reconfigured import reconfigured_line
 from bamboo.value import MINIMUM_BILLED_S
 from cli.echo import columns, paragraph
 from cli.views.cost import beside_text, planned_lines
+from cli.views.metrics import metric_words
 from cli.views.trace import trace_line
 from cli.views.verify import in_segments
 
@@ -32,6 +33,8 @@ def summary_text(body: Mapping[str, Any]) -> str:
             relation = "below" if mean < entropy else "not below"
             line += f", {relation} the data's unigram entropy of {entropy:.4f} nats per token"
         lines.append(line)
+    if metrics := metric_words(body.get("last_metrics", {})):
+        lines.append(f"  in the last step: {', '.join(metrics)}")
     if among := in_segments(body.get("segments", ())):
         lines.append(f"  {among}")
     if body["final_note"]:
@@ -129,7 +132,7 @@ def receipt_text(body: Mapping[str, Any]) -> str:
             f"  came to, over the whole run: {rate(body['samples_per_s'])} samples/s, "
             f"{rate(body['samples_per_usd'])} samples per dollar"
         )
-    if body["tokens_per_usd"]:
+    if body["tokens_per_usd"] and body["tokens"] and body["tokens_per_s"] is not None:
         lines.append(
             f"  {body['tokens']:,} tokens, {rate(body['tokens_per_usd'])} tokens per "
             f"dollar, {rate(body['tokens_per_s'])} tokens/s"

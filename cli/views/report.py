@@ -27,7 +27,6 @@ ALWAYS = (Use.USEFUL, Use.REDUNDANCY, Use.RECOVERY, Use.LOST, Use.BUBBLE, Use.ST
 """Uses that have a line of their own even where nothing was spent on them."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _PICTURES: Mapping[str, tuple[str, str]] = {
-    "loss": ("Loss", "nats per token, of each step that counts"),
     "throughput": (
         "Throughput",
         "samples/s over the last ten steps",
@@ -35,7 +34,9 @@ _PICTURES: Mapping[str, tuple[str, str]] = {
     "nodes": ("Nodes by zone", "instances, by the cloud's log"),
     "dollars": ("Cumulative dollars", "had the run been ended at each moment"),
 }
-"""Name -> headline, and what a reader has to know about the picture."""
+"""Name -> headline, and what a reader has to know about the picture; see `_about`."""
+METRIC = "metric-"
+"""A picture's name begins with it, and the number of the metric follows."""
 _PAGE = Template("""\
 <!doctype html>
 <html lang="en">
@@ -79,7 +80,7 @@ def report_html(report: Report, pictures: Mapping[str, str]) -> str:
         *_loss(report, pictures),
         *_tiles(tiles_of(figures)),
         *_missing(report.missing),
-        *_cards(_picture(name, report, pictures) for name in ("throughput", "nodes", "dollars")),
+        *_cards(_picture(name, report, pictures) for name in pictures if name != "loss"),
         *_preemptions(report),
         *_sentences(report),
         *_uses(report),
@@ -164,7 +165,10 @@ def _run_figures(report: Report) -> Iterator[Figure]:
         yield Figure(label="steps", value=f"{status['step']:,}", note=f"of {status['steps']:,}")
         loss = status["loss"]
         if loss is not None:
-            yield Figure(label="loss", value=f"{loss:.4f}", note="nats per token, last step")
+            note = f"{report.loss_unit}, last step"
+            yield Figure(label="loss", value=f"{loss:.4f}", note=note)
+        for name, value in status.get("metrics", {}).items():
+            yield Figure(label=f"metric: {name}", value=f"{value:.4g}", note="last step")
     if not report.receipts:
         taken = sum(item.interrupted for item in report.rented)
         note = f"{count(taken, 'instance')} taken by the cloud" if report.rented else ""
@@ -227,7 +231,8 @@ def _loss(report: Report, pictures: Mapping[str, str]) -> Iterator[str]:
     yield f"<h2>Loss</h2><p class=large>{value}</p>"
     if status:
         after = f"{status['step']:,} of {count(status['steps'], 'step')}"
-        yield f"<p>{after} finished</p>" if loss is None else f"<p>nats per token after {after}</p>"
+        words = f"{after} finished" if loss is None else f"{report.loss_unit} after {after}"
+        yield f"<p>{shown(words)}</p>"
     for note in _about_the_loss(report):
         yield f"<p class=muted>{shown(note)}</p>"
     if status:
@@ -282,21 +287,31 @@ def _cards(cards: Iterable[Iterator[str]]) -> Iterator[str]:
 def _picture(name: str, report: Report, pictures: Mapping[str, str]) -> Iterator[str]:
     if name not in pictures:
         return
-    headline, note = _PICTURES[name]
-    yield f'<figure class="card"><figcaption><h2>{headline}</h2>'
-    yield f"<p class=muted>{note}</p></figcaption>{_labelled(name, report, pictures)}</figure>"
+    headline, note = _about(name, report)
+    yield f'<figure class="card"><figcaption><h2>{shown(headline)}</h2>'
+    yield f"<p class=muted>{shown(note)}</p></figcaption>"
+    yield f"{_labelled(name, report, pictures)}</figure>"
+
+
+def _about(name: str, report: Report) -> tuple[str, str]:
+    """Headline and note of a picture."""
+    if name == "loss":
+        return "Loss", f"{report.loss_unit}, of each step that counts"
+    if name.startswith(METRIC):
+        return report.metrics[int(name.removeprefix(METRIC))], "of each step that counts"
+    return _PICTURES[name]
 
 
 def _labelled(name: str, report: Report, pictures: Mapping[str, str]) -> str:
     """The picture's elements, of which the page shows one, with what it shows in words."""
-    headline, note = _PICTURES[name]
+    headline, note = _about(name, report)
     words = shown("; ".join([f"{headline}: {note}", *_in_words(name, report)]))
     drawn = pictures[name].replace("<svg", f'<svg role="img" aria-label="{words}"')
     return f'<div class="picture">{drawn}</div>'
 
 
 def _in_words(name: str, report: Report) -> Iterator[str]:
-    if name in ("loss", "throughput") and report.steps:
+    if (name in ("loss", "throughput") or name.startswith(METRIC)) and report.steps:
         yield f"steps {report.steps[0].step + 1:,} to {report.steps[-1].step + 1:,}"
     if name == "loss":
         yield _headline(report)

@@ -6,21 +6,23 @@ from typing import Any
 
 from bamboo.quantities import rate, size, usd
 from cli.echo import columns, paragraph, terminal_width
+from cli.views.metrics import metric_words
 
 
 def status_text(body: Mapping[str, Any]) -> str:
     """A few lines: the state of the run, its figures, and what each node does."""
     loss = "-" if body["loss"] is None else f"{body['loss']:.4f}"
-    # Before the first step both are 0; a receipt of an older release has tokens alone.
-    text = body["tokens_per_usd"] or not body.get("samples_per_usd")
+    # A receipt of an older release has tokens alone.
+    text = None not in (body["tokens_per_s"], body["tokens_per_usd"])
     unit = "tokens" if text else "samples"
+    figures = ", ".join([f"loss {loss}", *metric_words(body.get("metrics", {}))])
     outcome = f" ({body['outcome']})" if body["outcome"] else ""
     lines = [
         f"{body['run']}: {body['phase']}{outcome}, generation {body['generation']}, "
         f"version {body['version']}",
         *whole(body["sentence"]),
         *whole(
-            f"step {body['step']}/{body['steps']}, loss {loss}, "
+            f"step {body['step']}/{body['steps']}, {figures}, "
             f"{rate(body[f'{unit}_per_s'])} {unit}/s over the last ten steps, {usd(body['usd'])} "
             f"{'in all' if body['outcome'] else 'so far'}, "
             f"{rate(body[f'{unit}_per_usd'])} {unit}/$"

@@ -11,8 +11,8 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
     if body["equal"]:
         return (
             f"{run}: bitwise equal to a calm run of the same semantics "
-            f"({body['semantic_hash']}): {count(body['steps'], 'loss', 'losses')} and "
-            f"{count(body['tensors'], 'tensor')} of parameters and optimizer"
+            f"({body['semantic_hash']}): {count(body['steps'], 'loss', 'losses')}"
+            f"{_measured(body)} and {count(body['tensors'], 'tensor')} of parameters and optimizer"
             + (f", {among}" if (among := in_segments(body.get("segments", ()))) else "")
         )
     first = body["first_difference"]
@@ -20,6 +20,12 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
         f"{run}: differs first in step {first['step']}, {first['tensor']}\n"
         f"  calm run: {first['calm']}\n  this run: {first['run']}"
     )
+
+
+def _measured(body: Mapping[str, Any]) -> str:
+    """` with accuracy and error`: the model's own metrics, each of every step."""
+    names = " and ".join(body.get("metrics", ()))
+    return f" with {names}" if names else ""
 
 
 def in_segments(segments: Sequence[Mapping[str, Any]]) -> str:
@@ -43,6 +49,7 @@ def segment_text(run: str, body: Mapping[str, Any]) -> str:
         text = (
             f"{run}: {here} bitwise equal to a calm run of the same semantics "
             f"({body['semantic_hash']}) from {origin} on: {count(body['steps'], 'loss', 'losses')}"
+            f"{_measured(body)}"
         )
         if body["tensors"]:
             kept = " and ".join(_of(name, stop) for name in body["compared_with"])

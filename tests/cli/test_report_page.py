@@ -23,7 +23,8 @@ from bamboo.study.report import Report, report_of
 from cli.pictures import report as pictures
 from cli.pictures import report_png
 from cli.pictures.canvas import to_svg
-from cli.views.report import POLICY
+from cli.pictures.report import pictures_of
+from cli.views.report import POLICY, report_html
 from cli.views.report_style import STYLE
 from tests.controller.world import START_S
 from tests.runs.test_reading import folder_of, home
@@ -59,6 +60,22 @@ def test_the_job_and_its_loss_come_first(spent: run_folder.RunFolder) -> None:
     assert text.count("<p class=large>") == 1
     assert text.count("<dt>") == 4
     assert "less than on demand" in text
+
+
+def test_what_the_model_measures_has_a_figure_and_a_picture_each(
+    spent: run_folder.RunFolder,
+) -> None:
+    report = report_of(spent, now_s=START_S)
+    name = '<b>"accuracy"'
+    report.steps = [replace(one, metrics={name: one.loss / 9}) for one in report.steps]
+    report.status = {**report.status, "metrics": {name: 0.25}}
+    report.loss_unit = "per image"
+    text = report_html(report, pictures_of(report))
+    assert "<h2>&lt;b&gt;&quot;accuracy&quot;</h2>" in text
+    assert "metric: &lt;b&gt;" in text
+    assert "<b>" not in text
+    assert "per image after 60 of 60 steps" in text
+    assert "nats" not in text
 
 
 def test_a_run_without_a_step_has_no_loss_and_no_empty_place(home: Path) -> None:

@@ -116,6 +116,29 @@ def test_plain_lines() -> None:
     assert decision_line(progress, "why") == "degraded, generation 2: why"
 
 
+def test_data_of_their_own_are_counted_in_samples_with_what_the_model_measures() -> None:
+    seen = in_the_middle()
+    metrics = {f"m{n}": n / 8 for n in range(5)} | {"\x1b[2J": 1.0}
+    recent = (*seen.recent[:-1], replace(seen.recent[-1], metrics=metrics))
+    own = replace(seen, tokens_per_step=0, unit="image", recent=recent)
+    words = (
+        "loss 4.2500  m0 0  m1 0.125  m2 0.25  m3 0.375  and 2 more metrics  8.0 samples/s lately"
+    )
+    assert words in step_line(own)
+    status = status_body(own)
+    assert (status["unit"], status["metrics"]) == ("image", metrics)
+    assert (status["tokens_per_s"], status["tokens_per_usd"]) == (None, None)
+    total = bill([], now_s=START_S, modelled=True)
+    receipt = receipt_body(
+        own, total, samples_per_step=16, unigram_entropy_nats=None, final_note=""
+    )
+    assert (receipt["unit"], receipt["last_metrics"]) == ("image", metrics)
+    assert [v for k, v in receipt.items() if k.startswith("tokens")] == [None] * 3
+    ended = {**receipt, "nodes": []}
+    for text in (status_text(status), summary_text(ended), receipt_text(receipt)):
+        assert not any(word in text for word in ("token", "entropy", "\x1b"))
+
+
 def test_preemption_lines() -> None:
     planned = Preemption(
         at_s=0.0, node=node(3), zone="us-east-1b", slots=(), planned=True, sentence="it went",

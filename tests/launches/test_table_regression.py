@@ -33,9 +33,16 @@ def test_a_table_has_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     assert not any(word in said for word in ("entropy", "token"))
     receipt = json.loads((bench.home / "table" / "receipt.json").read_text())
     assert len(receipt["preemptions"]) == 2
+    assert (receipt["unit"], receipt["tokens"]) == ("patient", None)
     assert receipt["unigram_entropy_nats"] is None
     assert receipt["last_loss"] < receipt["first_loss"] / 1.5
     steps = read_metrics(bench.home / "table" / "metrics.jsonl")
     assert [one.metrics["error"] for one in steps] == [one.loss for one in steps]
-    assert bench.json("verify", "table")["equal"] is True
+    assert receipt["last_metrics"] == {"error": receipt["last_loss"]}
+    found = bench.json("verify", "table")
+    assert (found["equal"], found["metrics"]) == (True, ["error"])
+    assert bench.run("report", "table", "--out", "page.html").returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "per patient after 400 of 400 steps" in page
+    assert not any(word in page for word in ("entropy", "token"))
     assert bench.json("verify", "table", "--samples")["equal"] is True

@@ -17,6 +17,7 @@ from bamboo.study.costing import CostAsked, _question
 from bamboo.study.outcomes import market_terms
 from bamboo.study.pricing import TimesAsked
 from cli import main
+from tests.data.own_data import own_job
 from tests.jobs import tiny_job
 
 FAST = ("--seeds", "2", "--rows", "4", "--type", "g4dn.xlarge", "--type", "g5.xlarge")
@@ -40,6 +41,22 @@ def body_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
     body = json.loads(asked(capsys, *arguments, "--json", code=code))
     assert isinstance(body, dict)
     return body
+
+
+def test_samples_of_data_of_their_own_have_no_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_job(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    arguments = ("job.toml", *FAST, "--samples-per-s", "100", "--budget", "5")
+    body = body_of(capsys, *arguments)
+    assert body["unit"] == "word"
+    assert {row["usd_per_million_tokens"] for row in body["options"]} == {None}
+    assert body["bought"]["samples_asked"] == 6 * 8
+    assert "token" not in json.dumps(body).replace("usd_per_million_tokens", "")
+    text = asked(capsys, *arguments)
+    assert "$ per M samples" in text
+    assert "token" not in text
 
 
 def test_the_same_seeds_give_the_same_table(job: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -237,6 +237,23 @@ def test_the_plan_as_json() -> None:
     assert stage["total"] == sum(v for k, v in stage.items() if k not in ("stage", "total"))
 
 
+def test_a_plan_says_how_much_unlike_microbatches_differ() -> None:
+    def with_spread(spread: float) -> Planned:
+        job = resolve(JOB)
+        found = seen(job)
+        found["layers"] = [{**one, "spread": spread} for one in found["layers"]]
+        return plan_job(job, found, run=RunId("r"), now_s=0.0)
+
+    far, near = with_spread(0.4), with_spread(0.05)
+    assert plan_body("r", far)["microbatch_spread"] == pytest.approx(0.4)
+    assert "unlike microbatches, whose times differ by 40% of it; memory is by" in _flat(far)
+    assert "unlike" not in _flat(near)
+
+
+def _flat(planned: Planned) -> str:
+    return " ".join(plan_text("r", planned).split())
+
+
 def test_anchors_are_asked_for_on_demand_and_priced_so() -> None:
     spot = plan()
     mixed = plan(replace(JOB, cloud=replace(JOB.cloud, anchors=2)))

@@ -26,7 +26,6 @@ SMALL_MODULES = {
     "bamboo.controller.preempting": "an action of the API has a file of its own, by its name",
     "bamboo.coord.stored": "what anybody may have written to a store is parsed in one place",
     "bamboo.doctor.examination": "which checks there are is read apart from each check",
-    "bamboo.runtime.check.calm_norms": "the reference's loop is read in a sitting",
     "bamboo.runs.segment": "is a program of its own",
     "bamboo.sim.compared": "views, which hold no logic, ask it",
     "bamboo.wiring.worker": "is a program of its own",

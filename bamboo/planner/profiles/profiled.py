@@ -100,7 +100,7 @@ class Profile:
     microbatch: int
     """Samples."""
     context: int
-    """Tokens of a sample."""
+    """Tokens of a sample; 0 where the data are no text."""
     load: float
     """The machine's load when the measuring began: processes that wanted a core, per core."""
     seen: str
@@ -108,6 +108,8 @@ class Profile:
     limit_s: float
     """The time limit of the measurement."""
     layers: tuple[LayerProfile, ...]
+    unit: str = ""
+    """What is counted where the data are no text, in the singular."""
 
     def __post_init__(self) -> None:
         if not self.layers:

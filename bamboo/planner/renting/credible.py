@@ -45,21 +45,22 @@ class BestKnown:
         return 1 / (MOST_TIMES * self.usd_per_sample)
 
     def usd_per_million(self, tokens_per_sample: int) -> float:
-        """The known cost of a million tokens."""
-        return self.usd_per_sample / tokens_per_sample * 1e6
+        """The known cost of a million tokens; of samples where a sample has no tokens."""
+        return self.usd_per_sample / (tokens_per_sample or 1) * 1e6
 
     def doubt_at_most(self, name: str, value: float, *, tokens_per_sample: int) -> str:
         """Why an option that is worth at most `value` is not advised."""
-        least = 1e6 / value / tokens_per_sample
+        least = 1e6 / value / (tokens_per_sample or 1)
         return self.doubt(f"{name}, costs at least", least, tokens_per_sample=tokens_per_sample)
 
     def doubt(self, costs: str, usd: float, *, tokens_per_sample: int) -> str:
-        """Why something that `costs` this many dollars per million tokens is not advised."""
+        """Why something that `costs` this many dollars per million tokens, or samples, is not
+        advised."""
         known = self.usd_per_million(tokens_per_sample)
         times = usd / known
         times_text = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
         return (
-            f"the best, {costs} {_usd(usd)} a million tokens, {times_text} times the "
+            f"the best, {costs} {_usd(usd)} {a_million(tokens_per_sample)}, {times_text} times the "
             f"{_usd(known)} of {self.source}; beyond {MOST_TIMES:g} times that nothing is advised. "
             f"The job computes {self.arithmetic}, on one GPU of an instance"
         )
@@ -125,7 +126,7 @@ def doubt_of(
     if best is not None and best.times(option) > MOST_TIMES:
         return best.doubt(
             f"{option.line.name} with {option.plan.nodes} nodes, costs",
-            option.usd_per_million_tokens(tokens_per_sample),
+            option.usd_per_million(tokens_per_sample),
             tokens_per_sample=tokens_per_sample,
         )
     for spot, nodes in option.by_market().items():
@@ -138,6 +139,11 @@ def doubt_of(
                     "counted on"
                 )
     return ""
+
+
+def a_million(tokens_per_sample: int) -> str:
+    """`a million tokens`; of samples where a sample has no tokens."""
+    return f"a million {'tokens' if tokens_per_sample else 'samples'}"
 
 
 def _usd(amount: float) -> str:

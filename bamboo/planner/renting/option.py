@@ -167,9 +167,9 @@ class Option:
         spot = self.by_market().get(True, 0)
         return self.preemptions_per_node_hour * spot * self.hours
 
-    def usd_per_million_tokens(self, tokens_per_sample: int) -> float:
-        """The price of a million tokens, for samples of text."""
-        return 1e6 / tokens_per_usd(self.value, tokens_per_sample)
+    def usd_per_million(self, tokens_per_sample: int) -> float:
+        """The price of a million tokens; of a million samples where a sample has no tokens."""
+        return 1e6 / tokens_per_usd(self.value, tokens_per_sample or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

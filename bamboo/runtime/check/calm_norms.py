@@ -1,11 +1,12 @@
-"""The buffers of the calm reference, with torch's own batch norms in their own forward.
+"""What the calm reference has beside its parameters: the model's metrics, and buffers with torch's
+own batch norms in their own forward.
 
 Rule: nothing of the runtime's batch norms is shared but which of them there are.
 """
 
 from torch import Tensor, nn
 
-from bamboo.models import saved_buffers
+from bamboo.models import Tensors, Workload, mean_metrics, measured, saved_buffers
 from bamboo.models.untrained import named_batch_norms
 
 
@@ -47,3 +48,21 @@ class CalmNorms:
                 running = self.buffers[f"{name}.running_{kind}"]
                 running.mul_(1.0 - momentum).add_(total / microbatches, alpha=momentum)
             self.buffers[f"{name}.num_batches_tracked"].add_(1)
+
+
+class CalmMetrics:
+    """What a model measures in the microbatches of one step, which come in global order."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._found: list[dict[str, list[float]]] = []
+
+    def add(self, output: Tensors, targets: Tensors) -> None:
+        """A microbatch has run."""
+        found = measured(self._workload, output, targets)
+        self._found.append({name: pair.tolist() for name, pair in found.items()})
+
+    def take(self) -> dict[str, float]:
+        """The metrics of the microbatches since the last call."""
+        found, self._found = self._found, []
+        return mean_metrics(found)

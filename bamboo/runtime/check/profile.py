@@ -72,6 +72,7 @@ class Profiler:
         prepare(job.cluster)
         self._workload = build_model(job)
         data = load_data(job, own=self._workload.data)
+        self._unit = "" if data.text else data.unit
         self._data = data_at(data, self._device)
         count = len(self._workload.layers)
         self._strategy = Strategy(
@@ -118,11 +119,12 @@ class Profiler:
             torch=str(torch.__version__),
             threads=self._job.cluster.threads,
             microbatch=self._job.train.microbatch,
-            context=self._job.model.context,
+            context=0 if self._unit else self._job.model.context,
             load=load,
             seen=self._asked.seen,
             limit_s=self._asked.limit_s,
             layers=tuple(layers),
+            unit=self._unit,
         )
 
     def _layer(self, index: int, x: Tensors, *, until_s: float) -> tuple[LayerProfile, Tensors]:

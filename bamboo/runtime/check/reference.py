@@ -10,7 +10,7 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.models import Workload, build_layer, named_parameters, run_layers, tied_names, unpacked
-from bamboo.runtime.check.calm_norms import CalmNorms
+from bamboo.runtime.check.calm_norms import CalmMetrics, CalmNorms
 from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.optim.optimizer import optimizer_of
 from bamboo.runtime.optim.state import named_state
@@ -38,6 +38,7 @@ class CalmRun:
         self._norms = CalmNorms(self._layers)
         self._optimizer = optimizer_of(job.train, workload, job.segments)
         self._kept = self._optimizer.new_state(dict(named))
+        self.metrics = CalmMetrics(workload)
         self.steps_done = 0
 
     def step(self) -> float:
@@ -59,9 +60,8 @@ class CalmRun:
         self._optimizer.step(
             self._params, grads, self._kept, step=self.steps_done, clip_factor=factor
         )
-        count = self._data.count(self.steps_done)
         self.steps_done += 1
-        return mean_loss(losses, count)
+        return mean_loss(losses, self._data.count(self.steps_done - 1))
 
     def tensors(self) -> dict[str, Tensor]:
         """All of its state, named as in the final files."""
@@ -82,6 +82,7 @@ class CalmRun:
         at = {"seed": train.seed, "step": self.steps_done, "microbatch": microbatch}
         output = run_layers(self._layers, inputs, precision=train.precision, **at)
         loss = self._workload.loss(unpacked(output), unpacked(targets))
+        self.metrics.add(output, targets)
         (loss / self._data.count(self.steps_done)).backward()  # type: ignore[no-untyped-call]
         self._norms.end()
         return loss.item()

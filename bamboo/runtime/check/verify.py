@@ -1,16 +1,17 @@
 """`python -m bamboo.runtime.check.verify RUN_DIR [--brought]`: is the run, bit for bit, equal to a
 calm one?
 
-It trains the run's semantics with the calm reference and compares every loss and the SHA-256 of
-every parameter and moment. Standard output: one JSON object {equal, first_difference, ...};
-standard error: one JSON line {step, steps, loss} per step. Exit codes: 0 equal, 5 different, 2 not
-comparable. With --brought the folder is one of `run_files.fetch_checked`, on a rented machine.
+It trains the run's semantics with the calm reference and compares every loss, what the model
+measures beside it, and the SHA-256 of every parameter and moment. Standard output: one JSON object
+{equal, first_difference, ...}; standard error: one JSON line {step, steps, loss} per step. Exit
+codes: 0 equal, 5 different, 2 not comparable. With --brought the folder is one of
+`run_files.fetch_checked`, on a rented machine.
 """
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,25 @@ Progress = Callable[[int, int, float], None]
 """(completed steps, steps, loss)"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A step as a run recorded it, or as the calm run took it."""
+
+    loss: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
 def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str, Any]:
     """Compare the run in this folder with a calm one; see the top of the file.
 
-    The first difference is the first loss that differs (tensor "loss"; the calm run stops there),
-    otherwise the first tensor that differs, in name order, after the last step. Raises InputError
+    The first difference is the first loss that differs (tensor "loss"; the calm run stops there) or
+    metric (tensor "metric NAME"), otherwise the first tensor that differs, in name order, after the
+    last step. Raises InputError
     when the run has not ended in order, or this machine cannot repeat its bits.
     """
     job = job_of_run(run)
     final = brought_final(run) if brought else read_final(run / "final")
-    losses = recorded_losses(read_text(run / "metrics.jsonl"))
+    recorded = recorded_steps(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
     ours, workload, data = repeatable(run, job, brought_text(run) if brought else None)
     calm = calm_run(run, job, workload, data)
@@ -58,15 +68,16 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
         "semantic_hash": ours.hash(),
         "segments": ours.listed(final.step),
         "steps": final.step,
+        "metrics": [],
         "tensors": len(final.tensors),
         "damaged_files": list(final.damaged),
     }
     for step in range(final.step):
-        loss = calm.step()
-        progress(step + 1, final.step, loss)
-        found = losses.get(step, [])
-        if not found or any(one.hex() != loss.hex() for one in found):
-            return result | difference(step, "loss", loss.hex(), [one.hex() for one in found])
+        ours_now = step_of(calm)
+        progress(step + 1, final.step, ours_now.loss)
+        if differing := compare_step(step, ours_now, recorded.get(step, [])):
+            return result | differing
+        result["metrics"] = sorted(ours_now.metrics)
     return result | compare_tensors(calm, final.tensors)
 
 
@@ -85,11 +96,33 @@ def calm_run(run: Path, job: JobConfig, workload: Workload, data: Dataset) -> Ca
     return calm
 
 
+def step_of(calm: CalmRun) -> Recorded:
+    """Take the calm run's next step."""
+    return Recorded(loss=calm.step(), metrics=calm.metrics.take())
+
+
 def job_of_run(run: Path) -> JobConfig:
     """The resolved job of the run in this folder, with the code that is kept with the run. Raises
     InputError when it cannot be read."""
     job = job_from_json(read_text(run / "resolved.json"))
     return replace(job, code=str(run / CODE_FOLDER)) if job.code else job
+
+
+def compare_step(step: int, calm: Recorded, found: Sequence[Recorded]) -> dict[str, Any]:
+    """What differs first between a step of the calm run and all that the run recorded of it, as
+    fields of the result; {} when all are equal."""
+    losses = [one.loss.hex() for one in found]
+    if not found or any(one != calm.loss.hex() for one in losses):
+        return difference(step, "loss", calm.loss.hex(), losses)
+    for name in sorted({name for one in (calm, *found) for name in one.metrics}):
+        ours, *theirs = (_hex(one.metrics.get(name)) for one in (calm, *found))
+        if any(one != ours for one in theirs):
+            return difference(step, f"metric {name}", ours, theirs)
+    return {}
+
+
+def _hex(value: float | None) -> str | None:
+    return None if value is None else value.hex()
 
 
 def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
@@ -109,9 +142,9 @@ def difference(step: int, tensor: str, calm: object, run: object) -> dict[str, A
     return {"equal": False, "first_difference": first}
 
 
-def recorded_losses(text: str) -> dict[int, list[float]]:
-    """Every loss that the run recorded, by step; a step may have been recorded twice."""
-    out: dict[int, list[float]] = {}
+def recorded_steps(text: str) -> dict[int, list[Recorded]]:
+    """Everything that the run recorded of its steps; a step may have been recorded twice."""
+    out: dict[int, list[Recorded]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             record = json.loads(line)
@@ -120,7 +153,9 @@ def recorded_losses(text: str) -> dict[int, list[float]]:
                 f"metrics.jsonl: line {number} is not JSON ({error}); the file is damaged"
             ) from error
         if isinstance(record, dict) and record.get("kind", "step") == "step":
-            out.setdefault(int(record["step"]), []).append(float(record["loss"]))
+            metrics = {name: float(value) for name, value in record.get("metrics", {}).items()}
+            found = Recorded(loss=float(record["loss"]), metrics=metrics)
+            out.setdefault(int(record["step"]), []).append(found)
     return out
 
 

@@ -3,11 +3,11 @@ what a calm run gives that begins from one of its checkpoints?
 
 This is for models too large to train twice. The calm reference takes parameters and moments from
 the newest good checkpoint at or before step A (A = 0: the initial state) and trains to B. It
-compares every loss of these steps, and every tensor with what the run kept of B: its checkpoint,
-its final state. Rule: the state that the segment begins from is believed; verifying the segment
-that ends there checks it. Standard output: one JSON object {equal, first_difference,
-from_checkpoint, steps, ...}; standard error: one JSON line {step, steps, loss} per step. Exit
-codes: 0 equal, 5 different, 2 not comparable.
+compares every loss of these steps with what is measured beside it, and every tensor with what the
+run kept of B: its checkpoint, its final state. Rule: the state that the segment begins from is
+believed; verifying the segment that ends there checks it. Standard output: one JSON object {equal,
+first_difference, from_checkpoint, steps, ...}; standard error: one JSON line {step, steps, loss}
+per step. Exit codes: 0 equal, 5 different, 2 not comparable.
 """
 
 import json
@@ -28,13 +28,15 @@ from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.stdout_answer import answer_equal, tell_progress
 from bamboo.runtime.check.verify import (
     Progress,
+    Recorded,
     calm_run,
+    compare_step,
     compare_tensors,
-    difference,
     job_of_run,
     read_text,
-    recorded_losses,
+    recorded_steps,
     repeatable,
+    step_of,
 )
 from bamboo.runtime.step.numerics import prepare
 
@@ -56,8 +58,8 @@ def verify_segment(
     if not 0 <= first < stop:
         raise InputError(f"{first}:{stop} is no segment; give A:B with A < B for steps A to B-1")
     job = job_of_run(run)
-    losses = recorded_losses(_whole_lines(run / "metrics.jsonl"))
-    done = _steps_done(run, losses)
+    recorded = recorded_steps(_whole_lines(run / "metrics.jsonl"))
+    done = _steps_done(run, recorded)
     if stop > done:
         raise InputError(
             f"{first}:{stop} goes beyond the run, which has done {done} steps; give A:B with B at "
@@ -82,33 +84,35 @@ def verify_segment(
         "segment": [first, stop],
         "from_checkpoint": calm.steps_done,
         "steps": stop - first,
+        "metrics": [],
         "compared_with": list(witnesses),
         "tensors": len(calm.tensors()) if witnesses else 0,
         "passed_over": kept.passed_over,
     }
-    return result | _compare(calm, range(first, stop), losses, witnesses, progress)
+    return result | _compare(calm, range(first, stop), recorded, witnesses, progress)
 
 
 def _compare(
     calm: CalmRun,
     segment: range,
-    losses: Mapping[int, list[float]],
+    recorded: Mapping[int, Sequence[Recorded]],
     witnesses: Mapping[str, Mapping[str, str]],
     progress: Progress,
 ) -> dict[str, Any]:
     """Train to the segment's end; the fields that say what differs first, {} when nothing does."""
+    measured: dict[str, Any] = {}
     for step in range(calm.steps_done, segment.stop):
-        loss = calm.step()
-        progress(step + 1, segment.stop, loss)
-        found = losses.get(step, [])
-        if step in segment and (not found or any(one.hex() != loss.hex() for one in found)):
-            return difference(step, "loss", loss.hex(), [one.hex() for one in found])
+        ours = step_of(calm)
+        progress(step + 1, segment.stop, ours.loss)
+        if step in segment and (found := compare_step(step, ours, recorded.get(step, []))):
+            return found
+        measured = {"metrics": sorted(ours.metrics)}
     for name, tensors in witnesses.items():
         differing = compare_tensors(calm, tensors)
         if differing:
             differing["first_difference"]["of"] = name
             return differing
-    return {}
+    return measured
 
 
 class _Kept:

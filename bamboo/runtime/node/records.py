@@ -7,13 +7,13 @@ differ end the run.
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bamboo.core.events import CaughtUp
 from bamboo.ids import NodeId
+from bamboo.models import mean_metrics
 from bamboo.runtime.device.devices import Device
-from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.norm import mean_loss
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
@@ -62,7 +62,7 @@ class Records:
             "loss_hex": loss.hex(),
             "count": count,
             "unit": self._data.unit,
-            **_metrics(done.losses),
+            **_metrics(done.losses.metrics),
             "gradient_norm": math.sqrt(done.total_square),
             "clip_factor": factor,
             "used": used(done.losses, lambda m: self._data.sample_indices(step, m)),
@@ -136,14 +136,9 @@ class Records:
         )
 
 
-def _metrics(losses: Losses) -> dict[str, Any]:
-    """{"metrics": {name: the sum over the step by its count}}; {} where nothing is measured."""
-    totals: dict[str, list[float]] = {}
-    for microbatch in sorted(losses.metrics):
-        for name, pair in losses.metrics[microbatch].items():
-            before = totals.get(name, (0.0, 0.0))
-            totals[name] = [a + b for a, b in zip(before, pair, strict=True)]
-    told = {name: total / count for name, (total, count) in totals.items() if count}
+def _metrics(by_microbatch: Mapping[int, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    """{"metrics": {name: value}} of a step; {} where nothing is measured."""
+    told = mean_metrics(by_microbatch[m] for m in sorted(by_microbatch))
     return {"metrics": told} if told else {}
 
 

@@ -97,7 +97,7 @@ def test_every_line_is_there_and_in_order_of_value() -> None:
         plan = one.plan
         assert one.value == samples_per_usd(plan.expected_samples_per_s, plan.usd_per_hour)
         assert one.usd == pytest.approx(one.hours * plan.usd_per_hour)
-        assert one.usd_per_million_tokens(10) == pytest.approx(1e5 / one.value)
+        assert one.usd_per_million(10) == pytest.approx(1e5 / one.value)
 
 
 def test_on_demand_nothing_is_lost_and_anchors_save_every_stage() -> None:
