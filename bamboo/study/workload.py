@@ -87,6 +87,7 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             activation_bytes=int(layer["activation_bytes"]),
             cast_bytes=cast,
             frozen_bytes=int(layer.get("frozen_bytes", 0)),
+            statistics=int(layer.get("statistics", 0)),
             spared_flops=less,
         )
         for layer, flop, cast, less in zip(layers, flops, casts, spared, strict=True)

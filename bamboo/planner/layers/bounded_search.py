@@ -190,11 +190,12 @@ class Search:
 
 
 def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Parts]:
-    parameters, moments, replica, activations, again = (
+    parameters, moments, statistics, replica, activations, again = (
         _summed(sizes)
         for sizes in (
             (FLOAT_BYTES * layer.parameters for layer in facts),
             (layer.moment_bytes + layer.frozen_bytes for layer in facts),
+            (FLOAT_BYTES * layer.statistics for layer in facts),
             (layer.replica_bytes for layer in facts),
             (layer.held_bytes for layer in facts),
             (layer.again_bytes for layer in facts),
@@ -214,6 +215,7 @@ def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Par
         own = (
             weight.parameters * parameters
             + weight.moments * moments
+            + weight.statistics * statistics
             + weight.activations * activations
             + _summed(weight.counts.exchanged_bytes([layer]) for layer in facts)
         )

@@ -42,6 +42,9 @@ class LayerFacts:
     masks or tensors that nothing trains; None: as many bytes as the output."""
     frozen_bytes: int = 0
     """Of frozen parameters and buffers: held, and sent with the state, and nothing else."""
+    statistics: int = 0
+    """Scalars of the running statistics of batch norms, which are buffers; what a step sees of them
+    is added and sent as gradients are."""
     spared_flops: float = 0.0
     """What a backward does not compute, because it is the gradient of what is frozen."""
     host_moments: bool = False
@@ -55,9 +58,14 @@ class LayerFacts:
         return FLOAT_BYTES * self.parameters + self.moment_bytes + self.frozen_bytes
 
     @property
+    def gradient_bytes(self) -> int:
+        """What is added and sent in each step."""
+        return FLOAT_BYTES * (self.parameters + self.statistics)
+
+    @property
     def replica_bytes(self) -> int:
         """What a replica holds: the state, and the gradient that comes in."""
-        return FLOAT_BYTES * self.parameters + self.state_bytes - self.moved_bytes
+        return self.gradient_bytes + self.state_bytes - self.moved_bytes
 
     @property
     def moved_bytes(self) -> int:

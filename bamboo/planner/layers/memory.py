@@ -77,6 +77,8 @@ class Sizes:
     """What the optimizer keeps of them."""
     frozen: int = 0
     """Parameters that are not trained, and buffers."""
+    statistics: int = 0
+    """What goes with the gradients beside those of the parameters."""
     again: int = 0
     """What all layers that are computed again hold beside that in their backwards."""
     most_again: int = 0
@@ -152,12 +154,12 @@ class StageCounts:
 
     def again_bytes(self, layer: LayerFacts) -> int:
         """What a layer that is computed again adds: sums of the exchange leave room for it."""
-        sums = self.exchanged * FLOAT_BYTES * layer.parameters
+        sums = self.exchanged * layer.gradient_bytes
         spare = max(0, sums - self.in_flight * layer.held_bytes)
         return max(0, layer.again_bytes - spare)
 
     def _exchanged(self, layer: LayerFacts, *, beyond: int) -> int:
-        sums = FLOAT_BYTES * layer.parameters
+        sums = layer.gradient_bytes
         stashed = 0 if layer.apart else self.resendable * sums
         return stashed + max(0, self.exchanged * sums - beyond)
 
@@ -172,7 +174,7 @@ class StageCounts:
             return 0
         total = 0
         for layer in layers:
-            sums, held = FLOAT_BYTES * layer.parameters, layer.held_bytes
+            sums, held = layer.gradient_bytes, layer.held_bytes
             total += (self.waiting + (self.protects or self.keeps)) * sums
             total += self.protects * layer.replica_bytes + self.taken_in_flight * held
             total += self._exchanged(layer, beyond=(self.ahead + self.taken_in_flight) * held)
@@ -199,6 +201,7 @@ class StageCounts:
         a gradient in progress takes the place of the one that came in. New are its
         `taken_bytes`, and messages.
         """
+        gradients = own.parameters + own.statistics
         widest = widest or Widest(again=own.most_again)
         takeover = 0
         if self.replica:
@@ -210,13 +213,13 @@ class StageCounts:
         return StageBytes(
             stage=self.stage,
             parameters=own.parameters + own.frozen,
-            gradients=own.parameters,
+            gradients=gradients,
             moments=own.moments,
-            partials=self.waiting * own.parameters + own.exchanged,
+            partials=self.waiting * gradients + own.exchanged,
             activations=self.in_flight * own.activations + own.most_again,
             stash=self.stashed * crossing_bytes,
             replica=following.replica if self.replica else 0,
-            shipping=own.parameters if self.replica or self.keeps else 0,
+            shipping=gradients if self.replica or self.keeps else 0,
             ahead=self.ahead * following.activations + self.backs_ahead * following.again,
             takeover=takeover,
         )
@@ -265,6 +268,7 @@ def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
         activations=sum(layer.held_bytes for layer in layers),
         moments=sum(layer.moment_bytes for layer in layers),
         frozen=sum(layer.frozen_bytes for layer in layers),
+        statistics=FLOAT_BYTES * sum(layer.statistics for layer in layers),
         again=sum(layer.again_bytes for layer in layers),
         most_again=max((layer.again_bytes for layer in layers), default=0),
         replica=sum(layer.replica_bytes for layer in layers),
@@ -341,6 +345,7 @@ class Weights:
     parameters: int
     moments: int
     """Also of what is frozen, which is held once too."""
+    statistics: int
     activations: int
     crossing: int
     following_replica: int
@@ -367,6 +372,7 @@ class Weights:
             counts=counts,
             parameters=total(replace(none, parameters=1)),
             moments=total(replace(none, moments=1)),
+            statistics=total(replace(none, statistics=1)),
             activations=total(replace(none, activations=1)),
             crossing=total(crossing=1),
             following_replica=total(following=replace(none, replica=1)),
@@ -383,6 +389,7 @@ class Weights:
         return (
             self.parameters * sizes.parameters
             + self.moments * (sizes.moments + sizes.frozen)
+            + self.statistics * sizes.statistics
             + self.activations * sizes.activations
             + self.counts.exchanged_bytes(layers)
         )

@@ -8,7 +8,6 @@ import itertools
 from dataclasses import dataclass
 
 from bamboo.errors import InputError
-from bamboo.planner.layers.facts import FLOAT_BYTES
 from bamboo.planner.layers.memory import partials_at_end
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.step_time import StepTimes
@@ -46,7 +45,7 @@ def costs_for(workload: WorkloadFigures, grid: Grid) -> Costs:
     """
     cut, shape = workload.cut(grid.stages), workload.shape
     of_stage = [workload.layers[first:stop] for first, stop in itertools.pairwise(cut)]
-    gradient = [FLOAT_BYTES * sum(layer.parameters for layer in layers) for layers in of_stage]
+    gradient = [sum(layer.gradient_bytes for layer in layers) for layers in of_stage]
     partials = max(
         partials_at_end(block, shape.virtual_nodes)
         for block in blocks(shape.virtual_nodes, grid.pipelines)

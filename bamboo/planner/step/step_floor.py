@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.layers.facts import FLOAT_BYTES
 from bamboo.planner.layers.memory import partials_at_end
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import crossing_bytes
@@ -128,7 +127,7 @@ class StepFloor:
     def _gradient_bytes(self, stages: int) -> list[float]:
         layers = self._workload.layers
         return [
-            float(FLOAT_BYTES * sum(layer.parameters for layer in layers[first:stop]))
+            float(sum(layer.gradient_bytes for layer in layers[first:stop]))
             for first, stop in pairwise(self._cut(stages))
         ]
 

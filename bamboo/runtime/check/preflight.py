@@ -29,7 +29,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
-from bamboo.models import Workload, build_model, named_parameters, saved_buffers
+from bamboo.models import BatchNorms, Workload, build_model, named_parameters, saved_buffers
 from bamboo.models.build import code_taken_along
 from bamboo.models.gpt import token_loss
 from bamboo.runtime.check.alone import Alone
@@ -114,6 +114,7 @@ def preflight(
                 "parameters": sum(p.numel() for p in one.layer.parameters() if p.requires_grad),
                 "parameter_bytes": _bytes(p for p in one.layer.parameters() if p.requires_grad),
                 "frozen_bytes": _frozen_bytes(one.layer),
+                "statistics": sum(x.numel() for x in BatchNorms([(index, one.layer)]).shapes),
                 "types": {
                     n: "BF16" for n, p in one.layer.named_parameters() if p.dtype == torch.bfloat16
                 },

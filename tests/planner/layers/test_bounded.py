@@ -89,6 +89,9 @@ def drawn(number: int) -> tuple[list[LayerFacts], list[int], Bounds, list[tuple[
         facts = [replace(x, back_bytes=back.choice([None, 0, 4 * most])) for x in facts]
     if random.Random(f"host {number}").random() < 0.3:
         facts = [replace(x, host_moments=True) for x in facts]
+    norms = random.Random(f"statistics {number}")
+    if norms.random() < 0.3:
+        facts = [replace(x, statistics=norms.randint(0, most)) for x in facts]
     if random.Random(f"apart {number}").random() < 0.5:
         facts = [replace(x, apart=True) for x in facts]
     costs = [random_of.randint(0, random_of.choice([1, 5, 30])) for _ in range(layers)]

@@ -130,6 +130,15 @@ def test_a_takeover_counted_by_hand() -> None:
     assert taken(again, "stash") == [sum(each) + messages for each in parts]
 
 
+def test_what_a_step_sees_of_batch_norms_goes_where_gradients_go() -> None:
+    plain = report(LAYERS, (0, 2, 4), "stash")
+    normed = report([replace(x, statistics=25) for x in LAYERS], (0, 2, 4), "stash")
+    for before, after in zip(plain, normed, strict=True):
+        places = ("gradients", "shipping", "replica")
+        assert [getattr(after, x) - getattr(before, x) for x in places] == [2 * 100] * 3
+        assert (after.parameters, after.moments) == (before.parameters, before.moments)
+
+
 def test_the_exchange_between_pipelines_counted_by_hand() -> None:
     """Two pipelines of two virtual nodes each. A partial sum waits beside the one in progress; the
     exchange brings both pipelines' halves and their sum once no microbatch is in flight."""

@@ -268,15 +268,22 @@ def test_a_layer_whose_bits_would_vary_is_refused_by_name(
     assert "\n" not in str(caught.value)
 
 
-def test_keyed_randomness_passes(tmp_path: Path, alone: Alone) -> None:
-    result = preflight(_job(tmp_path, "\nOdd = Good\n"), alone)
-    assert [layer["name"] for layer in result["layers"]] == [
-        "Embedding",
-        "Good",
-        "Good",
-        "Good",
-        "Linear",
-    ]
+NORMED = """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+    def forward(self, x):
+        return self.norm(super().forward(x).transpose(1, 2)).transpose(1, 2)
+"""
+
+
+def test_keyed_randomness_and_batch_norms_pass(tmp_path: Path, alone: Alone) -> None:
+    layers = preflight(_job(tmp_path, NORMED), alone)["layers"]
+    assert [layer["name"] for layer in layers] == ["Embedding", "Good", "Odd", "Good", "Linear"]
+    # A mean and a variance of each channel move by sums; the count of steps is a buffer alone.
+    assert [layer["statistics"] for layer in layers] == [0, 0, 2 * 16, 0, 0]
+    assert [layer["frozen_bytes"] for layer in layers] == [0, 0, 4 * 2 * 16 + 8, 0, 0]
 
 
 @pytest.mark.parametrize(
