@@ -15,7 +15,7 @@ from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, State
 from bamboo.data.coverage import Addressing, check_coverage
 from bamboo.data.dataset import Dataset, load_data
-from bamboo.models import build_model
+from bamboo.models import Workload, build_model
 from bamboo.ports import FENCED_STATUS
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.step.numerics import prepare
@@ -46,7 +46,7 @@ def _calm(model: ModelConfig, data: DataConfig, train: TrainConfig, steps: int) 
     begun = _BEGUN.pop(job, None)
     if begun is None or begun[0].steps_done > steps:
         prepare(job.cluster)
-        begun = (CalmRun(job, workload := build_model(job), load_data(job, own=workload.data)), {})
+        begun = (CalmRun(job, *trained_by(model, data, train)), {})
     run, losses = begun
     for step in range(run.steps_done, steps):
         losses[step] = run.step().hex()
@@ -86,7 +86,7 @@ def samples_difference(
     """The first step, microbatch or sample that was not used exactly once, by what the nodes
     recorded; "" when all were."""
     job = resolve(job)
-    data = _data(job.data, job.model, job.train)
+    _, data = trained_by(job.model, job.data, job.train)
     addressing = Addressing(
         microbatches=batch_shape(job).total,
         microbatch=job.train.microbatch,
@@ -100,9 +100,13 @@ def samples_difference(
 
 
 @lru_cache(maxsize=64)
-def _data(data: DataConfig, model: ModelConfig, train: TrainConfig) -> Dataset:
+def trained_by(
+    model: ModelConfig, data: DataConfig, train: TrainConfig
+) -> tuple[Workload, Dataset]:
+    """What is trained on what, in every layout of a job and by its calm run."""
     job = JobConfig(model=model, data=data, train=train)
-    return load_data(job, own=build_model(job).data)
+    workload = build_model(job)
+    return workload, load_data(job, own=workload.data)
 
 
 def assert_calm(run: Cluster) -> None:

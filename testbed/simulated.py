@@ -23,9 +23,7 @@ from bamboo.core.events import Event, NodeJoined, PeerLost
 from bamboo.core.invariants import check, check_step
 from bamboo.core.machine import transition
 from bamboo.core.state import Phase, Policy, State, initial_state
-from bamboo.data.dataset import load_data
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
-from bamboo.models import build_model
 from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.device.devices import device_of
 from bamboo.runtime.device.lagging import Lagging
@@ -38,6 +36,7 @@ from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
+from testbed.calm import trained_by
 
 POLICY = Policy(suspect_s=1.0, gone_s=3.0)
 NOW_S = 1000.0
@@ -147,7 +146,10 @@ class Node:
         """Decisions of the log that it has read."""
         self.alive = True
         self._turns = self._loops = 0
+        self._until_idle = False
         self.trainer.executor.ask(attention=self._attention)
+        # The executor asks its listener, and finds this one on it.
+        self.trainer.idle = partial(self._idle, self.trainer.idle)  # type: ignore[method-assign]
         self.trainer._boundaries.clock = lambda: float(self._loops)
 
     def event(self, event: Event) -> None:
@@ -167,9 +169,15 @@ class Node:
         self._loops += 1
         return bool(self.trainer._inbound) or self._turns < 0
 
-    def turn(self, loops: int) -> None:
-        """Let the executor's loop go round at most so often; as `Trainer.run` does otherwise."""
-        self._turns = loops
+    def _idle(self, idle: Callable[[], None]) -> None:
+        idle()
+        if self._until_idle:
+            self._turns = 0
+
+    def turn(self, loops: int, *, until_idle: bool = False) -> None:
+        """Let the executor's loop go round at most so often, or until nothing is ready; as
+        `Trainer.run` does otherwise."""
+        self._turns, self._until_idle = loops, until_idle
         trainer = self.trainer
         executor = trainer.executor
         if not (executor.owned or executor.shadowed or trainer._inbound):
@@ -324,7 +332,7 @@ class World:
                 return
             for node in self.nodes.values():
                 if node.running:
-                    node.turn(5)
+                    node.turn(50, until_idle=True)
             for action in self.actions():
                 action()
         raise AssertionError(f"no end after {limit} rounds\n{self.report()}")
@@ -410,8 +418,7 @@ def builder_of(job: JobConfig, cut: tuple[int, ...] = ()) -> SlotBuilder:
     """What all nodes of a job build their slots with; an empty `cut` is as even as it can be."""
     job = resolve(job)
     prepare(job.cluster)
-    workload = build_model(job)
-    data = load_data(job, own=workload.data)
+    workload, data = trained_by(job.model, job.data, job.train)
     grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
     layers = len(workload.layers)
     cut = cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))

@@ -25,7 +25,7 @@ def keyed_draws(seed: int) -> Iterator[None]:
     python_state = random.getstate()
     numpy_state = None if numpy is None else numpy.get_state()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        _seed_torch(seed)
         random.seed(seed)
         if numpy is not None:
             numpy.seed(seed % NUMPY_SEEDS)
@@ -35,3 +35,13 @@ def keyed_draws(seed: int) -> Iterator[None]:
             random.setstate(python_state)
             if numpy is not None:
                 numpy.set_state(numpy_state)
+
+
+def _seed_torch(seed: int) -> None:
+    """Seed torch's generators: those of a GPU, too, where this build of torch can have one."""
+    if torch.version.cuda is None:
+        # `torch.manual_seed` would format a traceback for each kind of device that there might be,
+        # which takes longer than most layers take to draw their values.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)

@@ -84,6 +84,13 @@ def test_the_generators_go_on_as_though_nothing_had_been() -> None:
     assert torch.equal(torch.get_rng_state(), after)
 
 
+def test_the_numbers_of_a_key_are_torch_s_own() -> None:
+    with keyed_draws(7):
+        found = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(found, torch.rand(3))
+
+
 def test_a_process_without_numpy_s_generator_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "numpy.random")
     with keyed_draws(7):

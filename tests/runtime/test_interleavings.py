@@ -5,6 +5,7 @@ Each seed is one order; `BAMBOO_TEST_SEED` moves them all.
 
 import os
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bamboo.config.tree import (
     CheckpointConfig,
     ClusterConfig,
     DataConfig,
+    Group,
     JobConfig,
     ModelConfig,
     TrainConfig,
@@ -26,6 +28,7 @@ from bamboo.ids import NodeId
 from bamboo.runtime.state.decision import Goodbye
 from bamboo.topology.strategy import redundancy_of
 from testbed.calm import calm, samples_difference
+from testbed.random_workloads import drawn_training
 from testbed.simulated import NOW_S, World
 
 pytestmark = pytest.mark.timeout(120)
@@ -40,15 +43,22 @@ BASE = JobConfig(
     train=TrainConfig(steps=STEPS, batch=8, microbatch=1, seed=3, warmup_steps=1, clip_norm=0.5),
 )
 
+BIASES = Group(match="*.bias", learning_rate_factor=0.5, weight_decay=0.01)
+
 
 def job(
-    *, virtual_nodes: int = 0, tied: bool = False, steps: int = STEPS, **cluster: Any
+    *,
+    virtual_nodes: int = 0,
+    tied: bool = False,
+    steps: int = STEPS,
+    train: Mapping[str, Any] | None = None,
+    **cluster: Any,
 ) -> JobConfig:
     cluster = {"redundancy": "stash"} | cluster
     return replace(
         BASE,
         model=replace(BASE.model, tied=tied),
-        train=replace(BASE.train, virtual_nodes=virtual_nodes, steps=steps),
+        train=replace(BASE.train, virtual_nodes=virtual_nodes, steps=steps, **(train or {})),
         cluster=ClusterConfig(step_timeout_s=1e9, **cluster),
     )
 
@@ -65,6 +75,7 @@ def drawn_job(draw: random.Random) -> JobConfig:
         device=draw.choice(("cpu", "lagging")),
         recompute=draw.choice(("off", "layer")),
         replica_moments=draw.choice(("device", "host")),
+        train=drawn_training(draw) | {"group": draw.choice(((), (BIASES,)))},
     )
 
 

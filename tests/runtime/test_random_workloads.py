@@ -6,17 +6,29 @@
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 import torch
 from torch import Tensor
 
-from bamboo.config.tree import CheckpointConfig, ClusterConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.check_train import check_optimizer, check_own
+from bamboo.config.resolve import resolve
+from bamboo.config.tree import (
+    CheckpointConfig,
+    ClusterConfig,
+    Group,
+    JobConfig,
+    ModelConfig,
+    TrainConfig,
+)
 from bamboo.core.state import Outcome
-from bamboo.models import Gradients, Tensors
+from bamboo.models import Gradients, Tensors, build_layer, build_model, named_parameters
 from bamboo.models.untrained import Untrained
+from bamboo.runtime.check.optimizer_contract import check_training
 from bamboo.runtime.device.staging import DataOnDevice
 from bamboo.runtime.step import operations
 from bamboo.runtime.step.slot_run import SlotRun
@@ -27,6 +39,7 @@ from testbed import random_workloads
 from testbed.calm import calm
 from testbed.random_workloads import Recipe
 from testbed.simulated import World
+from tests.runtime.test_layouts import go, to_the_end, world_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -37,21 +50,111 @@ REDUNDANT = ("stash", "gap", "eager", "full")
 
 def job_of(seed: int) -> JobConfig:
     draw = random.Random(f"job {seed}")
+    microbatch, virtual_nodes = draw.choice((1, 2)), draw.choice((1, 2, 4))
     return JobConfig(
         checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(model=f"{random_workloads.__file__}:build"),
         train=TrainConfig(
             steps=STEPS,
-            batch=8,
-            microbatch=draw.choice((1, 2)),
-            virtual_nodes=draw.choice((1, 2, 4)),
+            batch=max(virtual_nodes * draw.choice((1, 2)), 2) * microbatch,
+            microbatch=microbatch,
+            virtual_nodes=virtual_nodes,
             seed=seed,
             warmup_steps=1,
             clip_norm=draw.choice((0.0, 0.5)),
             precision=draw.choice(("fp32", "fp32", "bf16")),
+            **random_workloads.drawn_training(draw),
+            group=random_workloads.drawn_groups(draw, random_workloads.drawn(seed)),
         ),
         cluster=ClusterConfig(step_timeout_s=1e9, redundancy="off"),
     )
+
+
+# ---------------------------------------------------------------- what is drawn
+
+DRAWN = frozenset(
+    {
+        *random_workloads.OPTIMIZERS,
+        *random_workloads.SCHEDULES,
+        *random_workloads.WORKING,
+        *random_workloads.PLAIN,
+        *(f"{kind} between layers" for kind in random_workloads.FLOATING),
+        *(f"{kind} between layers" for kind in random_workloads.WHOLE),
+        *("own optimizer", "own schedule", "momentum", "nesterov", "clipped", "bf16"),
+        *("rate of a group", "decay of a group", "frozen group", "group of tied", "two groups"),
+        *("layer norm", "batch norm", "dropout", "buffers", "fp32 frozen", "bf16 frozen"),
+        *("tied layers", "tied head", "labels count", "samples count", "mask to the loss"),
+    }
+)
+LOOKED_AT = 500
+LEAST = 10  # of them, which is 40 of 2,000
+
+
+def features(seed: int) -> set[str]:
+    """Which of `DRAWN` a seed has."""
+    recipe, job = random_workloads.drawn(seed), job_of(seed)
+    train, names = job.train, random_workloads.parameters(recipe)
+    found = {step.operation for step in recipe.steps}
+    found.add("own optimizer" if "train.optimizer" in job.own else train.optimizer)
+    found.add("own schedule" if "train.schedule" in job.own else train.schedule)
+    found.add("labels count" if recipe.weighted else "samples count")
+    for group in train.group:
+        tied = {name for pair in random_workloads.tied_names(recipe) for name in pair}
+        flags = {
+            "rate of a group": group.learning_rate_factor != 1.0,
+            "decay of a group": not isinstance(group.weight_decay, str),
+            "frozen group": group.frozen and any(_matched(group, names)),
+            "group of tied": any(name in tied for name in _matched(group, names)),
+            "two groups": len(train.group) == 2,
+        }
+        found |= {name for name, flag in flags.items() if flag}
+    for step in recipe.steps:
+        working = step.operation in random_workloads.WORKING
+        if step.operation == "number" or (step.operation == "cast" and train.precision == "fp32"):
+            found.add(f"{step.dtype} between layers")
+        flags = {
+            f"{step.norm} norm": working,
+            "dropout": working and step.dropout > 0,
+            "buffers": working and step.buffers,
+            f"{step.frozen} frozen": bool(step.frozen) and (working or step.operation == "unused"),
+        }
+        found |= {name for name, flag in flags.items() if flag}
+    flags = {
+        "momentum": train.momentum > 0,
+        "nesterov": train.nesterov,
+        "clipped": train.clip_norm > 0,
+        "bf16": train.precision == "bf16",
+        "mask to the loss": recipe.masked_output,
+        "tied layers": any(owner > 0 for owner, _ in recipe.tied),
+        "tied head": any(owner == 0 for owner, _ in recipe.tied),
+    }
+    return found | {name for name, flag in flags.items() if flag}
+
+
+def _matched(group: Group, names: Mapping[str, bool]) -> list[str]:
+    return [name for name, trained in names.items() if trained and fnmatchcase(name, group.match)]
+
+
+def test_all_that_there_is_to_draw_is_drawn() -> None:
+    count = Counter(name for seed in range(SEED, SEED + LOOKED_AT) for name in features(seed))
+    rare = {name: count[name] for name in sorted(DRAWN) if count[name] < LEAST}
+    assert not rare, f"of {LOOKED_AT} seeds"
+
+
+def test_a_launch_accepts_what_is_drawn() -> None:
+    for seed in range(SEED, SEED + 20):
+        job = resolve(job_of(seed))
+        check_own(job)
+        check_optimizer(job)
+        workload = build_model(job)
+        layers = [(i, build_layer(workload, i, seed)) for i in range(len(workload.layers))]
+        named = dict(named_parameters(layers))
+        assert sorted(named) == sorted(random_workloads.parameters(random_workloads.drawn(seed)))
+        check_training(job, workload, {name: p.shape for name, p in named.items()})
+        assert any(p.requires_grad for p in named.values())
+
+
+# ---------------------------------------------------------------- every cut
 
 
 def cuts(layers: int) -> Iterator[tuple[int, ...]]:
@@ -68,7 +171,7 @@ def played(job: JobConfig, cut: tuple[int, ...], draw: random.Random, **cluster:
         "stages": stages,
         "redundancy": mode,
         "device": draw.choice(("cpu", "lagging")),
-        "recompute": draw.choice(("off", "layer")),
+        "recompute": draw.choice(("off", "off", "off", "layer")),
     }
     changed = replace(job.cluster, **(settings | cluster))  # type: ignore[arg-type]
     return World(replace(job, cluster=changed), draw, cut=cut)
@@ -111,14 +214,23 @@ def test_every_cut_gives_the_calm_bits(seed: int) -> None:
 
 
 def loses_a_node(job: JobConfig, draw: random.Random, **cluster: object) -> World:
-    """A run of three stages, half of which is done when one of its nodes is lost."""
+    """A run of three stages, in one or two pipelines, half of which is done when one of its nodes
+    is lost."""
     layers = len(random_workloads.drawn(job.train.seed).steps) + 1
     cut = draw.choice([cut for cut in cuts(layers) if len(cut) == 4])
-    world = played(job, cut, draw, **({"redundancy": draw.choice(REDUNDANT)} | cluster))
-    done = STEPS * 3 * (2 * job.train.batch // job.train.microbatch + 1)
+    pipelines = min(draw.choice((1, 1, 2)), job.train.virtual_nodes)
+    settings = {
+        "pipelines": pipelines,
+        "redundancy": draw.choice(REDUNDANT),
+        "replica_moments": draw.choice(("device", "host")),
+        "check_replicas": draw.random() < 0.3,
+    }
+    world = played(job, cut, draw, **(settings | cluster))
+    done = STEPS * 3 * (2 * job.train.batch // job.train.microbatch + pipelines)
     world.run(until=lambda: world.operations >= done // 2)
     assert world.state.assignment is not None
-    world.kill(world.state.assignment.owner(Slot(pipeline=0, stage=draw.randrange(3))))
+    lost = Slot(pipeline=draw.randrange(pipelines), stage=draw.randrange(3))
+    world.kill(world.state.assignment.owner(lost))
     world.run(until=lambda: False)
     return world
 
@@ -148,6 +260,32 @@ def _any(recipe: Recipe) -> bool:
 def test_a_node_is_lost_and_the_bits_are_the_calm_ones(seed: int) -> None:
     job = job_of(seed)
     calmly(loses_a_node(job, random.Random(seed)), job)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *seeds_of(_any, 2),
+        *(pytest.param(seed, marks=pytest.mark.full) for seed in seeds_of(_any, 200)[2:]),
+    ],
+)
+def test_pipelines_come_while_it_trains(seed: int) -> None:
+    """What a new layout needs is sent while all train, and follows each step."""
+    job, draw = job_of(seed), random.Random(seed)
+    stages = draw.choice((2, 3))
+    cluster = {"stages": stages, "redundancy": draw.choice((*REDUNDANT, "peer"))}
+    settings = replace(
+        job,
+        train=replace(job.train, steps=STEPS + 1, batch=4 * job.train.microbatch, virtual_nodes=4),
+        cluster=replace(job.cluster, **cluster),  # type: ignore[arg-type]
+    )
+    world = world_of(settings, draw, extra=2 * stages, pipelines=3)
+    for node in world.standbys:
+        if draw.random() < 0.5:
+            go(world)
+        if not world.over:
+            world.join(node)
+    to_the_end(world, settings)
 
 
 # ---------------------------------------------------------------- planted faults
@@ -206,7 +344,8 @@ def left_behind_state(patch: pytest.MonkeyPatch) -> None:
     def change(run: SlotRun) -> None:
         if not run.owner:
             for kept in run.kept.tensors.values():
-                kept["exp_avg_sq"].zero_()
+                for tensor in kept.values():
+                    tensor.zero_()
 
     _after_update(patch, change)
 
@@ -238,7 +377,7 @@ def _masks(recipe: Recipe) -> bool:
 
 def _two_tensors(recipe: Recipe) -> bool:
     rest = {step.operation for step in recipe.steps[2:]}
-    return recipe.steps[1].operation == "branch" and not rest & {"merge", "drop", "narrow"}
+    return recipe.steps[1].operation == "branch" and not rest & {"merge", "drop", "cast"}
 
 
 def _frozen(recipe: Recipe) -> bool:

@@ -102,6 +102,7 @@ class SlotRun:
         self.history: dict[int, Reduced] = {}
         self.graph_bytes = 0
         """Bytes that a microbatch keeps between forward and backward, measured on the first."""
+        self._measured = False
         self.peak_graphs = 0
         self.step = step - 1
         self.next_step()
@@ -151,7 +152,8 @@ class SlotRun:
     def forward(self, local: int, x: Tensors) -> Pending:
         """Compute the forward of a local microbatch, unless it was computed already."""
         microbatch = self.microbatches[local]
-        if self.graph_bytes == 0:
+        if not self._measured:
+            self._measured = True
             pending, self.graph_bytes = self.stage.measured_forward(x, self.step, microbatch)
         else:
             pending = self.stage.forward(x, self.step, microbatch)

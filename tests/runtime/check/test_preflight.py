@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bamboo.runtime.check.preflight import main, of_data, preflight
 from tests.jobs import tiny_job
 from tests.warm import ran
 
+SORTS = Path(__file__).parents[1] / "sorts_layers.py"
 GOOD = """
 import random
 import numpy as np
@@ -336,6 +338,13 @@ def test_the_profile_of_the_built_in_model(tmp_path: Path, alone: Alone) -> None
     assert set(result["numerics"]) == {"torch", "device", "cpu_capability", "threads", "optimizer"}
     assert len(result["data_digest"]) == 64
     assert result["samples"] > 100
+
+
+def test_the_profile_of_parameters_of_all_sorts(tmp_path: Path, alone: Alone) -> None:
+    shutil.copy(SORTS, tmp_path / "mine.py")
+    job = tiny_job(tmp_path, ["model.model=mine.py:build"])
+    still = preflight(job, alone)["layers"][2]
+    assert (still["parameters"], still["frozen_bytes"]) == (0, 4 * (8 * 8 + 8))
 
 
 NOISE = """

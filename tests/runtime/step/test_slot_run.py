@@ -8,6 +8,7 @@ import torch
 from bamboo.config.tree import JobConfig
 from bamboo.models import Gradients, Tensors
 from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.step.stage import Pending
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.slots import Slot
 from testbed.simulated import builder_of
@@ -128,6 +129,21 @@ def test_graphs_in_flight_are_counted_at_their_peak() -> None:
     run.forward(3, xs[3])
     assert run.peak_graphs >= 3
     assert run.graph_bytes > 0
+
+
+def test_only_the_first_microbatch_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it keeps nothing, as a stage without trained parameters does."""
+    run, xs = build(LAST), inputs(4)
+    measured = []
+
+    def measure(x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
+        measured.append(microbatch)
+        return run.stage.forward(x, step, microbatch), 0
+
+    monkeypatch.setattr(run.stage, "measured_forward", measure)
+    for local in range(3):
+        run.forward(local, xs[local])
+    assert len(measured) == 1
 
 
 def test_what_is_reduced_is_kept_only_where_asked() -> None:
