@@ -18,6 +18,7 @@ from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.norm import mean_loss
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
+from bamboo.runtime.wire.frames import to_buffer
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.runtime.wire.outbox import Outbox, urgent_first
 from bamboo.telemetry.samples import used
@@ -211,9 +212,9 @@ class ReplicaCheck:
 
 
 def run_hash(run: SlotRun) -> str:
-    """SHA-256 over parameters and moments, in order."""
+    """SHA-256 over all of its state, in order."""
     digest = hashlib.sha256()
     for name, tensor in run.tensors().items():
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+        digest.update(to_buffer(tensor.cpu()).data)
     return digest.hexdigest()
