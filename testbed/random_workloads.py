@@ -253,8 +253,8 @@ def make(train: TrainConfig) -> Scaled:
 
 def rate(step: int, steps: int, train: Any) -> float:
     """The schedule of one's own: up and down, and less each time."""
-    height: float = train.learning_rate * (1 + step % 2) / (1 + step)
-    return max(height, train.final_learning_rate / steps)
+    height = float(train.learning_rate) * (1 + step % 2) / (1 + step)
+    return max(height, float(train.final_learning_rate) / steps)
 
 
 # ---------------------------------------------------------------- layers
@@ -285,6 +285,9 @@ class Layer(nn.Module):
             self.register_buffer("shift", torch.rand(width))
             self.register_buffer("kept", torch.arange(width) != 1)
             self.register_buffer("made", torch.full((width,), 0.75), persistent=False)
+            self.shift: Tensor
+            self.kept: Tensor
+            self.made: Tensor
         if step.frozen and hasattr(self, "product"):
             self.product.requires_grad_(requires_grad=False)
             if step.frozen == "bf16":
