@@ -188,6 +188,8 @@ def drawn_groups(draw: random.Random, recipe: Recipe) -> tuple[Group, ...]:
     names = parameters(recipe)
     ties = tied_names(recipe)
     left, groups = dict(names), []  # what no group matches yet
+    # The loss depends on the embedding and on the head, so one of them is trained.
+    trained = {"0.tokens.weight", f"{len(recipe.steps)}.product.weight"}
     patterns = sorted({"*.weight", "*.bias", "*.product.*", "*.norm.*", "0.*", *names})
     patterns += [f"[{owner}{user}].*.weight" for owner, user in recipe.tied]
     for _ in range(draw.choice((0, 0, 1, 2))):
@@ -203,9 +205,10 @@ def drawn_groups(draw: random.Random, recipe: Recipe) -> tuple[Group, ...]:
         left = {name: trained for name, trained in left.items() if name not in matched}
         own = {"weight_decay": draw.choice((0.0, 0.3)), "learning_rate_factor": 0.5}
         keys = [set(own), {"weight_decay"}, {"learning_rate_factor"}]
-        if any(left.values()):  # something must be trained
+        if trained - matched:
             keys += [set(), set()]
         chosen = draw.choice(keys)
+        trained -= set() if chosen else matched
         kept = {key: value for key, value in own.items() if key in chosen}
         groups.append(Group(match=pattern, frozen=not chosen, **kept))
     return tuple(groups)
