@@ -104,7 +104,7 @@ def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[st
             short = name.removeprefix(PARAM)
             if tensor_sha256(tensor) != kept.get(short):
                 raise _damaged(path, f"{name} is not what was written")
-            out[short] = tensor
+            out[short] = tensor.clone()  # in a file it lies at any byte, and bits may follow that
     lacking = [n for n in kept if layer_of(PARAM + n) in wanted and n not in out]
     if lacking:
         raise _damaged(folder, f"{min(lacking)} is not there")

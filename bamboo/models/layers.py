@@ -4,6 +4,7 @@ Rule: a layer's initial values depend only on the seed and the layer's global in
 global name is `<layer>.<name>`; global order is (layer, registration order).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from bamboo.errors import InputError
 from bamboo.models.draws import keyed_draws
+from bamboo.models.running import as_received
 from bamboo.models.workload import TiedParameter, Workload
 from bamboo.topology.keys import keyed_seed
 
@@ -130,9 +132,16 @@ def _build_alone(workload: Workload, index: int, seed: int) -> nn.Module:
                 f"layer {index} ({type(layer).__name__}) has a tensor {name!r} whose shape "
                 "follows from the first input; give its shape, as nn.Linear for nn.LazyLinear"
             )
-        # Sums over a parameter run in memory order, so the layout is the same everywhere.
-        tensor.data = tensor.data.contiguous()
+    held = Counter(map(_memory_of, layer.parameters()))
+    for tensor in chain(layer.parameters(), layer.buffers()):
+        # Products and sums follow how a tensor lies, so it lies as one that was received does. But
+        # what lies in the memory of another parameter stays there, and the preflight refuses it.
+        tensor.data = as_received(tensor.data, aligned=held[_memory_of(tensor)] < 2)
     return _frozen(workload, index, layer.train())
+
+
+def _memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _frozen(workload: Workload, index: int, layer: nn.Module) -> nn.Module:

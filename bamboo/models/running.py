@@ -21,6 +21,8 @@ Gradients: TypeAlias = tuple[Tensor | None, ...]
 """One for each tensor of a boundary; None for one that nothing trains, or that nothing used."""
 
 
+ALIGNMENT_BYTES = 64
+"""Of all memory that torch allocates itself, on a GPU even more."""
 OUT_OF_PLACE = "compute out of place, as with inplace=False"
 ONE_OR_MORE = "return one tensor, or a flat tuple of two or more"
 
@@ -43,6 +45,14 @@ def as_leaves(tensors: Tensors) -> Tensors:
     """The same numbers at the beginning of a graph of their own, each with a gradient of its own
     where it has one in the graph that it comes from."""
     return tuple(t.detach().requires_grad_(t.requires_grad) for t in tensors)
+
+
+def as_received(tensor: Tensor, *, aligned: bool = True) -> Tensor:
+    """The same numbers as they lie in a tensor that another node received: contiguous, and, if
+    `aligned`, where torch itself allocates memory. A product of the same numbers that lie in
+    another way, as after `x[1:]`, may differ in its last bit."""
+    lying = tensor.contiguous()
+    return lying.clone() if aligned and lying.data_ptr() % ALIGNMENT_BYTES else lying
 
 
 def run_layers(
@@ -116,13 +126,12 @@ def _returned(index: int, y: object) -> Tensors:
 def _bounded(x: Tensors) -> Tensors:
     """The tensors of a boundary, as they are on both sides of a cut.
 
-    Their layout is the same wherever a cut may be, in both directions: a received copy is
-    contiguous, and a matrix product of the same numbers in another layout may differ in its last
-    bit. One node hands back all gradients at once, so those of a tensor that is here twice, or is
-    handed through a layer, add in the same order as when they come in a message; and a layer cannot
-    see whether a stage begins with it.
+    They lie alike wherever a cut may be, in both directions (`as_received`). One node hands back
+    all gradients at once, so those of a tensor that is here twice, or is handed through a layer,
+    add in the same order as when they come in a message; and a layer cannot see whether a stage
+    begins with it.
     """
-    x = tuple([t.contiguous() for t in x])
+    x = tuple([as_received(t) for t in x])
     trained = [t for t in x if t.requires_grad]
     if not trained:
         return x
@@ -141,7 +150,7 @@ class _Boundary(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, *gradients: Tensor | None) -> Gradients:
-        return tuple(None if g is None else g.contiguous() for g in gradients)
+        return tuple(None if g is None else as_received(g) for g in gradients)
 
 
 def _lowered(device: torch.device) -> torch.autocast:

@@ -77,6 +77,13 @@ def test_a_stage_reads_only_its_own_layers(tmp_path: Path) -> None:
 _OF_2_AND_3 = ("param/2", "param/3")
 
 
+def test_weights_lie_as_those_that_another_node_sends(tmp_path: Path) -> None:
+    """In a file they lie at any byte, and a product may follow that in its last bit."""
+    folder, digest = kept(tmp_path)
+    held = load_layers(folder, range(LAYERS), digest=digest)
+    assert {tensor.data_ptr() % 64 for tensor in held.values()} == {0}
+
+
 def test_every_layer_one_after_the_other(tmp_path: Path) -> None:
     folder, digest = kept(tmp_path)
     layers = list(all_layers(folder, digest=digest))

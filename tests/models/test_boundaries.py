@@ -15,7 +15,9 @@ from bamboo.ids import NodeId
 from bamboo.models import (
     Gradients,
     Tensors,
+    Workload,
     as_leaves,
+    build_layer,
     run_back,
     run_layers,
     running,
@@ -215,6 +217,61 @@ def test_recomputed_layers_have_the_bits_of_kept_ones() -> None:
         for precision in ("fp32", "bf16"):
             kept, again = (trained(seed, (1,), precision=precision, again=x) for x in (False, True))
             assert equal(kept, again)
+
+
+class Parts(nn.Module):
+    """Returns parts of its input, which lie anywhere in memory."""
+
+    def forward(self, x: Tensor) -> Tensors:
+        return x[1:], x[:1]
+
+
+class Scored(nn.Module):
+    """A product of each part, as one tensor: their gradients are parts of one, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(33, 1)
+
+    def forward(self, x: Tensors) -> Tensor:
+        return torch.cat([self.score(part) for part in reversed(x)])
+
+
+def test_a_part_of_a_tensor_has_the_bits_of_one_that_was_received() -> None:
+    """A product of rows of 33 numbers differs in its last bit where they are not aligned."""
+    torch.manual_seed(2)
+    layers: list[tuple[int, nn.Module]] = [(0, nn.Linear(33, 33)), (1, Parts()), (2, Scored())]
+    x, at = (torch.randn(9, 33),), {"seed": 1, "step": 0, "microbatch": 0}
+    (whole,) = run_layers(layers, x, **at)
+    sent = carried(run_layers(layers[:2], x, **at), {})
+    (cut,) = run_layers(layers[2:], output_in(sent), **at)
+    assert torch.equal(whole, cut)
+
+
+class Shifted(nn.Module):
+    """Its parameter is a part of a larger tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1 + 4 * 9)[1:].view(4, 9))
+
+
+class Joined(nn.Module):
+    """Puts its tensors together, so their gradients are parts of one."""
+
+    def forward(self, x: Tensors) -> Tensor:
+        return torch.cat(x)
+
+
+def test_what_is_trained_handed_on_or_sent_back_is_aligned() -> None:
+    layer = build_layer(Workload(layers=(Shifted,), loss=F.mse_loss), 0, 1)
+    x = as_leaves((torch.randn(3, 5, requires_grad=True), torch.randn(1, 5, requires_grad=True)))
+    joined = run_layers([(0, Joined())], x, seed=1, step=0, microbatch=0)
+    parts = run_layers([(0, Parts())], joined, seed=1, step=0, microbatch=0)
+    run_back(joined, (torch.randn(4, 5),))
+    back = [t.grad for t in x if t.grad is not None]
+    found = [*layer.parameters(), *parts, *back]
+    assert [t.data_ptr() % running.ALIGNMENT_BYTES for t in found] == [0] * 5
 
 
 class Apart(nn.Module):
