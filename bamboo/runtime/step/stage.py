@@ -92,6 +92,9 @@ class Stage:
         self.names = [name for name, p in named if p.requires_grad]
         """Of the trained parameters."""
         self.params = [parameter for _, parameter in named if parameter.requires_grad]
+        changing = (*self.params, *self.untrained.norms.buffers.values())
+        self._stepped = {tensor.untyped_storage().data_ptr() for tensor in changing}
+        """Where the tensors lie that a step changes."""
         users = tied_names(workload)
         self.counts_in_norm = [name not in users for name in self.names]
         """False for the copies of tied parameters: only their owner counts."""
@@ -116,7 +119,9 @@ class Stage:
         )
         statistics = self.untrained.norms.taken()
         if not self.is_last:
-            return Pending(input=leaves, output=y, loss=None, statistics=statistics)
+            # What is sent is kept for two steps, and a parameter that is handed on changes in them.
+            kept = tuple(t.clone() if t.untyped_storage().data_ptr() in self._stepped else t for t in y)
+            return Pending(input=leaves, output=kept, loss=None, statistics=statistics)
         targets = self._data.microbatch(step, microbatch)[1]
         loss = self._workload.loss(unpacked(y), unpacked(targets))
         return Pending(

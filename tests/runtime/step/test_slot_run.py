@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from bamboo.config.tree import JobConfig
 from bamboo.models import Gradients, Tensors
@@ -52,6 +53,33 @@ def test_microbatches_are_those_of_the_pipelines_virtual_nodes() -> None:
     found = [tuple(build(Slot(pipeline=d, stage=0), settings).microbatches) for d in range(3)]
     assert sorted(m for block in found for m in block) == list(range(8))
     assert {len(block) for block in found} == {2, 4}
+
+
+class HandsOn(nn.Module):
+    """A layer that returns one of its parameters, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(256, 8)
+
+    def forward(self, x: Tensor) -> Tensors:
+        return self.table(x), self.table.weight
+
+
+def test_what_is_sent_stays_as_it_is_when_a_parameter_takes_a_step() -> None:
+    """A stash is sent again after the step, to a node that takes over."""
+    builder = builder_of(job(stages=2))
+    layers = (HandsOn, *builder.workload.layers[1:])
+    cut = (0, 1, len(layers))
+    builder.workload = replace(builder.workload, layers=layers, plain=False)
+    placement = replace(builder.strategy.placement, cut=cut)
+    builder.strategy = replace(builder.strategy, placement=placement)
+    run = builder.build(FIRST, owner=True)
+    _, sent = run.forward(0, run.stage.input_of(0, run.microbatches[0])).output
+    (before,) = run.stage.params
+    with torch.no_grad():
+        before.add_(1)
+    assert torch.equal(sent + 1, before)
 
 
 def test_two_builds_of_a_slot_are_equal_and_share_nothing() -> None:
