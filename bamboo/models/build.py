@@ -44,15 +44,18 @@ def build_model(job: JobConfig) -> Workload:
     """
     modules = _load(job) if job.own else {}
     workload = _layers(job, modules) if job.model.is_own else gpt_workload(job.model)
+    for key, held in (
+        ("train.optimizer", workload.optimizer),
+        ("train.schedule", workload.schedule),
+    ):
+        if key in modules and held is not None:
+            name = key.partition(".")[2]
+            raise _refuse(job, f"the model has its own {name}, too", "leave out one of them", key)
     if "train.optimizer" in modules:
-        if workload.optimizer is not None:
-            raise _refuse(
-                job, "the model has an optimizer, too", "leave out one of them", "train.optimizer"
-            )
         workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
     if "train.schedule" in modules:
         workload = replace(workload, schedule=_function(job, modules, "train.schedule"))
-    return replace(workload, frozen=frozen_in(job))
+    return replace(workload, frozen=(*workload.frozen, *frozen_in(job)))
 
 
 def _load(job: JobConfig) -> dict[str, ModuleType]:

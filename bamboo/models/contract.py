@@ -31,6 +31,10 @@ def flaw_of(workload: Workload) -> Flaw | None:
         return f"metrics is {workload.metrics!r}", "give a function of (outputs, targets)"
     if not isinstance(workload.plain, bool):
         return f"plain is {workload.plain!r}", "give True or False, or leave it out"
+    if not isinstance(workload.frozen, tuple) or not all(
+        isinstance(pattern, str) for pattern in workload.frozen
+    ):
+        return f"frozen is {workload.frozen!r}", "give a tuple of patterns, such as ('0.*',)"
     if not isinstance(workload.tied, Sequence) or not all(
         isinstance(tie, TiedParameter) for tie in workload.tied
     ):

@@ -96,6 +96,8 @@ def test_more_uses_than_messages_have_numbers_for() -> None:
         ({"plain": 1}, "plain is 1"),
         ({"tied": ((0, W, 1, W),)}, "tied is ((0, 'weight', 1, 'weight'),)"),
         ({"tied": None}, "tied is None"),
+        ({"frozen": "0.*"}, "frozen is '0.*'"),
+        ({"frozen": (0,)}, "frozen is (0,)"),
     ],
 )
 def test_parts_of_another_kind_are_refused(of: dict[str, object], problem: str) -> None:

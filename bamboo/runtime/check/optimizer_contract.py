@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import JobConfig, Segment
 from bamboo.errors import InputError
 from bamboo.models import Optimizer, Workload, tied_names
 from bamboo.models.build import USER_ERRORS
@@ -52,6 +52,11 @@ def _check_groups(job: JobConfig, workload: Workload, names: Sequence[str]) -> N
             if other != number:
                 words = f"matches {name}, as train.group[{other}] does"
                 raise _refuse(job, key, group.match, words, "let one of them match it")
+    for pattern in workload.frozen:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            remedy = f"name parameters as <layer>.<name>, such as {', '.join(names[:3])}"
+            words = f"its Workload freezes {pattern!r}, which matches no parameter"
+            raise _refuse(job, "model.model", job.own["model.model"], words, remedy)
     for user, owner in tied_names(workload).items():
         if group_of.get(user) != group_of.get(owner):
             number = group_of.get(user, group_of.get(owner, 0))
@@ -70,20 +75,23 @@ def _check_optimizer(job: JobConfig, optimizer: Optimizer, shapes: Sequence[torc
     # The same again: two parameters of one shape, so that a mixture of them shows.
     cases = [_Case(shape, kept[shape], seed) for seed, shape in enumerate([*small, *small])]
     together = [case.fresh() for case in cases]
-    apart = [case.fresh() for case in cases]
     for step in STEPS:
         _step(job, optimizer, together, cases, step)
-    for case, one in reversed(list(zip(cases, apart, strict=True))):
+    # By itself, and after each step in other tensors, as on a node that was sent them.
+    apart = [[case.fresh()] for case in cases]
+    for case, copies in reversed(list(zip(cases, apart, strict=True))):
         for step in STEPS:
-            _step(job, optimizer, [one], [case], step)
-    for case, (param, state), (alone, own) in zip(cases, together, apart, strict=True):
+            _step(job, optimizer, copies[-1:], [case], step)
+            param, state = copies[-1]
+            copies.append((param.clone(), {kind: one.clone() for kind, one in state.items()}))
+    for case, (param, state), (*_, (alone, own)) in zip(cases, together, apart, strict=True):
         differing = [kind for kind in state if not torch.equal(state[kind], own[kind])]
         if not torch.equal(param, alone) or differing:
             what = differing[0] if torch.equal(param, alone) else "value"
             raise _of_optimizer(
                 job,
                 f"gives a parameter of shape {tuple(case.shape)} another {what} when it is stepped "
-                "by itself, in another order or again",
+                "by itself, in another order, in other tensors or again",
                 ALONE,
             )
 
@@ -138,16 +146,41 @@ def _step(
             step=step,
         )
 
+    before = [_lying(*one) for one in held]
     with torch.no_grad():
         _asked(job, OPTIMIZER, take)
+    for case, then, one in zip(cases, before, held, strict=True):
+        now = _lying(*one)
+        if now != then:
+            name = next(n for n in {**then, **now} if then.get(n) != now.get(n))
+            raise _of_optimizer(
+                job,
+                f"puts another tensor in the place of {name} of a parameter of shape "
+                f"{tuple(case.shape)}",
+                "change parameter and state in place, as with copy_",
+            )
+
+
+def _lying(param: Tensor, state: Mapping[str, Tensor]) -> dict[str, tuple[object, ...]]:
+    """What each tensor is, and where it lies: all that a step must leave as it is."""
+    named = {"the value": param, **state}
+    return {name: (id(t), t.data_ptr(), t.shape, t.stride(), t.dtype) for name, t in named.items()}
 
 
 def _check_schedule(job: JobConfig, schedule: Schedule) -> None:
     train = job.train
     asked = range(0, train.steps, max(1, train.steps // MOST_RATES))
 
-    def rate(step: int) -> Any:
-        return _asked(job, SCHEDULE, lambda: schedule(step, train.steps, train))
+    own = Segment(
+        to_step=train.steps,
+        steps=train.steps,
+        learning_rate=train.learning_rate,
+        warmup_steps=train.warmup_steps,
+        final_learning_rate=train.final_learning_rate,
+    )
+
+    def rate(step: int, about: object = train) -> Any:
+        return _asked(job, SCHEDULE, lambda: schedule(step, train.steps, about))
 
     rates = {step: rate(step) for step in asked}
     for step, found in rates.items():
@@ -155,9 +188,14 @@ def _check_schedule(job: JobConfig, schedule: Schedule) -> None:
             words = f"gives {found!r} for step {step}"
             raise _of(job, SCHEDULE, words, "return a finite number of at least 0")
     for step in reversed(asked):
-        if (again := rate(step)) != rates[step]:
+        # As a run that goes on with more steps asks of those that are done.
+        if (again := rate(step, own)) != rates[step]:
             words = f"gives {rates[step]!r} for step {step}, and {again!r} when it is asked again"
-            raise _of(job, SCHEDULE, words, "compute it from its arguments alone")
+            remedy = (
+                "compute it from step, steps and train's learning_rate, warmup_steps and "
+                "final_learning_rate alone"
+            )
+            raise _of(job, SCHEDULE, words, remedy)
 
 
 def _asked(job: JobConfig, key: str, ask: Callable[[], T]) -> T:

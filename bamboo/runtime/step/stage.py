@@ -120,7 +120,9 @@ class Stage:
         statistics = self.untrained.norms.taken()
         if not self.is_last:
             # What is sent is kept for two steps, and a parameter that is handed on changes in them.
-            kept = tuple(t.clone() if t.untyped_storage().data_ptr() in self._stepped else t for t in y)
+            kept = tuple(
+                t.clone() if t.untyped_storage().data_ptr() in self._stepped else t for t in y
+            )
             return Pending(input=leaves, output=kept, loss=None, statistics=statistics)
         targets = self._data.microbatch(step, microbatch)[1]
         loss = self._workload.loss(unpacked(y), unpacked(targets))

@@ -73,9 +73,24 @@ def test_one_that_keeps_to_it_passes_and_is_used(tmp_path: Path) -> None:
             "for s in states: s['total'].add_(torch.rand(s['total'].shape))",
             "another total when it is stepped by itself",
         ),
+        (
+            "self.kept = getattr(self, 'kept', {})\n"
+            "        for p, g in zip(params, grads):\n"
+            "            kept = self.kept.setdefault(id(p), torch.zeros_like(p))\n"
+            "            p.add_(kept.add_(g), alpha=-lr)",
+            "another value when it is stepped by itself, in another order, in other tensors",
+        ),
+        (
+            "for g, s in zip(grads, states): s['total'] = s['total'] + g",
+            "puts another tensor in the place of total of a parameter of shape",
+        ),
+        (
+            "for p, g in zip(params, grads): p.data = p - lr * g",
+            "puts another tensor in the place of the value of a parameter of shape",
+        ),
         ("raise KeyError('none')", r"fails: .*mine\.py, line \d+.*KeyError"),
     ],
-    ids=["others", "its own state", "chance", "failure"],
+    ids=["others", "its own state", "chance", "by object", "state", "value", "failure"],
 )
 def test_a_step_that_depends_on_more_is_refused(tmp_path: Path, step: str, says: str) -> None:
     source = (
@@ -94,6 +109,23 @@ def test_what_it_keeps_has_names_and_shapes(tmp_path: Path, kept: str) -> None:
         check(job_with(tmp_path, source, OWN[0]))
 
 
+def test_what_a_model_freezes_or_brings_is_not_lost_to_the_job(tmp_path: Path) -> None:
+    model = (
+        "from torch import nn\nfrom bamboo.models import Workload\n"
+        "def build(job):\n"
+        "    return Workload(layers=[nn.Linear(3, 3), nn.Linear(3, 3)], loss=sum,\n"
+        "                    frozen=('0.weight',), schedule=lambda step, steps, train: 1.0)\n"
+    )
+    (tmp_path / "own.py").write_text(model, encoding="utf-8")
+    own, frozen = "model.model=own.py:build", "train.group=[{match='1.bias', frozen=true}]"
+    workload = build_model(tiny_job(tmp_path, [own, frozen]))
+    layers = [(i, build_layer(workload, i, 1)) for i in range(2)]
+    fixed = [name for name, p in named_parameters(layers) if not p.requires_grad]
+    assert fixed == ["0.weight", "1.bias"]
+    with pytest.raises(InputError, match="the model has its own schedule, too; leave out one"):
+        build_model(job_with(tmp_path, GOOD, own, OWN[1]))
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -102,6 +134,7 @@ def test_what_it_keeps_has_names_and_shapes(tmp_path: Path, kept: str) -> None:
         ("return torch.ones(1)", "for step 0; return a finite number"),
         ("seen.append(1); return 1.0 / len(seen)", "when it is asked again; compute it"),
         ("return 1 / 0", "fails: .*ZeroDivisionError"),
+        ("return train.learning_rate * train.beta1", "fails: .*AttributeError.*'beta1'"),
     ],
 )
 def test_a_schedule_gives_one_number_for_a_step(tmp_path: Path, body: str, says: str) -> None:
