@@ -36,6 +36,13 @@ _SETTINGS: Mapping[str, tuple[Callable[[], object], str]] = {
         lambda: bool(torch.full((1,), _LEAST_NORMAL).div(2.0).eq(0.0)),
         "leave it",
     ),
+    "how cuDNN's kernels are chosen": (
+        lambda: (
+            torch.backends.cudnn.benchmark,
+            torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]
+        ),
+        "leave it: kernels that are chosen by their times give other bits on another day",
+    ),
     "torch's matrix kernels": (
         lambda: (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision()),
         "set it at the top of the file",
