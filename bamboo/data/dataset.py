@@ -8,6 +8,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from bamboo.config.tree import DataConfig, JobConfig, ModelConfig
@@ -80,9 +81,12 @@ class Dataset:
         return self._order.of(step, index)
 
     def microbatch(self, step: int, index: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """(inputs, targets) of the global microbatch `index` of `step`."""
-        keys = [] if self.text else [*self._keys(step, index)]  # nothing is drawn for text
-        return self.data.batch(self._order.of(step, index), keys)
+        """(inputs, targets) of the global microbatch `index` of `step`. Raises InputError where own
+        data give anything but two tuples of dense tensors on the CPU."""
+        samples = self._order.of(step, index)
+        if self.text:  # nothing is drawn for it
+            return self.text.batch(samples, [])
+        return _apart(self.data.batch(samples, [*self._keys(step, index)]))
 
     def count(self, step: int) -> int:
         """What all samples of a step weigh together: its loss is divided by that. Raises InputError
@@ -114,6 +118,41 @@ class Dataset:
                 "that; leave out samples without a label, or take a larger train.batch"
             )
         return total
+
+
+def _apart(found: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """What own data gave of a microbatch, in memory of its own: the data may fill theirs again
+    while this microbatch is in use, and bits may follow where a tensor lies."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise InputError(f"the data's batch gives {_kind(found)}; return (inputs, targets)")
+    for name, part in zip(("inputs", "targets"), found, strict=True):
+        if not isinstance(part, tuple) or not all(isinstance(t, Tensor) for t in part):
+            raise InputError(
+                f"the data's batch gives {name} that are {_kind(part)}; return a tuple of tensors"
+            )
+        for t in part:
+            if t.device.type != "cpu" or t.layout != torch.strided:
+                raise InputError(
+                    f"the data's batch gives {name} that are {t.layout} on {t.device}; return "
+                    "dense tensors on the CPU"
+                )
+    if not found[0]:
+        raise InputError("the data's batch gives no inputs; return at least one tensor")
+    inputs, targets = (tuple(map(_copied, part)) for part in found)
+    return inputs, targets
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    plain = tensor.detach().as_subclass(Tensor)
+    return plain.clone(memory_format=torch.contiguous_format)
+
+
+def _kind(found: object) -> str:
+    return (
+        f"{type(found).__name__} of {len(found)}"
+        if isinstance(found, tuple)
+        else repr(type(found).__name__)
+    )
 
 
 def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:

@@ -76,6 +76,39 @@ def test_without_a_count_each_sample_counts_1_and_text_is_counted_without_a_call
     assert load_data(text).count(3) == text.train.batch * text.model.context
 
 
+class Refilled(Counting):
+    """Gives the same memory for each microbatch, with other numbers, and needs a gradient."""
+
+    memory = torch.zeros(8)[1:]
+
+    def batch(self, indices: list[int], keys: list[int]) -> tuple[tuple[torch.Tensor, ...], ...]:
+        self.memory[:2] = torch.tensor(indices)
+        return (self.memory.detach().requires_grad_(),), (self.memory[:2],)
+
+
+def test_a_microbatch_has_memory_of_its_own() -> None:
+    dataset = Dataset(Refilled(1), batch=4, microbatch=2, seed=7)  # type: ignore[arg-type]
+    (first,), (labels,) = dataset.microbatch(0, 0)
+    dataset.microbatch(0, 1)
+    assert first[:2].tolist() == labels.tolist() == dataset.sample_indices(0, 0)
+    assert not first.requires_grad
+    assert first.data_ptr() % 64 == labels.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        (torch.ones(2).to_sparse(), r"inputs that are torch.sparse_coo on cpu; return dense"),
+        (torch.ones(2, device="meta"), r"inputs that are torch.strided on meta; return dense"),
+    ],
+)
+def test_data_that_are_not_dense_on_the_cpu_are_refused(odd: torch.Tensor, says: str) -> None:
+    dataset, data = _counted(1)
+    data.batch = lambda indices, keys: ((odd,), ())  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=says):
+        dataset.microbatch(0, 0)
+
+
 @pytest.mark.parametrize("weight", [-1, 1.5, None])
 def test_a_weight_that_is_no_whole_number_from_0_is_refused(weight: object) -> None:
     dataset, _ = _counted(weight, weight, weight)

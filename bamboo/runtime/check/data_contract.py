@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from bamboo.data.dataset import Dataset
 from bamboo.errors import InputError
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.check.one_layer import same
+from bamboo.runtime.wire.frames import SENDABLE
 from bamboo.user_code.traces import placed_line_of
 
 Batch: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -98,6 +99,12 @@ def _unlike(job: JobConfig, data: Dataset, found: Sequence[_Asked]) -> list[int]
                 f"microbatch {one.index} of step {one.step}; give as many tensors of the same "
                 "types in each"
             )
+    unsent = [t.dtype for part in looked[0].batch for t in part if t.dtype not in SENDABLE]
+    if unsent:
+        raise InputError(
+            f"the data give {unsent[0]}, which is not sent between nodes; give one of "
+            f"{', '.join(map(str, SENDABLE))}"
+        )
     counts, sizes = [one.count for one in looked], [one.size_bytes for one in looked]
     ends = {those.index(end(those)) for those in (counts, sizes) for end in (min, max)}
     return [0, *sorted(ends - {0})]
@@ -108,7 +115,7 @@ def _asked(data: Dataset, step: int, index: int) -> _Asked:
     torch.seed()
     random.seed()
     np.random.seed()
-    batch = _checked(data.microbatch(step, index))
+    batch = data.microbatch(step, index)
     return _Asked(step=step, index=index, batch=batch, count=data.count_of(step, index))
 
 
@@ -118,25 +125,3 @@ def _check_counts(job: JobConfig, data: Dataset) -> None:
         data.count(step)
         if not callable(getattr(data.data, "count", None)) or time.monotonic() > end_s:
             return
-
-
-def _checked(found: Any) -> Batch:
-    """What the data gave, if it is (inputs, targets) of tensors. Raises InputError."""
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise InputError(f"the data's batch gives {_kind(found)}; return (inputs, targets)")
-    for name, part in zip(("inputs", "targets"), found, strict=True):
-        if not isinstance(part, tuple) or not all(isinstance(t, Tensor) for t in part):
-            raise InputError(
-                f"the data's batch gives {name} that are {_kind(part)}; return a tuple of tensors"
-            )
-    if not found[0]:
-        raise InputError("the data's batch gives no inputs; return at least one tensor")
-    return found
-
-
-def _kind(found: object) -> str:
-    return (
-        f"{type(found).__name__} of {len(found)}"
-        if isinstance(found, tuple)
-        else repr(type(found).__name__)
-    )

@@ -92,12 +92,17 @@ REFUSED = {
     ),
     "what its process was started with": (
         batch("return (x + len(sys.argv[0]),), t"),
-        "the data give other inputs in another process",
+        "the data give other inputs for microbatch 3 of step 1 in another process",
     ),
     "targets by what it was started with": (
         batch("return (x,), (t[0] + len(sys.argv[0]),)"),
-        "the data give other targets in another process",
+        "the data give other targets for microbatch 3 of step 1 in another process",
     ),
+    "what fails elsewhere": (
+        batch("return (x,), (t[0] + {True: 1}[sys.argv != ['another']],)"),
+        "the data fail in another process, as on a node that joins: KeyError",
+    ),
+    "short numbers": (batch("return (x.short(),), t"), "the data give torch.int16, which is not"),
     "two types": (
         batch("self.calls += 1; return (x if self.calls % 2 else x.double(),), t"),
         "the data give inputs (torch.float32) and targets (torch.float32) in microbatch 0 of step "
