@@ -158,7 +158,7 @@ def is_batch_norm(module: nn.Module) -> TypeGuard[_BatchNorm]:
 
 def _normalised(norm: _BatchNorm, name: str, x: Tensor) -> Tensor:
     if not norm.training:
-        raise ValueError(f"the batch norm {name} left its train mode; set its mode in __init__")
+        raise ValueError(f"the batch norm {name} left its train mode; set its mode in train()")
     kept = {kind: getattr(norm, kind) for kind in (MEAN, VARIANCE, STEPS, "momentum")}
     mean, variance = torch.zeros_like(kept[MEAN]), torch.ones_like(kept[VARIANCE])
     fresh = {MEAN: mean, VARIANCE: variance, STEPS: kept[STEPS].clone(), "momentum": 1.0}

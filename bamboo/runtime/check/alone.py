@@ -40,6 +40,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import BambooError, InputError
 from bamboo.models import Gradients, Tensors, Workload, build_model, build_shell, put_parameters
+from bamboo.models.build import USER_ERRORS
 from bamboo.ports import Buffer
 from bamboo.runtime.check.loss_contract import loss_gradient
 from bamboo.runtime.check.one_layer import (
@@ -56,6 +57,7 @@ from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.device.time_limit import arm
 from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.wire.frames import to_buffer, to_tensor
+from bamboo.user_code.traces import placed_line_of
 
 _PR_SET_PDEATHSIG = 1
 _KEPT_VARIABLES = (
@@ -280,7 +282,15 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
         first=tuple(t.to(device) for t in look.first),
     )
     if workload.data is not None:
-        _check_data(job, workload, look, device)
+        try:
+            _check_data(job, workload, look, device)
+        except InputError:
+            raise
+        except USER_ERRORS as error:
+            raise InputError(
+                f"{job.file}: the data fail in another process, as on a node that joins: "
+                f"{placed_line_of(error)}; make and open all that they need within build"
+            ) from error
     first = OneLayer(workload, place, seed=seed, precision=precision)
     first.check()
     initial = first.initial()
@@ -303,6 +313,7 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
     put_parameters(taken.layer, values)
     taken.layer.to(device)
     run = taken.forward(look.input, look.step, look.microbatch)
+    taken.forward(look.first, 0, 0)  # as in a run, where others begin before this one runs back
     loss, gradients = "", look.given
     if look.is_last:
         targets = tuple(t for t in look.given if t is not None)

@@ -14,6 +14,7 @@ from torch import Tensor
 from bamboo.errors import InputError
 from bamboo.models import Gradients, Tensors, Workload, as_leaves, measured, unpacked
 from bamboo.models.build import USER_ERRORS
+from bamboo.models.running import OUT_OF_PLACE
 from bamboo.models.workload import Loss
 from bamboo.runtime.check.one_layer import leaves_of, same
 from bamboo.runtime.device.global_settings import changed, settings
@@ -37,10 +38,10 @@ def loss_gradient(
     """The loss of the last layer's output, and the gradients of that output by the loss divided by
     `count`, that of the step. Raises InputError."""
     leaves, before = as_leaves(output), settings()
+    outputs = tuple(leaf.clone() for leaf in leaves)  # in a stage they are no leaves either
+    given = _Given(outputs, targets)
     try:
-        # A copy: in a stage the output is not a leaf, and the loss may write into it.
-        outputs = unpacked(tuple(leaf.clone() for leaf in leaves))
-        loss: object = workload.loss(outputs, unpacked(targets))
+        loss: object = workload.loss(unpacked(outputs), unpacked(targets))
     except USER_ERRORS as error:
         raise _refuse(
             file,
@@ -52,6 +53,7 @@ def loss_gradient(
     found = changed(before)
     if found is not None:
         raise InputError(f"{file}: the loss {found[0]}; {found[1]}")
+    given.check(file, "loss")
     if not isinstance(loss, Tensor) or loss.dtype != torch.float32 or loss.dim() != 0:
         said = loss if not isinstance(loss, Tensor) else f"{tuple(loss.shape)} {loss.dtype}"
         raise InputError(
@@ -66,6 +68,26 @@ def loss_gradient(
             f"{file}: the loss fails in its backward: {placed_line_of(error)}"
         ) from error
     return loss.item(), tuple(leaf.grad for leaf in leaves)
+
+
+class _Given:
+    """Outputs and targets, which neither the loss nor the metrics may write into: they may lie in
+    the memory of a message that is kept, and the metrics are to see what the loss saw."""
+
+    def __init__(self, outputs: Tensors, targets: Tensors) -> None:
+        self._parts = {"outputs": outputs, "targets": targets}
+        self._versions = {name: [t._version for t in part] for name, part in self._parts.items()}
+        self._copies = {name: _copied(part) for name, part in self._parts.items()}
+
+    def check(self, file: str, what: str) -> None:
+        """Raise InputError where they are not as they were."""
+        for name, part in self._parts.items():
+            if [t._version for t in part] != self._versions[name] or not same(
+                part, self._copies[name]
+            ):
+                raise InputError(
+                    f"{file}: the {name} are written into by the {what}; {OUT_OF_PLACE}"
+                )
 
 
 def check_finite(file: str, loss: float, gradients: Gradients) -> None:
@@ -111,19 +133,23 @@ def check_sum(
 
 
 def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tensors) -> None:
-    """Raises InputError where the metrics fail, are no numbers by name, or differ when they are
-    asked again."""
-    found = []
+    """Raises InputError where the metrics fail, are no numbers by name, change what they are given
+    or a setting of the process, or differ when they are asked again."""
+    given, before, found = _Given(output, targets), settings(), []
     try:
         for seed in (1, 2):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                found.append(measured(workload, _copied(output), _copied(targets)))
+                found.append(measured(workload, output, targets))
     except USER_ERRORS as error:
         raise InputError(
             f"{file}: the metrics fail: {placed_line_of(error)}; return {{name: (sum, count)}}, "
             "each a number or a tensor of one"
         ) from error
+    given.check(file, "metrics")
+    setting = changed(before)
+    if setting is not None:
+        raise InputError(f"{file}: its metrics function {setting[0]}; {setting[1]}")
     first, again = found
     for name in {**first, **again}:
         if name not in first or name not in again or not same((first[name],), (again[name],)):

@@ -8,6 +8,7 @@ the process that runs the whole model and in the one that builds a layer alone.
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -27,6 +28,7 @@ from bamboo.models.build import USER_ERRORS
 from bamboo.models.running import OUT_OF_PLACE, as_leaves
 from bamboo.models.untrained import is_batch_norm
 from bamboo.models.workload import Workload
+from bamboo.runtime.check.writes import Writes
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong
 from bamboo.runtime.wire.frames import SENDABLE
@@ -45,6 +47,7 @@ DRAW_IN_PLACE = (
 TRAINED = (torch.float32,)
 """The types that a trained parameter may have."""
 FROZEN = (torch.float32, torch.bfloat16)
+WRITES_INPUT = ("writes into its input", OUT_OF_PLACE)
 KEEP_NOTHING = (
     "draw from torch's default generator only (as torch.nn.functional.dropout does), and keep "
     "nothing from call to call, from another layer or from the first parameters"
@@ -199,10 +202,14 @@ class OneLayer:
                 saved[storage.data_ptr()] = storage.nbytes()
             return tensor
 
+        writes = Writes(self._watched(x)) if checked else None
         self._norms.begin()
         begin_s = idle_s(x[0])
         try:
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            with (
+                torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+                writes or nullcontext(),
+            ):
                 y = run_layers(
                     [(self.place.index, self.layer)],
                     x,
@@ -222,6 +229,8 @@ class OneLayer:
         self._check_settings(before)
         reached = self._check_output(x, y)
         self._check_kept(held)
+        if writes is not None and writes.name:
+            raise self.place.refuse(*self._written(writes.name))
         return Pass(
             input=x,
             output=y,
@@ -311,6 +320,19 @@ class OneLayer:
                 )
         return frozenset(own.intersection(map(id, found)))
 
+    def _watched(self, x: Tensors) -> Iterator[tuple[str, Tensor]]:
+        """What a forward may read and not write."""
+        yield from named_tensors(self.layer)
+        yield from _kept_aside(self.layer)
+        yield from ((ITS_INPUT, t) for t in x)
+
+    def _written(self, name: str) -> tuple[str, str]:
+        if name == ITS_INPUT:
+            return WRITES_INPUT
+        if name in dict(named_tensors(self.layer)):
+            return _changes(name, parameter=name in dict(self.layer.named_parameters()))
+        return f"writes into its {name!r}, which it keeps from call to call", KEEP_NOTHING
+
     def _check_kept(self, held: "Held | None") -> None:
         found = None if held is None else held.difference(self.layer)
         if found is not None:
@@ -330,7 +352,7 @@ class Held:
     def difference(self, layer: nn.Module) -> tuple[str, str] | None:
         """(problem, remedy) of the first thing that has changed."""
         if not same(self._x, self._given):
-            return "writes into its input", OUT_OF_PLACE
+            return WRITES_INPUT
         trained = {name: (p, p.requires_grad) for name, p in layer.named_parameters()}
         for name in {**self._trained, **trained}:
             now, before = trained.get(name), self._trained.get(name)
@@ -343,28 +365,30 @@ class Held:
         for name in {**self._values, **values}:
             value, given = values.get(name), self._values.get(name)
             if value is None or given is None or not same((value,), (given,)):
-                return self._changed(name)
+                return _changes(name, parameter=name in self._trained)
         modes = {name: module.training for name, module in layer.named_modules()}
         for name in sorted(modes.keys() & self._modes.keys()):
             if modes[name] != self._modes[name]:
                 return (
                     f"changes to {'train' if modes[name] else 'eval'} mode while it runs"
                     + (f" (its part {name!r})" if name else ""),
-                    "leave the mode as it is, or set it in __init__",
+                    "leave the mode as it is; a part that stays in eval mode sets it in train()",
                 )
         return None
 
-    def _changed(self, name: str) -> tuple[str, str]:
-        if name in self._trained:
-            return (
-                f"changes its parameter {name!r} while it runs (max_norm does)",
-                "compute what is wanted from it out of place, in every forward",
-            )
+
+def _changes(name: str, *, parameter: bool) -> tuple[str, str]:
+    """(problem, remedy) of a layer that changes a tensor of its own."""
+    if parameter:
         return (
-            f"changes its buffer {name!r} while it runs",
-            "keep nothing from call to call; of all buffers only the running statistics of torch's "
-            "own batch norms may change",
+            f"changes its parameter {name!r} while it runs (max_norm does)",
+            "compute what is wanted from it out of place, in every forward",
         )
+    return (
+        f"changes its buffer {name!r} while it runs",
+        "keep nothing from call to call; of all buffers only the running statistics of torch's own "
+        "batch norms may change",
+    )
 
 
 def named_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -92,11 +92,11 @@ REFUSED = {
     ),
     "what its process was started with": (
         batch("return (x + len(sys.argv[0]),), t"),
-        "the data give other inputs for microbatch 3 of step 1 in another process",
+        "the data give other inputs in another process",
     ),
     "targets by what it was started with": (
         batch("return (x,), (t[0] + len(sys.argv[0]),)"),
-        "the data give other targets for microbatch 3 of step 1 in another process",
+        "the data give other targets in another process",
     ),
     "what fails elsewhere": (
         batch("return (x,), (t[0] + {True: 1}[sys.argv != ['another']],)"),

@@ -73,6 +73,13 @@ LAYER = {
         in_forward("self.linear.weight.data.clamp_(-0.01, 0.01)"),
         "layer 2 (Odd) changes its parameter 'linear.weight' while it runs",
     ),
+    "what it writes for another microbatch": (
+        in_forward(
+            "self.kept = getattr(self, 'kept', torch.zeros(x.shape)); "
+            "self.kept.data.copy_(x.detach() > 0); x = x * self.kept"
+        ),
+        "layer 2 (Odd) gives another gradient of 'its input' when it is built alone",
+    ),
     "a new parameter in forward": (
         in_forward("self.linear.bias = nn.Parameter(torch.zeros(16))"),
         "layer 2 (Odd) makes, replaces or freezes its parameter 'linear.bias' while it runs",
@@ -165,6 +172,10 @@ GLOBAL = {
         in_forward("torch.set_flush_denormal(True)"),
         "layer 2 (Odd) changes how torch treats denormal numbers",
     ),
+    "kernels that are chosen by their times": (
+        "torch.backends.cudnn.benchmark = True\ndef build(job): return [embed, head]",
+        "mine.py:build changes how cuDNN's kernels are chosen for the whole process",
+    ),
     "matrix kernels, by a layer": (
         in_forward("torch.set_float32_matmul_precision('medium')"),
         "layer 2 (Odd) changes torch's matrix kernels",
@@ -187,6 +198,7 @@ def torch_as_it_was() -> Iterator[None]:
     torch.set_flush_denormal(False)
     torch.set_float32_matmul_precision("highest")
     torch.set_num_threads(threads)
+    torch.backends.cudnn.benchmark = False
 
 
 @pytest.mark.parametrize(
