@@ -27,6 +27,7 @@ SMALL_MODULES = {
     "bamboo.coord.stored": "what anybody may have written to a store is parsed in one place",
     "bamboo.doctor.examination": "which checks there are is read apart from each check",
     "bamboo.runs.segment": "is a program of its own",
+    "bamboo.runtime.check.writes": "one mode of torch's dispatcher, beside a module that is long",
     "bamboo.sim.compared": "views, which hold no logic, ask it",
     "bamboo.wiring.worker": "is a program of its own",
     "cloud.ec2.process_starter": "an implementation of a port, which the wiring chooses",

@@ -135,7 +135,9 @@ def check_sum(
 def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tensors) -> None:
     """Raises InputError where the metrics fail, are no numbers by name, change what they are given
     or a setting of the process, or differ when they are asked again."""
-    given, before, found = _Given(output, targets), settings(), []
+    given = _Given(output, targets)
+    before = settings()
+    found = []
     try:
         for seed in (1, 2):
             with torch.random.fork_rng(devices=[]):
