@@ -174,8 +174,21 @@ def gpt_facts(
         + head_casts,
         cast_bytes=head_casts,
     )
-    embedded, own, last = gpt_shapes(width=width, context=context, vocabulary=vocabulary)
-    bare = ((embedding, embedded), *([(block, own)] * layers), (head, last))
+    first, own, last = gpt_shapes(width=width, context=context, vocabulary=vocabulary)
+    bare = ((embedding, first), *([(block, own)] * layers), (head, last))
+    return _with_training(bare, tokens, optimizer=optimizer, momentum=momentum, frozen=frozen)
+
+
+def _with_training(
+    bare: Sequence[tuple[LayerFacts, Mapping[str, Shape]]],
+    tokens: int,
+    *,
+    optimizer: str,
+    momentum: bool,
+    frozen: Sequence[str],
+) -> tuple[LayerFacts, ...]:
+    """The facts of layers with these shapes of parameters, by local name, and what training takes
+    of those that `frozen` does not match. Equal neighbours are one object."""
     made: list[LayerFacts] = []
     for index, (one, shapes) in enumerate(bare):
         still = _frozen_in(shapes, index, frozen)
