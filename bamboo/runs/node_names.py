@@ -1,5 +1,6 @@
 """Nodes as people name them: by the beginning of an id, which every command accepts too."""
 
+import re
 from collections.abc import Sequence
 
 from bamboo.ids import NodeId
@@ -18,7 +19,8 @@ def short_names(nodes: Sequence[NodeId]) -> dict[NodeId, str]:
 
 
 def with_short_names(text: str, nodes: Sequence[NodeId]) -> str:
-    """The same text with each node's id shortened, and without the word `node` before it."""
+    """The same text with each node's id shortened, and without the word `node` before it; the
+    option `--node` stays."""
     for node, name in sorted(short_names(nodes).items(), key=lambda item: -len(item[0])):
-        text = text.replace(f"node {node}", name).replace(node, name)
+        text = re.sub(rf"(?<!-)node {re.escape(node)}", name, text).replace(node, name)
     return text

@@ -252,6 +252,8 @@ def test_short_names_tell_all_nodes_apart() -> None:
     assert with_short_names(f"node {ids[0]} is gone, says {ids[2]}", ids) == (
         "i-51cfe is gone, says i-a1000"
     )
+    command = f"`bamboo logs r --node {ids[0]}`"
+    assert with_short_names(command, ids) == f"`bamboo logs r --node {names[ids[0]]}`"
     again = [NodeId("i-51cfe.0"), NodeId("i-51cfe.1")]
     assert short_names(again) == {node: node for node in again}
     assert short_names([]) == {}

@@ -41,6 +41,7 @@ from bamboo.errors import (
     StoreUnavailable,
 )
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.models.build import USER_ERRORS
 from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
 from bamboo.runtime.device.host_memory import touch
 from bamboo.runtime.node.arrival import (
@@ -76,6 +77,7 @@ from bamboo.runtime.wire.transport import ZmqTransport
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.bundle import CODE_FOLDER
 
+FAULT_STATUS = 1
 LEAVE_DEADLINE_S = 5.0
 RETRY_S = 0.1
 
@@ -125,10 +127,10 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             overtaken=overtaken,
         )
         goodbye = worker.live()
-    except Exception as error:
+    except USER_ERRORS as error:
         traceback.print_exc()
         _say_fault(driver, config, error, overtaken, worker.step() if worker else -1)
-        raise
+        return FAULT_STATUS  # where the user's code calls sys.exit(0), too
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
 
 
@@ -174,7 +176,7 @@ def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
 def _say_fault(
     driver: Driver,
     config: Mapping[str, str],
-    error: Exception,
+    error: BaseException,
     overtaken: threading.Event,
     step: int = -1,
 ) -> None:
