@@ -192,8 +192,8 @@ def test_who_reads_the_log_late_gets_its_replicas(seed: int) -> None:
 
     begun = step()
     world.run(until=lambda: step() >= begun + 3)
-    while world.wires.queues.get((left, late)):
-        world._arrive((left, late))
+    while world.wires.queues.get((left, late, False)):
+        world._arrive((left, late, False))
     world.nodes[late].turn(1)
     del world.reads_up_to[late]
     world.run(until=lambda: world.state.phase is Phase.RUNNING and not world.state.transfers)

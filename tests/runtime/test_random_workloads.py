@@ -26,6 +26,8 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from bamboo.core.state import Outcome
+from bamboo.data.dataset import load_data
+from bamboo.errors import InputError
 from bamboo.models import Gradients, Tensors, build_layer, build_model, named_parameters
 from bamboo.models.untrained import Untrained
 from bamboo.runtime.check.optimizer_contract import check_training
@@ -37,7 +39,7 @@ from bamboo.runtime.wire.messages import Message
 from bamboo.topology.slots import Slot
 from testbed import random_workloads
 from testbed.calm import calm
-from testbed.random_workloads import Recipe
+from testbed.random_workloads import Recipe, Sentences
 from testbed.simulated import World
 from tests.runtime.test_layouts import go, to_the_end, world_of
 
@@ -51,7 +53,7 @@ REDUNDANT = ("stash", "gap", "eager", "full")
 def job_of(seed: int) -> JobConfig:
     draw = random.Random(f"job {seed}")
     microbatch, virtual_nodes = draw.choice((1, 2)), draw.choice((1, 2, 4))
-    return JobConfig(
+    job = JobConfig(
         checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(model=f"{random_workloads.__file__}:build"),
         train=TrainConfig(
@@ -68,6 +70,14 @@ def job_of(seed: int) -> JobConfig:
         ),
         cluster=ClusterConfig(step_timeout_s=1e9, redundancy="off"),
     )
+    weighted = random_workloads.drawn(seed).weighted
+    data = load_data(job, own=Sentences(seed, weighted=weighted))
+    try:
+        for step in range(STEPS):
+            data.count(step)
+    except InputError:  # none of a step's few samples has a label
+        return replace(job, train=replace(job.train, batch=4 * job.train.batch))
+    return job
 
 
 # ---------------------------------------------------------------- what is drawn
