@@ -23,6 +23,8 @@ from bamboo.user_code.traces import placed_line_of
 MOST_REPEATS, REPEATS_S = 100, 0.2
 """How often the loss is asked at most, and within which processor time, which a busy machine does
 not shorten: a loss that counts its calls may show only then."""
+MOST_METRICS = 64
+"""Names; with thousands of them a step takes seconds to tell what it measured."""
 _END_WITH = {
     True: "end with a value for each token of the vocabulary",
     False: "end with what the loss takes, and give it the targets of the data",
@@ -133,8 +135,9 @@ def check_sum(
 
 
 def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tensors) -> None:
-    """Raises InputError where the metrics fail, are no numbers by name, change what they are given
-    or a setting of the process, or differ when they are asked again."""
+    """Raises InputError where the metrics fail, are no numbers by name, have too many names or one
+    that cannot be shown, change what they are given or a setting of the process, or differ when
+    they are asked again."""
     given = _Given(output, targets)
     before = settings()
     found = []
@@ -153,6 +156,17 @@ def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tenso
     if setting is not None:
         raise InputError(f"{file}: its metrics function {setting[0]}; {setting[1]}")
     first, again = found
+    if len(first) > MOST_METRICS:
+        raise InputError(
+            f"{file}: the metrics have {len(first):,} names, and every step shows and records each; "
+            f"return at most {MOST_METRICS}"
+        )
+    for name in first:
+        if not name.strip() or not name.isprintable():
+            raise InputError(
+                f"{file}: a metric is named {name!r}, which a line of a step cannot show; name it "
+                "with characters that can be printed"
+            )
     for name in {**first, **again}:
         if name not in first or name not in again or not same((first[name],), (again[name],)):
             raise InputError(

@@ -156,6 +156,9 @@ def test_a_loss_of_own_data_is_a_sum(tmp_path: Path, alone: Alone, loss: str, me
         ("3", "the metrics fail: "),
         ("{'n': 1}", "the metrics fail: "),
         ("{'n': (output, 1)}", "the metrics fail: "),
+        ("{'a\\nb': (1, 1)}", "a metric is named 'a\\nb'"),
+        ("{'': (1, 1)}", "a metric is named ''"),
+        ("{str(n): (1, 1) for n in range(65)}", "the metrics have 65 names"),
         ("{'n': (torch.rand(()), 1)}", "the metric 'n' differs when it is asked again"),
     ],
 )
