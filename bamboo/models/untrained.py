@@ -73,6 +73,8 @@ class Untrained:
 
     def __init__(self, layers: Sequence[tuple[int, nn.Module]]) -> None:
         self.norms = BatchNorms(layers)
+        self._layers = tuple(layers)
+        self._standing = self._tensors()
         self.buffers = {f"{i}.{name}": b for i, layer in layers for name, b in saved_buffers(layer)}
         """By global name, in global order."""
         running = self.norms.buffers
@@ -86,6 +88,13 @@ class Untrained:
         """Bytes of all of it."""
         self._sums: list[Tensor] = []
 
+    def _tensors(self) -> dict[str, tuple[int, bool]]:
+        """Which tensor is in each place of the layers, and whether it is trained."""
+        found: dict[str, Tensor] = {f"param/{n}": p for n, p in named_parameters(self._layers)}
+        for i, layer in self._layers:
+            found |= {f"buffer/{i}.{name}": b for name, b in saved_buffers(layer)}
+        return {name: (id(tensor), tensor.requires_grad) for name, tensor in found.items()}
+
     def add(self, statistics: Sequence[Tensor]) -> None:
         """Add what `BatchNorms.taken` gave of a microbatch; they come in order."""
         if self._sums:
@@ -95,8 +104,15 @@ class Untrained:
             self._sums = list(statistics)
 
     def take(self) -> list[Tensor]:
-        """The sums since the last call. Raises ValueError when a tensor that never changes has:
-        no other node would know. (What a layer puts in a buffer's place the preflight finds.)"""
+        """The sums since the last call. Raises ValueError when a tensor that never changes has, or
+        another one is in the place of any: no other node would know."""
+        now = self._tensors()
+        for name in {**self._standing, **now}:
+            if now.get(name) != self._standing.get(name):
+                raise ValueError(
+                    f"a layer put another tensor in the place of its {name} while it ran, or trains "
+                    "it no longer as it did; leave parameters and buffers as they were made"
+                )
         for name, tensor, version in self._constant:
             if tensor._version != version:
                 raise ValueError(

@@ -1,6 +1,7 @@
 """Layers: keyed initial values and randomness, whoever builds and runs them, and the GPT itself."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import (
     TiedParameter,
+    Untrained,
     Workload,
     build_layer,
     build_model,
@@ -185,3 +187,35 @@ class _Sideways(nn.Module):
 def test_parameters_lie_in_one_order_in_memory() -> None:
     layer = build_layer(Workload(layers=(_Sideways,), loss=token_loss), 0, 1)
     assert all(p.is_contiguous() for p in layer.parameters())
+
+
+def _replace_buffer(norm: nn.Module) -> None:
+    norm.running_mean = norm.running_mean + 1.0
+
+
+def _replace_parameter(norm: nn.Module) -> None:
+    norm.weight = nn.Parameter(torch.zeros(3))
+
+
+def _freeze(norm: nn.Module) -> None:
+    norm.bias.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (_replace_buffer, "buffer/4.running_mean"),
+        (_replace_parameter, "param/4.weight"),
+        (_freeze, "param/4.bias"),
+    ],
+)
+def test_a_tensor_that_is_replaced_while_a_layer_runs_is_named(
+    change: Callable[[nn.Module], None], name: str
+) -> None:
+    """The preflight cannot see what happens in a later step alone."""
+    norm = nn.BatchNorm1d(3).eval()
+    untrained = Untrained([(4, norm)])
+    assert untrained.take() == []
+    change(norm)
+    with pytest.raises(ValueError, match=f"in the place of its {name}"):
+        untrained.take()
