@@ -10,13 +10,14 @@ find Bamboo's own packages (`own_packages`).
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bamboo.own_packages import find_own
 
@@ -90,5 +91,20 @@ def main(arguments: list[str]) -> int:
     return status
 
 
+def _run_and_leave() -> NoReturn:
+    """Run a module and end this interpreter, whichever threads the user's code has begun: Python
+    waits for each that is no daemon, and Bamboo's own all are."""
+    try:
+        status = main(sys.argv[1:])
+    except Exception:  # noqa: BLE001 - it is shown, and the process ends
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or none
+            stream.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _run_and_leave()

@@ -110,8 +110,8 @@ class Untrained:
         for name in {**self._standing, **now}:
             if now.get(name) != self._standing.get(name):
                 raise ValueError(
-                    f"a layer put another tensor in the place of its {name} while it ran, or trains "
-                    "it no longer as it did; leave parameters and buffers as they were made"
+                    f"a layer put another tensor in the place of its {name} while it ran, or no "
+                    "longer trains it as it did; leave parameters and buffers as they were made"
                 )
         for name, tensor, version in self._constant:
             if tensor._version != version:

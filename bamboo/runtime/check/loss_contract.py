@@ -158,7 +158,7 @@ def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tenso
     first, again = found
     if len(first) > MOST_METRICS:
         raise InputError(
-            f"{file}: the metrics have {len(first):,} names, and every step shows and records each; "
+            f"{file}: the metrics have {len(first):,} names, and every step shows each of them; "
             f"return at most {MOST_METRICS}"
         )
     for name in first:

@@ -40,25 +40,24 @@ class OtherHashes:
     def __init__(self, job: JobConfig, asked: Sequence[tuple[int, int]], folder: Path) -> None:
         self._file = job.file
         self._asked = asked
-        self._request = json.dumps({"job": job_to_json(job), "asked": asked})
-        self._process = subprocess.Popen(
-            interpreter(MODULE),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=folder,
-            env={**steady_environment(), "PYTHONHASHSEED": SEED},
-            text=True,
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(self._request)
-        self._process.stdin.flush()
+        request, self._answer = folder / "request", folder / "answer"
+        request.write_text(json.dumps({"job": job_to_json(job), "asked": asked}), encoding="utf-8")
+        # Files: a process that the user's code forks would keep a pipe open.
+        with request.open("rb") as asking, self._answer.open("wb") as answering:
+            self._process = subprocess.Popen(
+                interpreter(MODULE),
+                stdin=asking,
+                stdout=answering,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                env={**steady_environment(), "PYTHONHASHSEED": SEED},
+            )
 
     def compare(self, data: Dataset) -> None:
         """Raises InputError where the data differ there from those here."""
-        answer, _ = self._process.communicate()
+        self._process.wait()
         try:
-            body = json.loads(answer)
+            body = json.loads(self._answer.read_bytes())
         except ValueError as error:
             raise BambooError(
                 "the process that makes the data with other hashes ended without an answer; "
@@ -79,7 +78,7 @@ class OtherHashes:
     def end(self) -> None:
         """End the process; safe when it has ended."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
 
 @contextmanager

@@ -168,6 +168,16 @@ def test_metrics_are_pairs_of_numbers_by_name(
     assert_refused(_job(tmp_path, metrics=metrics), alone, message)
 
 
+THREAD = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+
+
+def test_processes_and_threads_of_the_users_file_are_not_waited_for(tmp_path: Path) -> None:
+    """A process has all that its parent has open; for a thread Python itself waits at the end."""
+    run_preflight(
+        _job(tmp_path, "import os, time\nif os.fork() == 0:\n    time.sleep(600)\n" + THREAD)
+    )
+
+
 def test_data_that_follow_the_order_of_a_set_are_refused(tmp_path: Path) -> None:
     """In a launch, whose processes all have the same order."""
     names = "names = list({f'file {n}' for n in range(20)})\n"
