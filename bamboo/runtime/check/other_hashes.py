@@ -24,6 +24,7 @@ from bamboo.errors import BambooError, InputError
 from bamboo.loading import interpreter, steady_environment
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS
+from bamboo.new_files import open_to_append, write_whole
 from bamboo.runtime.check.one_layer import checksum
 from bamboo.runtime.check.stdout_answer import one_answer
 from bamboo.runtime.step.numerics import prepare
@@ -41,9 +42,9 @@ class OtherHashes:
         self._file = job.file
         self._asked = asked
         request, self._answer = folder / "request", folder / "answer"
-        request.write_text(json.dumps({"job": job_to_json(job), "asked": asked}), encoding="utf-8")
+        write_whole(request, json.dumps({"job": job_to_json(job), "asked": asked}).encode())
         # Files: a process that the user's code forks would keep a pipe open.
-        with request.open("rb") as asking, self._answer.open("wb") as answering:
+        with request.open("rb") as asking, open_to_append(self._answer) as answering:
             self._process = subprocess.Popen(
                 interpreter(MODULE),
                 stdin=asking,

@@ -106,7 +106,7 @@ class Stage:
     def forward(self, x: Tensors, step: int, microbatch: int) -> Pending:
         """Run the layers on one microbatch (global index) and keep the graph. Those tensors of the
         input collect a gradient that require one."""
-        leaves = as_leaves(x)
+        leaves, before = as_leaves(x), self._versions()
         self.untrained.norms.begin()
         y = run_layers(
             self.layers,
@@ -118,6 +118,7 @@ class Stage:
             precision=self.precision,
         )
         statistics = self.untrained.norms.taken()
+        self._check_unwritten(before)
         if not self.is_last:
             # What is sent is kept for two steps, and a parameter that is handed on changes in them.
             kept = tuple(
@@ -161,9 +162,25 @@ class Stage:
 
         `gradients` are those of the output, None on the last stage.
         """
+        before = self._versions()
         run_back(pending.output, gradients)
+        self._check_unwritten(before)
         self.untrained.add(pending.statistics)
         return tuple(leaf.grad for leaf in pending.input)
+
+    def _versions(self) -> list[int]:
+        """What torch counts at each write into a trained parameter."""
+        return [parameter._version for parameter in self.params]
+
+    def _check_unwritten(self, before: Sequence[int]) -> None:
+        """Raise ValueError where a layer has written into a trained parameter since `before`: a
+        node that computes the microbatch again would write again."""
+        for name, one, other in zip(self.names, before, self._versions(), strict=True):
+            if one != other:
+                raise ValueError(
+                    f"a layer changed its param/{name} while it ran; only the optimizer changes a "
+                    "trained parameter, so compute with a changed copy of it"
+                )
 
     def take_gradients(self) -> list[Tensor]:
         """The gradients accumulated since the last call, in parameter order; zeros where none. The

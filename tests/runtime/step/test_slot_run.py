@@ -66,15 +66,39 @@ class HandsOn(nn.Module):
         return self.table(x), self.table.weight
 
 
-def test_what_is_sent_stays_as_it_is_when_a_parameter_takes_a_step() -> None:
-    """A stash is sent again after the step, to a node that takes over."""
+class Clamps(nn.Module):
+    """A layer that writes into a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(256, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.table.weight.clamp_(-0.1, 0.1)
+        return self.table(x)
+
+
+def built_with(first: type[nn.Module]) -> SlotRun:
+    """The first of two stages, which is this layer alone."""
     builder = builder_of(job(stages=2))
-    layers = (HandsOn, *builder.workload.layers[1:])
+    layers = (first, *builder.workload.layers[1:])
     cut = (0, 1, len(layers))
     builder.workload = replace(builder.workload, layers=layers, plain=False)
     placement = replace(builder.strategy.placement, cut=cut)
     builder.strategy = replace(builder.strategy, placement=placement)
-    run = builder.build(FIRST, owner=True)
+    return builder.build(FIRST, owner=True)
+
+
+def test_a_layer_that_writes_into_a_trained_parameter_is_named() -> None:
+    run = built_with(Clamps)
+    with pytest.raises(ValueError, match=r"a layer changed its param/0\.table\.weight"):
+        run.forward(0, run.stage.input_of(0, run.microbatches[0]))
+
+
+def test_what_is_sent_stays_as_it_is_when_a_parameter_takes_a_step() -> None:
+    """A stash is sent again after the step, to a node that takes over."""
+    run = built_with(HandsOn)
     _, sent = run.forward(0, run.stage.input_of(0, run.microbatches[0])).output
     (before,) = run.stage.params
     with torch.no_grad():
