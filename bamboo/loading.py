@@ -91,14 +91,21 @@ def main(arguments: list[str]) -> int:
     return status
 
 
-def _run_and_leave() -> NoReturn:
+def _run_and_leave() -> None:
     """Run a module and end this interpreter, whichever threads the user's code has begun: Python
     waits for each that is no daemon, and Bamboo's own all are."""
+    status = 1
     try:
         status = main(sys.argv[1:])
-    except Exception:  # noqa: BLE001 - it is shown, and the process ends
-        sys.excepthook(*sys.exc_info())
-        status = 1
+    finally:
+        error = sys.exception()
+        if error is None or isinstance(error, Exception):
+            _leave(status, error)
+
+
+def _leave(status: int, error: Exception | None) -> NoReturn:
+    if error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or none

@@ -41,7 +41,8 @@ class OtherHashes:
     def __init__(self, job: JobConfig, asked: Sequence[tuple[int, int]], folder: Path) -> None:
         self._file = job.file
         self._asked = asked
-        request, self._answer = folder / "request", folder / "answer"
+        request = folder / "request"
+        self._answer = folder / "answer"
         write_whole(request, json.dumps({"job": job_to_json(job), "asked": asked}).encode())
         # Files: a process that the user's code forks would keep a pipe open.
         with request.open("rb") as asking, open_to_append(self._answer) as answering:
