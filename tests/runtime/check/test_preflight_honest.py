@@ -258,7 +258,6 @@ LOSSES = {
         "F.cross_entropy(o.flatten(0, -2), t.flatten(), reduction='sum', label_smoothing=0.1)"
     ),
     "of the squares": "(o ** 2).sum() + 0 * t.sum()",
-    "in place": "token_loss(o.mul_(0.5), t)",
     "with a penalty": "token_loss(o, t) + 1e-4 * o.logsumexp(-1).square().sum()",
     "flattened": "F.cross_entropy(o.view(-1, 256), t.view(-1), reduction='sum')",
     "of the last token": "token_loss(o[:, -1:], t[:, -1:])",

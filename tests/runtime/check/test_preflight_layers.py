@@ -98,8 +98,7 @@ LAYER = {
         "eval mode while it runs (its part 'linear')",
     ),
     "a hook that changes its gradient's layer": (
-        in_forward("self.linear.weight.data += 0; x.register_hook(lambda g: "
-                 "[g, self.linear.bias.data.add_(1)][0])"),
+        in_forward("x.register_hook(lambda g: [g, self.linear.bias.data.add_(1)][0])"),
         "layer 2 (Odd) changes its parameter 'linear.bias' while it runs",
     ),
     "in place as a layer of its own": (
