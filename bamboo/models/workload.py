@@ -42,7 +42,7 @@ class Optimizer(Protocol):
 
 Schedule = Callable[[int, int, Any], float]
 """(step, steps, train) -> the learning rate of that step of a segment with so many steps; `train`
-has its `learning_rate`, `warmup_steps` and `final_learning_rate`. Steps count from 0."""
+is the segment's `TrainConfig`. Steps count from 0 in each segment."""
 Loss = Callable[[Any, Any], Tensor]
 """(outputs of the last layer, targets of the data) -> float32 scalar: the SUM over all that the
 data counts. Each is a tensor, or the tuple where there are several."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bamboo.config.tree import JobConfig, Segment
+from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.models import Optimizer, Workload, tied_names
 from bamboo.models.build import USER_ERRORS
@@ -171,16 +171,8 @@ def _check_schedule(job: JobConfig, schedule: Schedule) -> None:
     train = job.train
     asked = range(0, train.steps, max(1, train.steps // MOST_RATES))
 
-    own = Segment(
-        to_step=train.steps,
-        steps=train.steps,
-        learning_rate=train.learning_rate,
-        warmup_steps=train.warmup_steps,
-        final_learning_rate=train.final_learning_rate,
-    )
-
-    def rate(step: int, about: object = train) -> Any:
-        return _asked(job, SCHEDULE, lambda: schedule(step, train.steps, about))
+    def rate(step: int) -> Any:
+        return _asked(job, SCHEDULE, lambda: schedule(step, train.steps, train))
 
     rates = {step: rate(step) for step in asked}
     for step, found in rates.items():
@@ -188,14 +180,9 @@ def _check_schedule(job: JobConfig, schedule: Schedule) -> None:
             words = f"gives {found!r} for step {step}"
             raise _of(job, SCHEDULE, words, "return a finite number of at least 0")
     for step in reversed(asked):
-        # As a run that goes on with more steps asks of those that are done.
-        if (again := rate(step, own)) != rates[step]:
+        if (again := rate(step)) != rates[step]:
             words = f"gives {rates[step]!r} for step {step}, and {again!r} when it is asked again"
-            remedy = (
-                "compute it from step, steps and train's learning_rate, warmup_steps and "
-                "final_learning_rate alone"
-            )
-            raise _of(job, SCHEDULE, words, remedy)
+            raise _of(job, SCHEDULE, words, "compute it from step, steps and train alone")
 
 
 def _asked(job: JobConfig, key: str, ask: Callable[[], T]) -> T:

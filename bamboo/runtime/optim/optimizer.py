@@ -5,6 +5,7 @@ Rule: what a parameter becomes depends on itself, its gradient, its state and it
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import torch
@@ -35,7 +36,20 @@ class Optimizer:
         """`segments`: the finished segments of the run before the one that `train` describes.
         `own`, `schedule`: the user's own; None: those that `train` names."""
         self._train = train
-        self._segments = segments
+        # All else that decides the numbers is the same in each segment.
+        self._segments = [
+            (
+                segment.to_step,
+                replace(
+                    train,
+                    steps=segment.steps,
+                    learning_rate=segment.learning_rate,
+                    warmup_steps=segment.warmup_steps,
+                    final_learning_rate=segment.final_learning_rate,
+                ),
+            )
+            for segment in segments
+        ]
         self._kernel: Kernel = BuiltIn(train) if own is None else own
         self._fused = own is None and train.optimizer in FUSED
         self._schedule = schedule or _SCHEDULES[train.schedule]
@@ -61,10 +75,10 @@ class Optimizer:
         """The learning rate of a step by the schedule of its segment, which counts from the
         segment's first step."""
         begin = 0
-        for segment in self._segments:
-            if step < segment.to_step:
-                return self._schedule(step - begin, segment.steps - begin, segment)
-            begin = segment.to_step
+        for end, own in self._segments:
+            if step < end:
+                return self._schedule(step - begin, own.steps - begin, own)
+            begin = end
         return self._schedule(step - begin, self._train.steps - begin, self._train)
 
     @torch.no_grad()
@@ -141,7 +155,7 @@ def optimizer_of(
     return Optimizer(train, segments, own=own, schedule=schedule)
 
 
-def _warm(step: int, own: TrainConfig | Segment) -> float | None:
+def _warm(step: int, own: TrainConfig) -> float | None:
     """The learning rate of a linear warm-up; None after it."""
     warmup = own.warmup_steps
     return own.learning_rate * (step + 1) / warmup if step < warmup else None
@@ -151,7 +165,7 @@ def _falling(height: Callable[[float], float]) -> Schedule:
     """A warm-up, then `height` of the share of the rest that is done, from 1 to 0, between the
     learning rate and the final one."""
 
-    def rate(step: int, steps: int, own: TrainConfig | Segment) -> float:
+    def rate(step: int, steps: int, own: TrainConfig) -> float:
         if (warm := _warm(step, own)) is not None:
             return warm
         span = max(steps - 1 - own.warmup_steps, 1)
@@ -162,7 +176,7 @@ def _falling(height: Callable[[float], float]) -> Schedule:
     return rate
 
 
-def _constant(step: int, steps: int, own: TrainConfig | Segment) -> float:
+def _constant(step: int, steps: int, own: TrainConfig) -> float:
     warm = _warm(step, own)
     return own.learning_rate if warm is None else warm
 

@@ -233,6 +233,16 @@ def test_a_segment_has_a_schedule_of_its_own_from_its_first_step() -> None:
     assert list(map(rates.learning_rate, range(20))) == alone
     assert alone[-1] == pytest.approx(5e-5)
 
+    # A schedule of the user's own may read all of `train`, also of the segments that are done.
+    def by_batch(step: int, steps: int, train: TrainConfig) -> float:
+        return train.learning_rate * train.batch + train.steps + steps / 100
+
+    own_rates = Optimizer(
+        TrainConfig(steps=20, batch=7, **last), (stopped, done), schedule=by_batch
+    )
+    found = [own_rates.learning_rate(step) for step in (4, 5, 12)]
+    assert found == pytest.approx([9 + 0.09 + 0.007, 12 + 0.07 + 0.014, 20 + 0.08 + 0.0035])
+
 
 def test_squares_and_norm() -> None:
     grads = _random(3)
