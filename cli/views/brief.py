@@ -19,7 +19,7 @@ from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
 from bamboo.value import MINIMUM_BILLED_S
 from cli.views.metrics import metric_words
-from cli.views.plan import instances_by_market, notice_words, own_data
+from cli.views.plan import instances_by_market, model_words, notice_words, own_data
 
 WIDTH = 80
 PLAN_LINES = 12
@@ -42,7 +42,7 @@ def plan_lines(
     plan, semantics = planned.plan, planned.strategy.semantics
     given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
     rows = [
-        ("model", f"{plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}"),
+        ("model", model_words(plan)),
         ("data", f"{_data(planned)}{given}"),
         ("grid", _grid(planned)),
         *_saving(planned),

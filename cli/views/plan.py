@@ -39,8 +39,10 @@ def plan_text(run: str, planned: Planned) -> str:
         f"{run}: {count(semantics.steps, 'step')} of {count(semantics.batch, 'sample')}, "
         f"{count(plan.grid.pipelines, 'pipeline')} of {count(plan.grid.stages, 'stage')}, "
         f"redundancy {plan.mode}{taken_to_save(planned)}",
-        f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
-        f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
+        *paragraph(
+            f"{model_words(plan)}, {count(semantics.virtual_nodes, 'virtual node')}, "
+            f"semantics {semantics.hash()}"
+        ),
         *_data(planned),
         *paragraph(planned.redundancy_why),
         *paragraph(planned.saving_why),
@@ -305,6 +307,17 @@ def quota_text(planned: Planned) -> str:
     )
 
 
+def model_words(plan: Plan) -> str:
+    """How many parameters are trained in how many layers, and what there is beside them."""
+    layers = count(plan.cut[-1], "layer")
+    if not plan.frozen_bytes:
+        return f"{plan.parameters:,} parameters in {layers}"
+    return (
+        f"{plan.parameters:,} trained parameters in {layers}, "
+        f"{size(plan.frozen_bytes)} frozen or buffers"
+    )
+
+
 def requests_text(request: Mapping[str, Any]) -> str:
     """A call with its exact arguments; for user data the digest and the size."""
     return f"{request['call']} {json.dumps(request['arguments'], indent=2)}"
@@ -324,6 +337,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "saving_reason": planned.saving_why or None,
         "cut": list(plan.cut),
         "parameters": plan.parameters,
+        "frozen_bytes": plan.frozen_bytes,
         "memory": [bytes_body(stage) for stage in plan.memory],
         "instance_type": plan.instance_type.name,
         "zone": planned.pool.zone,

@@ -24,7 +24,8 @@ def profile_text(found: Found) -> str:
         one += f", {count(tokens, 'token')}"
     parameters = sum(layer.parameters for layer in profile.layers)
     lines = [
-        f"{profile.job}: {count(len(profile.layers), 'layer')}, {parameters:,} parameters; {one}",
+        f"{profile.job}: {count(len(profile.layers), 'layer')}, {parameters:,} parameters"
+        f"{_frozen(profile)}; {one}",
         *paragraph(f"{_source(found)}"),
         *columns(_rows(profile), right=frozenset({*range(2, len(HEAD) + len(HEAD_BYTES))})),
         *paragraph(
@@ -116,6 +117,12 @@ def _rows(profile: Profile) -> list[tuple[str, ...]]:
         )
     )
     return rows
+
+
+def _frozen(profile: Profile) -> str:
+    """What no column of the table has."""
+    found = sum(layer.frozen_bytes for layer in profile.layers)
+    return f" that are trained, {size(found)} frozen or buffers" if found else ""
 
 
 def _short(seconds: float) -> str:

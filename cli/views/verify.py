@@ -12,7 +12,7 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
         return (
             f"{run}: bitwise equal to a calm run of the same semantics "
             f"({body['semantic_hash']}): {count(body['steps'], 'loss', 'losses')}"
-            f"{_measured(body)} and {count(body['tensors'], 'tensor')} of parameters and optimizer"
+            f"{_measured(body)} and {count(body['tensors'], 'tensor')} of the final state"
             + (f", {among}" if (among := in_segments(body.get("segments", ()))) else "")
         )
     first = body["first_difference"]

@@ -282,7 +282,7 @@ def test_verify() -> None:
     equal = {"equal": True, "semantic_hash": "abc", "steps": 100, "tensors": 1}
     assert verify_text("r", equal) == (
         "r: bitwise equal to a calm run of the same semantics (abc): 100 losses and 1 tensor of "
-        "parameters and optimizer"
+        "the final state"
     )
     first = {"step": 3, "tensor": "loss", "calm": "0x1", "run": ["0x2"]}
     assert verify_text("r", {"equal": False, "first_difference": first}).splitlines() == [

@@ -24,6 +24,7 @@ from bamboo.ports import PricesSeen
 from bamboo.sites.bought import speeds_of
 from bamboo.study.planning import Planned, plan_job
 from bamboo.study.workload import layer_facts
+from cli.views.brief import plan_lines
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from tests.study.facts import seen
 
@@ -107,6 +108,14 @@ def test_a_step_is_timed_by_what_was_measured_or_given() -> None:
 def test_a_users_layers_are_balanced_by_their_time() -> None:
     job = replace(JOB, model=replace(JOB.model, model="mine.py:build"))
     assert {facts.forward_flops for facts in layer_facts(job, seen(job))} == {4.0}
+
+
+def test_what_is_frozen_is_not_counted_among_the_trained_parameters() -> None:
+    planned = plan()
+    assert planned.plan.frozen_bytes == 0
+    frozen = replace(planned, plan=replace(planned.plan, frozen_bytes=2048))
+    for lines in (plan_text("r", frozen).splitlines(), plan_lines("r", frozen)):
+        assert "36,000 trained parameters in 8 layers, 2.0 KiB frozen or buffers" in lines[1]
 
 
 def test_the_plan_on_paper() -> None:

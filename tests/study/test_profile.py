@@ -260,6 +260,10 @@ def test_doubts_are_said() -> None:
     calm = profile_text(found(profile()))
     assert "scatter" not in calm
     assert "at work already" not in calm
+    assert "frozen" not in calm
+    assert "that are trained, 2.0 KiB frozen or buffers" in profile_text(
+        found(profile(replace(layer(0), frozen_bytes=2048)))
+    )
     noisy = replace(layer(0), scatter=0.31)
     text = profile_text(found(replace(profile(noisy), load=1.5)))
     assert "half of them lie within 31% of the median" in text

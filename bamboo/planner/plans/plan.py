@@ -44,7 +44,9 @@ class Plan:
     cut: tuple[int, ...]
     """First layer of each stage, then the layer count."""
     parameters: int
-    """Scalars of the whole model, counting each copy of a tied parameter."""
+    """Scalars of the whole model that are trained, counting each copy of a tied parameter."""
+    frozen_bytes: int
+    """Of its frozen parameters and buffers."""
     memory: tuple[StageBytes, ...]
     instance_type: InstanceType
     instances: int
@@ -70,7 +72,7 @@ class Plan:
     """The parts of a checkpoint."""
     given_every: int | None
     """Steps between two checkpoints as the job says; None: the plan decides."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """What the user should know before a launch, one sentence each."""
 
     @property
@@ -151,6 +153,7 @@ def make_plan(
         mode=mode,
         cut=whole,
         parameters=sum(layer.parameters for layer in facts),
+        frozen_bytes=sum(layer.frozen_bytes for layer in facts),
         memory=memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode),
         instance_type=instance_type,
         instances=count,
@@ -165,7 +168,6 @@ def make_plan(
         assignment=assignment,
         shards=shards,
         given_every=stakes.checkpoint_every,
-        notes=(),
     )
     return replace(found, notes=_notes(found, stakes, zones, zone_of))
 
