@@ -234,7 +234,7 @@ def _batch(job: JobConfig) -> None:
             job,
             "train.virtual_nodes",
             f"cannot feed cluster.pipelines = {pipelines}",
-            "give at least as many virtual nodes as pipelines, or 0 for the default",
+            "take fewer pipelines, or, in a new run, as many virtual nodes (0 for the default)",
         )
     unit = train.microbatch * train.virtual_nodes
     if train.batch % unit:
@@ -395,7 +395,8 @@ def _chaos(job: JobConfig) -> None:
         )
         for name, value, limit in bounds:
             if not 0 <= value < limit(kill):
-                raise _kill(job, i, name, value, f"give 0 to {limit(kill) - 1}")
+                within = f"give 0 to {limit(kill) - 1}, or no kills (--set chaos.kill=[])"
+                raise _kill(job, i, name, value, within)
         if kill.phase not in PHASES:
             raise _kill(job, i, "phase", kill.phase, f"take one of {', '.join(PHASES)}")
         if kill.phase == "ship" and job.cluster.redundancy in BARE_MODES:

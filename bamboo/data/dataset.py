@@ -149,7 +149,7 @@ def _copied(tensor: Tensor) -> Tensor:
 
 def _kind(found: object) -> str:
     return (
-        f"{type(found).__name__} of {len(found)}"
+        f"a tuple of {len(found)} ({', '.join(type(part).__name__ for part in found)})"
         if isinstance(found, tuple)
         else repr(type(found).__name__)
     )
@@ -212,7 +212,12 @@ def _checked(job: JobConfig, data: Data) -> Data:
     count = getattr(data, "count", 1)
     for name, value, good, wanted in (
         ("samples", found := getattr(data, "samples", None), _is_count(found), "a number above 0"),
-        ("digest", found := getattr(data, "digest", None), _is_text(found), "a text"),
+        (
+            "digest",
+            found := getattr(data, "digest", None),
+            _is_text(found),
+            "a text, a hash of the content",
+        ),
         ("unit", found := getattr(data, "unit", None), _is_text(found), "a word, as 'sample'"),
         ("batch", found := getattr(data, "batch", None), callable(found), "a function"),
         ("count", count, callable(count) or _is_count(count), "a number above 0, or a function"),

@@ -129,7 +129,9 @@ def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], 
         built = tuple(built)
     if not isinstance(built, Sequence) or not built:
         raise _refuse(
-            job, f"it returned {type(built).__name__}", "return a non-empty list of layers"
+            job,
+            f"it returned {type(built).__name__}",
+            "return a list of layers, not an empty one, or a Workload",
         )
     _refuse_shared(job, [(i, item) for i, item in enumerate(built) if isinstance(item, nn.Module)])
     # One factory for each function, however often it is listed, so that layers are known to be

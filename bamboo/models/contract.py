@@ -4,6 +4,7 @@ Rule: an error is (problem, remedy), with the place in the workload. What shows 
 made and run is checked by the preflight.
 """
 
+import reprlib
 from collections.abc import Sequence
 
 from torch import nn
@@ -21,14 +22,19 @@ def flaw_of(workload: Workload) -> Flaw | None:
     """The first problem for which `workload` is not a model; None when there is none."""
     layers: object = workload.layers
     if not isinstance(layers, Sequence | nn.Sequential) or not len(layers):
-        return f"layers is {layers!r}", "give a tuple of layers, or of functions that make one"
+        return f"layers is {_short(layers)}", (
+            "give a list, a tuple or an nn.Sequential of layers, or of functions that make one"
+        )
     for index, factory in enumerate(layers):
         if not callable(factory):
-            return f"layers[{index}] is {factory!r}", "give a layer, or a function that makes one"
+            return (
+                f"layers[{index}] is {_short(factory)}",
+                "give a layer, or a function that makes one",
+            )
     if not callable(workload.loss):
-        return f"loss is {workload.loss!r}", "give a function of (output, targets)"
+        return f"loss is {_short(workload.loss)}", "give a function of (output, targets)"
     if not (workload.metrics is None or callable(workload.metrics)):
-        return f"metrics is {workload.metrics!r}", "give a function of (outputs, targets)"
+        return f"metrics is {_short(workload.metrics)}", "give a function of (outputs, targets)"
     if not isinstance(workload.plain, bool):
         return f"plain is {workload.plain!r}", "give True or False, or leave it out"
     if not isinstance(workload.frozen, tuple) or not all(
@@ -38,7 +44,10 @@ def flaw_of(workload: Workload) -> Flaw | None:
     if not isinstance(workload.tied, Sequence) or not all(
         isinstance(tie, TiedParameter) for tie in workload.tied
     ):
-        return f"tied is {workload.tied!r}", "give a tuple of bamboo.models.TiedParameter"
+        return f"tied is {_short(workload.tied)}", (
+            "give a tuple of bamboo.models.TiedParameter(owner_layer=0, owner_name=..., "
+            "user_layer=..., user_name=...)"
+        )
     return _flaw_of_ties(workload.tied, len(workload.layers))
 
 
@@ -87,6 +96,11 @@ def _flaw_of_uses(
         if len(of_layer) > MOST_USES:
             return f"{_place(owner)} has more than {MOST_USES} uses", "tie fewer layers"
     return None
+
+
+def _short(value: object) -> str:
+    """What it is, in few words: a module's own text has a line for each of its parts."""
+    return type(value).__name__ if isinstance(value, nn.Module) else reprlib.repr(value)
 
 
 def _said(tie: TiedParameter) -> str:

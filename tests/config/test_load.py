@@ -97,7 +97,10 @@ REFUSED = [
     ("model.model=mine.py:build", "there is no file"),
     ("cloud.zones=[]", "cloud.zones = []: names nothing"),
     ("cloud.provider=gcp", "take one of local, ec2"),
-    ("chaos.kill=[{step=6,stage=0}]", "chaos.kill[0].step = 6: is not in this job; give 0 to 5"),
+    (
+        "chaos.kill=[{step=6,stage=0}]",
+        "chaos.kill[0].step = 6: is not in this job; give 0 to 5, or no",
+    ),
     ("chaos.kill=[{step=1,stage=2}]", "chaos.kill[0].stage = 2"),
     ("chaos.kill=[{step=1,stage=1,pipeline=1}]", "chaos.kill[0].pipeline = 1"),
     ("chaos.kill=[{step=1,stage=1,microbatch=4}]", "chaos.kill[0].microbatch = 4"),
@@ -135,7 +138,10 @@ NO_REPLICA = (
         ("cluster.spread=neighbours", "needs two stages: a pipeline of one has no neighbours"),
         ("cluster.spread=pipelines", 'raise cluster.max_pipelines, or take "one"'),
         ("cluster.cut=[0,2]", "names 2 first layers for 1 stages"),
-        ("chaos.kill=[{step=1,stage=1}]", "chaos.kill[0].stage = 1: is not in this job; give 0"),
+        (
+            "chaos.kill=[{step=1,stage=1}]",
+            "chaos.kill[0].stage = 1: is not in this job; give 0 to 0",
+        ),
         ('chaos.kill=[{step=1,stage=0,phase="ship"}]', "nothing is shipped without shadows"),
     ],
 )

@@ -91,6 +91,7 @@ def test_more_uses_than_messages_have_numbers_for() -> None:
     [
         ({"layers": ()}, "layers is ()"),
         ({"layers": 3}, "layers is 3"),
+        ({"layers": nn.ModuleList([nn.Linear(2, 2)])}, "layers is ModuleList"),
         ({"layers": (FACTORIES[0], "Linear")}, "layers[1] is 'Linear'"),
         ({"loss": None}, "loss is None"),
         ({"plain": 1}, "plain is 1"),

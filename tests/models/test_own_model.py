@@ -83,7 +83,7 @@ def test_the_example_trains_on_tokens(tmp_path: Path) -> None:
         ("def build(job): raise ValueError('two\\nlines')\n", "ValueError: two lines"),
         ("class Own(Exception): pass\ndef build(job): raise Own('words')\n", "Own: words"),
         ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
-        ("def build(job): return []\n", "return a non-empty list of layers"),
+        ("def build(job): return []\n", "return a list of layers, not an empty one"),
         ("def build(job): return 3\n", "it returned int"),
         ("def build(job): return [3]\n", "item 0 is int"),
         (

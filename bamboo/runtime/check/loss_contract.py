@@ -57,10 +57,14 @@ def loss_gradient(
         raise InputError(f"{file}: the loss {found[0]}; {found[1]}")
     given.check(file, "loss")
     if not isinstance(loss, Tensor) or loss.dtype != torch.float32 or loss.dim() != 0:
-        said = loss if not isinstance(loss, Tensor) else f"{tuple(loss.shape)} {loss.dtype}"
+        said = (
+            f"a tensor of shape {tuple(loss.shape)} and type {loss.dtype}"
+            if isinstance(loss, Tensor)
+            else f"{loss!r}, which is no tensor"
+        )
         raise InputError(
-            f"{file}: the loss at the start is {said!s}; it must be one finite float32 number, a "
-            "tensor of no dimension: the sum over all that the data counts"
+            f"{file}: the loss at the start is {said}; return a torch.float32 tensor of shape (), "
+            "the sum over all that the data counts"
         )
     _check_leaves(file, loss, leaves)
     try:
@@ -119,8 +123,8 @@ def check_sum(
             if whole is None or whole != again:
                 raise InputError(
                     f"{file}: the loss draws, or depends on how often it was asked: it is {whole} "
-                    f"and, the {asked}th time, {again} for the same output and targets; compute it "
-                    "from these two alone, and draw in the last layer"
+                    f"and, when asked {asked} times, {again} for the same output and targets; "
+                    "compute it from these two alone, and draw in the last layer"
                 )
         assert whole is not None
         sums = list(_sums(workload.loss, output, targets, samples, whole))
@@ -130,8 +134,19 @@ def check_sum(
     raise InputError(
         f"{file}: the loss of two halves of a microbatch adds up to {parts:g}, that of the whole "
         f"is {together:g}: it is no sum over what is counted; sum it, as with reduction='sum' for "
-        "'mean'"
+        f"'mean'{_spread_over(output, targets)}"
     )
+
+
+def _spread_over(output: Tensors, targets: Tensors) -> str:
+    """What else may be wrong where torch would spread one over the other: (B, 1) and (B,) make
+    (B, B)."""
+    if len(output) > 1 or len(targets) > 1 or not targets[0].is_floating_point():
+        return ""
+    shapes = tuple(output[0].shape), tuple(targets[0].shape)
+    if shapes[0] == shapes[1]:
+        return ""
+    return f"; or give output and targets, {shapes[0]} and {shapes[1]}, the same shape"
 
 
 def check_metrics(file: str, workload: Workload, output: Tensors, targets: Tensors) -> None:

@@ -106,6 +106,7 @@ class OneLayer:
     ) -> None:
         self._seed = seed
         self._precision = precision
+        self._on_text = workload.data is None and place.index == 0
         before = settings()
         try:
             self.layer = build(workload, place.index, seed)
@@ -223,7 +224,8 @@ class OneLayer:
             raise self.place.refuse(error.problem, error.remedy) from error
         except USER_ERRORS as error:
             raise self.place.refuse(
-                f"fails in its forward: {placed_line_of(error)}", remedy_of(error)
+                f"fails in its forward: {placed_line_of(error)}",
+                f"{remedy_of(error)}; its input is {_described(x, text=self._on_text)}",
             ) from error
         forward_ms = (idle_s(x[0]) - begin_s) * 1000
         self._check_settings(before)
@@ -468,6 +470,12 @@ def idle_s(on: Tensor) -> float:
 
 def _bytes_of(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _described(x: Tensors, *, text: bool) -> str:
+    """`torch.int64 (2, 16), the tokens of a text, as the model has no data of its own`."""
+    each = " and ".join(f"{t.dtype} {tuple(t.shape)}" for t in x)
+    return each + (", the tokens of a text, as the model has no data of its own" if text else "")
 
 
 def remedy_of(error: BaseException) -> str:

@@ -103,8 +103,8 @@ class Timing:
         found, then = ((*one.output, *one.gradients.values()) for one in (run, before[0]))
         if not same(found, then):
             raise one.place.refuse(
-                f"gives another output or gradient when it runs the same microbatch for the "
-                f"{len(before) + 1}th time",
+                f"gives another output or gradient when it runs the same microbatch "
+                f"{len(before) + 1} times",
                 "keep nothing from call to call",
             )
 

@@ -270,6 +270,15 @@ def test_a_layer_whose_bits_would_vary_is_refused_by_name(
     assert "\n" not in str(caught.value)
 
 
+def test_a_layer_that_cannot_read_text_says_what_it_was_given(tmp_path: Path, alone: Alone) -> None:
+    table = "def build(job): return nn.Sequential(*[nn.Linear(6, 6) for _ in range(4)])\n"
+    (tmp_path / "mine.py").write_text("from torch import nn\n" + table, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        preflight(tiny_job(tmp_path, ["model.model=mine.py:build"]), alone)
+    assert "layer 0 (Linear) fails in its forward: RuntimeError" in str(caught.value)
+    assert ", the tokens of a text, as the model has no data of its own" in str(caught.value)
+
+
 NORMED = """
 class Odd(Good):
     def __init__(self):

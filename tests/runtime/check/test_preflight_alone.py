@@ -141,7 +141,7 @@ KEPT = {
             "def forward(self, x):\n"
             "    self.calls += 1\n    return self.linear(x) * (2.0 if self.calls > 7 else 1.0)\n"
         ),
-        "layer 2 (Odd) gives another output or gradient when it runs the same microbatch for the",
+        "layer 2 (Odd) gives another output or gradient when it runs the same microbatch",
     ),
     "the number of calls, in the gradient": (
         odd(

@@ -109,6 +109,11 @@ REFUSED = {
         "0 and inputs (torch.float64) and targets (torch.float32) in microbatch 1 of step 0; give",
     ),
     "no tuple": (batch("return x, t"), "the data's batch gives inputs that are 'Tensor'"),
+    "arrays": (batch("return (x.numpy(),), t"), "that are a tuple of 1 (ndarray); return"),
+    "targets of another shape": (
+        batch("return (x,), (t[0][:, 0],)"),
+        "give output and targets, (2, 1) and (2,), the same shape",
+    ),
     "what fails": (batch("return x[99], t"), "the data fail: IndexError"),
     "a step that counts nothing": (
         "def count(self, index, key): return 0",
@@ -142,7 +147,7 @@ def test_odd_data_are_refused(tmp_path: Path, alone: Alone, body: str, message: 
     ("loss", "message"),
     [
         ("(output - targets).square().mean()", "it is no sum over what is counted"),
-        ("(output - targets).square()", "it must be one finite float32 number"),
+        ("(output - targets).square()", "and type torch.float32; return a torch.float32 tensor"),
         (f"{SUM} / 0", "the loss at the start is inf"),
     ],
 )

@@ -25,12 +25,12 @@ LOSS = {
         "token_loss(o * random.random(), t)",
         "the loss draws, or depends on how often",
     ),
-    "a number": ("token_loss(o, t).item()", "it must be one finite float32 number, a tensor"),
-    "nothing": ("None", "the loss at the start is None; it must be one finite float32 number"),
-    "double precision": ("token_loss(o, t).double()", "it must be one finite float32 number"),
+    "a number": ("token_loss(o, t).item()", "which is no tensor; return a torch.float32 tensor"),
+    "nothing": ("None", "the loss at the start is None, which is no tensor; return"),
+    "double precision": ("token_loss(o, t).double()", "of shape () and type torch.float64; return"),
     "one number a token": (
         "F.cross_entropy(o.flatten(0, -2), t.flatten(), reduction='none')",
-        "the loss at the start is (16,) torch.float32; it must be one",
+        "the loss at the start is a tensor of shape (16,) and type torch.float32; return",
     ),
     "not finite": ("token_loss(o, t) / 0", "the loss at the start is inf"),
     "a gradient that is not": (

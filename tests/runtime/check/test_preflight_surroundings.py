@@ -58,14 +58,14 @@ SURROUNDED = {
             "    type(self).calls += 1\n"
             "    return self.linear(x) * (2.0 if self.calls > 20 else 1.0)\n"
         ),
-        "layer 2 (Odd) gives another output or gradient when it runs the same microbatch for the",
+        "layer 2 (Odd) gives another output or gradient when it runs the same microbatch",
     ),
     "the twentieth gradient": (
         in_init(
             "n = []; self.linear.weight.register_hook("
             "lambda g: [n.append(1), g * (0.5 if len(n) > 20 else 1)][1])"
         ),
-        "layer 2 (Odd) gives another output or gradient when it runs the same microbatch for the",
+        "layer 2 (Odd) gives another output or gradient when it runs the same microbatch",
     ),
     "a bound that no first value reaches": (
         in_init("self.gain = nn.Parameter(torch.ones(16))").replace(
