@@ -12,6 +12,16 @@ import torch
 Settings = Mapping[str, object]
 
 _LEAST_NORMAL = 1.1754943508222875e-38
+
+
+def _matrix_precisions() -> tuple[str, str]:
+    """Those of float32 products on CPU and GPU. `torch.get_float32_matmul_precision` raises where
+    they were set one by one."""
+    cpu = str(torch.backends.mkldnn.matmul.fp32_precision)  # type: ignore[attr-defined]
+    gpu = str(torch.backends.cuda.matmul.fp32_precision)
+    return cpu.replace("none", "ieee"), gpu.replace("none", "ieee")
+
+
 _SETTINGS: Mapping[str, tuple[Callable[[], object], str]] = {
     "torch's default dtype": (torch.get_default_dtype, "give each tensor its dtype"),
     "torch's default device": (torch.get_default_device, "leave layers on the CPU"),
@@ -44,7 +54,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[], object], str]] = {
         "leave it: kernels that are chosen by their times give other bits on another day",
     ),
     "torch's matrix kernels": (
-        lambda: (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision()),
+        lambda: (torch.backends.mkldnn.enabled, *_matrix_precisions()),
         "set it at the top of the file",
     ),
 }

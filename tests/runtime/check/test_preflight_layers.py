@@ -179,6 +179,10 @@ GLOBAL = {
         in_forward("torch.set_float32_matmul_precision('medium')"),
         "layer 2 (Odd) changes torch's matrix kernels",
     ),
+    "matrix kernels, one by one": (
+        in_forward("torch.backends.mkldnn.matmul.fp32_precision = 'bf16'"),
+        "layer 2 (Odd) changes torch's matrix kernels",
+    ),
     "threads, by the loss": (
         "def loss(o, t):\n    torch.set_num_threads(3); return token_loss(o, t)\n"
         "def build(job): return Workload(layers=(Embed, Head), loss=loss)",
