@@ -32,7 +32,7 @@ def test_the_form_of_the_json_stays() -> None:
     assert raw["schema_version"] == 2
     assert sorted(raw) == [
         *("context", "device", "job", "layers", "limit_s", "load", "machine", "microbatch"),
-        *("modelled", "schema_version", "seen", "source", "threads", "torch"),
+        *("modelled", "schema_version", "seen", "source", "threads", "torch", "unit"),
     ]
     assert sorted(raw["layers"][0]) == [
         *("activation_bytes", "backward", "backward_s", "forward", "forward_s", "frozen_bytes"),
