@@ -39,8 +39,8 @@ def test_a_merged_node_holds_what_the_plan_says(mode: str, recompute: str) -> No
     facts = saved(work, Saving(recompute=recompute == "layer")).layers
     plan = memory_report(facts, cut=CUT, grid=grid, shape=SHAPE, mode=mode)[NEIGHBOUR]
     # A run does not record gradients on their way to a shadow, of its own stage and of the other,
-    # nor, in most runs, the rest of a layer that is computed again (one of a dozen has as much more;
-    # the cause is open).
+    # nor, in most runs, the rest of a layer that is computed again. One run in a dozen has as much
+    # more, and the cause is open.
     again = max(x.again_bytes for x in facts)
     unseen = plan.shipping + 4 * facts[2].parameters + again
     expected = plan.total - unseen
