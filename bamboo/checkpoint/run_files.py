@@ -2,6 +2,7 @@
 run: one that only its launcher writes, and one that its nodes write.
 
     data/<sha256>                 the text, as the launcher read it
+    data/<digest>/tokens …        or its token file, with header, tree and documents
     final/stage-00.safetensors …  what `final/` of a run's folder has
     final/stage-00.json …         {file, sha256, step}, as the node wrote the file beside it
     checked/<name>                what a check of its bits reads (`CHECKED`), under an id of its own
@@ -23,6 +24,7 @@ from bamboo.errors import InputError
 from bamboo.named_files import read_own
 from bamboo.new_files import write_whole
 from bamboo.ports import ObjectStore
+from bamboo.token_files import FILES, beside, read_header, read_tree
 from bamboo.topology.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ READ_BY_CHECK = ("resolved.json", STRATEGY, "metrics.jsonl", "numerics.json")
 """Files of a run's folder that a check of the bits reads; older releases had no numerics.json."""
 CHECKED = "checked/"
 DIGESTS = "digests.json"
-TEXT = "data"
+TEXT, TOKENS = "data", "tokens"
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 
@@ -62,6 +64,27 @@ def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
         return bytearray(path.read_bytes()) if found else None
 
 
+def put_tokens(objects: ObjectStore, path: Path, digest: str) -> None:
+    """Store the token file of a run, and what lies beside it, for its nodes. Raises InputError when
+    it does not have this digest, and StorageUnavailable."""
+    found = read_tree(path, read_header(path))
+    if found is None or digest not in (found[0].digest, found[0].padded_digest):
+        raise InputError("the data has changed since it was looked at; launch again")
+    for ending in FILES:
+        if (file := beside(path, ending)).exists():
+            objects.put_file(f"{data_name(digest)}/{TOKENS}{ending}", file)
+
+
+def fetch_tokens(objects: ObjectStore, digest: str, folder: Path) -> Path | None:
+    """Bring the token file that `put_tokens` stored into a folder; None: there is none. Raises
+    StorageUnavailable."""
+    path, prefix = folder / TOKENS, f"{data_name(digest)}/"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in objects.sizes(prefix):
+        objects.fetch(name, folder / name.removeprefix(prefix))
+    return path if path.exists() else None
+
+
 def put_checked(objects: ObjectStore, run: Path, final: Final) -> None:
     """Store what a check of the bits of the run in this folder reads beside its data. Of the final
     state that is the digest of each tensor. Raises StorageUnavailable."""
@@ -83,7 +106,10 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
         strategy = Strategy.from_json(read_own(folder / STRATEGY))
     except (OSError, *_DAMAGE) as error:
         raise InputError(f"{STRATEGY} of the run to check: {error}; ask for it again") from error
-    objects.fetch(data_name(strategy.semantics.data_digest), folder / TEXT)
+    digest = strategy.semantics.data_digest
+    if fetch_tokens(objects, digest, folder / TEXT) is None:
+        (folder / TEXT).rmdir()
+        objects.fetch(data_name(digest), folder / TEXT)
 
 
 def brought_final(folder: Path) -> Final:
@@ -95,8 +121,12 @@ def brought_final(folder: Path) -> Final:
         raise InputError(f"{folder / DIGESTS}: {error}; ask for the check again") from error
 
 
-def brought_text(folder: Path) -> bytearray:
-    """The data that `fetch_checked` brought. Raises InputError."""
+def brought_data(folder: Path) -> bytearray | Path:
+    """The data that `fetch_checked` brought: a text, or the path of a token file. Raises
+    InputError."""
+    tokens = folder / TEXT / TOKENS
+    if tokens.exists():
+        return tokens
     try:
         return bytearray((folder / TEXT).read_bytes())
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.check_cloud import check_cloud
+from bamboo.config.check_data import NAME_TEXT, check_data
 from bamboo.config.check_train import check_optimizer, check_own
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
@@ -30,10 +31,8 @@ from bamboo.topology.strategy import (
 )
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
-NAME_TEXT = 'name your text, or take data.source = "python-stdlib"'
 PHASES = ("forward", "backward", "exchange", "ship", "step")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32", "bf16"),
     "cluster.recompute": (AUTO, OFF, LAYER),
     "cluster.spread": (AUTO, *SPREADS),
@@ -219,12 +218,7 @@ def _model(job: JobConfig) -> None:
 
 
 def _data(job: JobConfig) -> None:
-    data = job.data
-    if data.source == "path":
-        if not data.path:
-            raise _at(job, "data.path", "names no file or folder", NAME_TEXT)
-    elif data.path:
-        raise _at(job, "data.path", f"is not read from {data.source}", 'set data.source = "path"')
+    check_data(job, job.data)
 
 
 def _batch(job: JobConfig) -> None:

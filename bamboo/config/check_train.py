@@ -10,10 +10,16 @@ from bamboo.topology.strategy import AUTO
 SCHEDULES = ("cosine", "linear", "constant")
 _KNOWN = {
     "model.model": ("gpt",),
+    "data.source": ("python-stdlib",),
     "train.optimizer": tuple(OPTIMIZERS),
     "train.schedule": SCHEDULES,
 }
-_FUNCTIONS = {"model.model": "build", "train.optimizer": "make", "train.schedule": "schedule"}
+_FUNCTIONS = {
+    "model.model": "build",
+    "data.source": "data",
+    "train.optimizer": "make",
+    "train.schedule": "schedule",
+}
 """Key -> the function that its examples name."""
 WITH_MOMENTUM = ("sgd", "rmsprop")
 

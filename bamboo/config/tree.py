@@ -11,6 +11,10 @@ from pathlib import Path
 from bamboo.errors import CoreMisuse
 from bamboo.topology.strategy import AUTO, HOST, LAYER
 
+TOKENS = "tokens"
+PREPARED = (TOKENS, "text", "jsonl", "arrow")
+"""The sources that a run reads as a token file."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -25,6 +29,7 @@ class ModelConfig:
     context: int = 128
     """Tokens per sequence."""
     vocabulary: int = 256
+    """Left out, it is that of the tokens, where the data are tokens; bytes have 256."""
     dropout: float = 0.1
     tied: bool = False
     """Share the embedding's weight with the head, across the first and the last stage."""
@@ -48,12 +53,31 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     """`source = "python-stdlib"`: the running interpreter's own library sources, bytes as tokens;
-    `source = "path"`: the user's text file, or all files below a directory."""
+    `"path"`: the user's text file, or all files below a directory, bytes as tokens; `"tokens"`: a
+    token file (`bamboo/token_files.py`). `bamboo prepare` makes a token file of `"text"` (text
+    files), `"jsonl"` (lines of JSON) and `"arrow"` (a folder saved by `datasets`).
+    `"file.py:data"`: a function in the user's file that returns what is trained on
+    (`bamboo.data.dataset.Data`)."""
 
     source: str = "python-stdlib"
     path: str = ""
     max_bytes: int = 0
-    """Bytes of the text, from its beginning; 0: all of it."""
+    """Bytes of the text, from its beginning; 0: all of it. Of bytes as tokens alone."""
+    tokenizer: str = ""
+    """The file of the tokenizer (`tokenizer.json`)."""
+    field: str = "text"
+    """The key, or the column, that has the text of a document, or its tokens."""
+    documents: str = "packed"
+    """`packed`: one after the other, cut into windows of `model.context` tokens; `padded`: each by
+    itself, cut behind that length, and masked where others of its microbatch are longer."""
+    end: str = AUTO
+    """The token that is put behind each document; `none`; or `auto`: the one that
+    ends a document for the tokenizer, if it has one of the usual names."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether `bamboo prepare` must have seen these data, or made tokens of them."""
+        return self.source in PREPARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +392,9 @@ class JobConfig:
     segments: tuple[Segment, ...] = ()
     """The finished segments of a run, the first one first; [train] belongs to the segment after
     them. No job file has any."""
+    tokens: str = ""
+    """The token file that [data] is read from, once it was found; empty: the data are no token
+    file."""
     weights: str = ""
     """The digest of the weights that `train.init` names, once they were read."""
     unit: str = ""
@@ -391,7 +418,11 @@ class JobConfig:
         """What the user's own code gives: key -> `file.py:function`, as the job names it. The
         module of the first one is the entry to the code that a run takes along."""
         own = {"model.model": self.model.model} if self.model.is_own else {}
-        named = {"train.optimizer": self.train.optimizer, "train.schedule": self.train.schedule}
+        named = {
+            "data.source": self.data.source,
+            "train.optimizer": self.train.optimizer,
+            "train.schedule": self.train.schedule,
+        }
         return own | {key: value for key, value in named.items() if "." in value or ":" in value}
 
     def named(self, path: str) -> Path:

@@ -51,6 +51,11 @@ def build_model(job: JobConfig) -> Workload:
         if key in modules and held is not None:
             name = key.partition(".")[2]
             raise _refuse(job, f"the model has its own {name}, too", "leave out one of them", key)
+    if "data.source" in modules:
+        if workload.data is not None:
+            remedy = "leave out one of them"
+            raise _refuse(job, "the model has its own data, too", remedy, "data.source")
+        workload = replace(workload, data=_called(job, modules, "data.source", job))
     if "train.optimizer" in modules:
         workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
     if "train.schedule" in modules:

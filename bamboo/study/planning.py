@@ -260,7 +260,9 @@ def plan_job(
 
 
 def _with_unit(job: JobConfig, seen: Mapping[str, Any]) -> JobConfig:
-    return replace(job, unit="" if seen["data"] else str(seen["unit"]))
+    """Documents that are padded have no fixed number of tokens, so rates are in samples."""
+    counted = seen["data"] and not seen["data"].get("padded")
+    return replace(job, unit="" if counted else str(seen["unit"]))
 
 
 def _microbatch_spread(job: JobConfig, seen: Mapping[str, Any]) -> float:

@@ -273,6 +273,8 @@ def _data(planned: Planned) -> str:
     text = planned.data
     if not text:
         return own_data(planned)
+    if "tokens" in text:
+        return f"{count(text['tokens'], 'token')}, {size(text['bytes'])}"
     return f"{count(text['files'], 'file')}, {size(text['bytes'])}"
 
 

@@ -172,6 +172,9 @@ def _data_of(job: JobConfig, workload: Workload) -> tuple[Dataset, dict[str, Any
     """The data, and what is said of its files, {} where it is no text."""
     if workload.data is not None:
         return load_data(job, own=workload.data), {}
+    if job.data.is_prepared:
+        data = load_data(job)
+        return data, data.described_tokens | {"file": job.data.path}
     text, described = read_described(job)
     return load_data(job, text), described
 

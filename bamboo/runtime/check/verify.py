@@ -17,7 +17,7 @@ from typing import Any
 
 from bamboo.checkpoint.final import read_final, tensor_sha256
 from bamboo.checkpoint.initial import INIT_FOLDER, all_layers
-from bamboo.checkpoint.run_files import brought_final, brought_text
+from bamboo.checkpoint.run_files import brought_data, brought_final
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import same_semantics
 from bamboo.config.tree import JobConfig
@@ -59,7 +59,7 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
     final = brought_final(run) if brought else read_final(run / "final")
     recorded = recorded_steps(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
-    ours, workload, data = repeatable(run, job, brought_text(run) if brought else None)
+    ours, workload, data = repeatable(run, job, brought_data(run) if brought else None)
     calm = calm_run(run, job, workload, data)
     result: dict[str, Any] = {
         "schema_version": 1,
@@ -160,10 +160,10 @@ def recorded_steps(text: str) -> dict[int, list[Recorded]]:
 
 
 def repeatable(
-    run: Path, job: JobConfig, text: bytearray | None = None
+    run: Path, job: JobConfig, brought: bytearray | Path | None = None
 ) -> tuple[Semantics, Workload, Dataset]:
     """The run's semantics, what it trains and on what, once it is checked that this machine can
-    repeat its bits. `text`: the data, where it was brought. Raises InputError with what differs: of
+    repeat its bits. `brought`: the data, where they were. Raises InputError with what differs: of
     the training, or of what it was computed with."""
     of_run = semantics_of(run)
     code: dict[str, Any] | None = None
@@ -174,7 +174,7 @@ def repeatable(
             f"{run}: has no copy of its own code, so it is of an older release; verify it there"
         )
     workload = build_model(job)
-    data = load_data(job, text, own=workload.data)
+    data = load_data(job, brought, own=workload.data)
     here = same_semantics(job, of_run, data_digest=data.digest, code=code)
     try:
         facts = facts_of(local_numerics(job))

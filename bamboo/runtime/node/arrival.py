@@ -12,7 +12,7 @@ import torch
 
 from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
-from bamboo.checkpoint.run_files import fetch_data
+from bamboo.checkpoint.run_files import fetch_data, fetch_tokens
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver
 from bamboo.core.events import Attested, FaultScope
@@ -81,11 +81,14 @@ def objects_of(url: str, bucket: OpenObjects | None) -> ObjectStore | None:
     return open_objects(url, bucket=bucket) if url else None
 
 
-def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
-    """The data as the launcher stored it; None when it is no longer there: this machine's own data
-    is then checked against the run's digest. Raises StorageUnavailable."""
+def data_of(
+    documents: Mapping[str, str], objects: ObjectStore, folder: Path
+) -> bytearray | Path | None:
+    """The data as the launcher stored them: a text, or a token file, which is brought into this
+    folder; None when they are no longer there: this machine's own data are then checked against the
+    run's digest. Raises StorageUnavailable."""
     digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
-    return fetch_data(objects, digest)
+    return fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
 
 
 def attests(
@@ -105,14 +108,15 @@ def attests(
 def load_builder(
     job: JobConfig,
     strategy: Strategy,
-    text: bytearray | None = None,
+    brought: bytearray | Path | None = None,
     *,
     run_dir: Path | None = None,
     speed: float = 1.0,
 ) -> SlotBuilder:
     """Load data and model as the job says and check that they are those that the strategy was made
-    for. `text`: the data, on a machine that does not have it. `run_dir`: the folder with the
-    weights that the run begins with, if they are another run's. `speed`: that of a virtual device.
+    for. `brought`: the text, or the token file, on a machine that had none. `run_dir`: the folder
+    with the weights that the run begins with, if they are another run's. `speed`: that of a virtual
+    device.
 
     Raises InputError when data, code or weights are not those of the run. What the machine computes
     with was compared before (`attests`).
@@ -122,7 +126,7 @@ def load_builder(
     if job.code:
         check_identity(Path(job.code), semantics.model.get("code", {}))
     workload = build_model(job)
-    dataset = load_data(job, text, own=workload.data)
+    dataset = load_data(job, brought, own=workload.data)
     check_digest(job, dataset, semantics.data_digest)
     initial: Initial | None = None
     if semantics.init:

@@ -33,8 +33,9 @@ from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store, opened_in_time
 from bamboo.core.events import NodeFailed, NodeJoined, NodeLeft
 from bamboo.core.numerics import facts_of
-from bamboo.core.state import State
+from bamboo.core.state import Faults, State
 from bamboo.errors import (
+    BambooError,
     CoreMisuse,
     StorageUnavailable,
     StoreRefused,
@@ -47,12 +48,12 @@ from bamboo.runtime.device.host_memory import touch
 from bamboo.runtime.node.arrival import (
     JOIN_DEADLINE_S,
     attests,
+    data_of,
     documents_of,
     load_builder,
     needed_bytes,
     objects_of,
     speed_of,
-    text_of,
     warm_up,
     write_aside_in,
 )
@@ -101,7 +102,8 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
             objects = objects_of(config.get("run_url", ""), bucket)
             brought = objects_of(config.get("start_url", ""), bucket)
-            text = None if brought is None else text_of(documents, brought)
+            folder = Path(tempfile.gettempdir()) / "data"
+            data = None if brought is None else data_of(documents, brought, folder)
             refused = attests(
                 driver,
                 job_from_json(documents["job"]),
@@ -123,7 +125,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             documents=documents,
             bucket=bucket,
             objects=objects,
-            text=text,
+            data=data,
             overtaken=overtaken,
         )
         goodbye = worker.live()
@@ -184,11 +186,18 @@ def _say_fault(
     overtaken reports none: the run goes on without it."""
     if overtaken.is_set() or (isinstance(error, CoreMisuse) and overtaken.wait(OVERTAKEN_S)):
         return
+
+    def before() -> Faults | None:
+        try:
+            return driver.state().faults
+        except BambooError:  # the store is away
+            return None
+
     event = NodeFailed(
         node=NodeId(config["node"]),
         instance=InstanceId(config["instance"]),
         zone=ZoneId(config["zone"]),
-        scope=scope_of(error),
+        scope=scope_of(error, before),
         reason=reason_of(error, run=config["run"], node=config["node"]),
         step=step,
     )
@@ -209,7 +218,7 @@ class _Worker:
         documents: Mapping[str, str],
         bucket: OpenObjects | None,
         objects: ObjectStore | None,
-        text: bytearray | None,
+        data: bytearray | Path | None,
         overtaken: threading.Event,
     ) -> None:
         self._overtaken = overtaken
@@ -226,7 +235,7 @@ class _Worker:
         if self._job.code and self._run_dir is not None:
             self._job = replace(self._job, code=str(self._run_dir.absolute() / CODE_FOLDER))
         self._objects = objects
-        self._text = text
+        self._data = data
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.step: Callable[[], int] = lambda: -1
@@ -237,7 +246,7 @@ class _Worker:
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
         speed = speed_of(job, self._config["zone"])
-        builder = load_builder(job, strategy, self._text, run_dir=self._run_dir, speed=speed)
+        builder = load_builder(job, strategy, self._data, run_dir=self._run_dir, speed=speed)
         touch(needed_bytes(builder))
         warm_up(builder)
         transport = self._transport()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bamboo import wiring
-from bamboo.checkpoint.run_files import CHECKED, put_data
+from bamboo.checkpoint.run_files import CHECKED, put_data, put_tokens
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
@@ -108,7 +108,10 @@ def put_code_and_data(
 ) -> dict[str, str]:
     """Write what instances begin with but for the login, as `put_boot_files` does, and return their
     settings, to be written last. Raises InputError, StorageUnavailable."""
-    if not job.unit:  # else each instance makes them from the code that comes with the run
+    if job.data.is_prepared:
+        note(f"{run}: the tokens go to the bucket")
+        put_tokens(objects, Path(job.tokens), data_digest)
+    elif not job.unit:  # else each instance makes them from the code that comes with the run
         put_data(objects, read_source(job), data_digest)
     wheel = own_wheel()
     if wheel.name not in wheels.sizes(wheel.name):
