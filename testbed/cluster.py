@@ -268,7 +268,7 @@ class Cluster:
             poll_s=poll_s,
         )
 
-    def finish(self, timeout_s: float = 60.0) -> State:
+    def finish(self, timeout_s: float = 120.0) -> State:
         """Wait for the end of the run and of every process."""
         state = self.wait(lambda s: s.phase is Phase.FINISHED, timeout_s, "the end")
         give_up_s = time.monotonic() + LEAVE_TIMEOUT_S

@@ -14,7 +14,7 @@ from testbed.calm import assert_calm
 from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EVERY = 5
 SLOW = {"device": "virtual", "virtual_forward_ms": (4.0,), "virtual_backward_ms": (8.0,)}

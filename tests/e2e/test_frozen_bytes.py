@@ -18,7 +18,7 @@ from testbed.cluster import cluster
 from tests.e2e.jobs import job
 from tests.runtime import sorts_layers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EVERY, STEPS, WITHIN = 4, 9, 0.03
 

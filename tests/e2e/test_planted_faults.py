@@ -10,7 +10,7 @@ from testbed.calm import assert_calm, difference
 from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 LOSE_STAGE_2 = Kill(step=5, stage=2, phase="backward", microbatch=5)
 

@@ -13,14 +13,14 @@ from tests.launches.test_launch import Bench
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=120, stage=2, notice_s=0.3}]'
+KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=40, stage=2, notice_s=0.3}]'
 
 
 def test_digits_are_read_with_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for name in ("digits_cnn.py", "digits_cnn.toml"):
         shutil.copy(EXAMPLES / name, tmp_path)
-    sets = ("train.steps=300", f"chaos.kill={KILLS}", "cloud.boot_s=0.2")
+    sets = ("train.steps=130", f"chaos.kill={KILLS}", "cloud.boot_s=0.2")
     overrides = [part for one in sets for part in ("--set", one)]
     done = bench.run("launch", "digits_cnn.toml", "--run", "digits", *overrides)
     assert done.returncode == 0, done.stderr

@@ -137,9 +137,12 @@ def bench(tmp_path: Path) -> Bench:
 def test_from_the_job_to_the_proof(bench: Bench) -> None:
     # So few samples that the run goes through them more than once.
     (bench.folder / "text.txt").write_text(TEXT[:2000], encoding="utf-8")
-    kills = '[{step=10, stage=1, phase="backward"}, {step=16, stage=3, notice_s=0.3}]'
-    sets = ["--set", "train.steps=120", "--set", f"chaos.kill={kills}",
-            "--set", "budget.free_first_hour=true"]  # fmt: skip
+    kills = '[{step=10, stage=1, phase="backward"}, {step=16, stage=3, notice_s=2}]'
+    # A step takes 42 ms at least, so the run is not over before the end of its notice.
+    slow = ("cluster.virtual_forward_ms=[2.0]", "cluster.virtual_backward_ms=[4.0]")
+    overrides = ("train.steps=120", f"chaos.kill={kills}", "budget.free_first_hour=true",
+                 'cluster.device="virtual"', *slow)  # fmt: skip
+    sets = [part for one in overrides for part in ("--set", one)]
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "finished: " in done.stdout

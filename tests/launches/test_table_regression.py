@@ -24,7 +24,7 @@ def test_a_table_has_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     assert metric in source
     source = source.replace(metric, "loss(predicted_B1, progress_B1)")
     (tmp_path / "table_regression.py").write_text(source, encoding="utf-8")
-    sets = ("train.steps=400", f"chaos.kill={KILLS}", "cloud.boot_s=0.2")
+    sets = ("train.steps=150", f"chaos.kill={KILLS}", "cloud.boot_s=0.2")
     overrides = [part for one in sets for part in ("--set", one)]
     done = bench.run("launch", "table_regression.toml", "--run", "table", *overrides)
     assert done.returncode == 0, done.stderr
@@ -43,6 +43,6 @@ def test_a_table_has_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     assert (found["equal"], found["metrics"]) == (True, ["error"])
     assert bench.run("report", "table", "--out", "page.html").returncode == 0
     page = (tmp_path / "page.html").read_text()
-    assert "per patient after 400 of 400 steps" in page
+    assert "per patient after 150 of 150 steps" in page
     assert not any(word in page for word in ("entropy", "token"))
     assert bench.json("verify", "table", "--samples")["equal"] is True

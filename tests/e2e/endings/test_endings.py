@@ -20,7 +20,7 @@ from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 # ---------------------------------------------------------------- no live copy

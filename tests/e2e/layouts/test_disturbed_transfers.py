@@ -19,7 +19,7 @@ from tests.e2e.jobs import ENDLESS, job
 from tests.e2e.losses.test_notice import SLOW
 from tests.e2e.losses.test_protected_again import protected
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 STANDBY = NodeId("i-04.1")
 NARROW = SLOW | {"virtual_link_gbps": 0.01}

@@ -14,7 +14,7 @@ from testbed.calm import difference
 from testbed.cluster import cluster, protected
 from tests.e2e.jobs import job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 def test_newcomers_that_meet_an_error_leave_and_the_next_one_is_taken_in(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from testbed.cluster import cluster
 from tests.e2e.jobs import ENDLESS, job
 from tests.e2e.layouts.test_elastic import trains
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 FROZEN = Group(match="1.*", frozen=True)
 SLOW = Group(match="*.bias", learning_rate_factor=0.5, weight_decay=0.01)

@@ -9,7 +9,7 @@ from testbed.calm import assert_calm
 from testbed.cluster import cluster
 from tests.e2e.jobs import job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 GRIDS = [(1, 2, "off"), (1, 3, "gap"), (1, 4, "full"), (2, 2, "eager"), (3, 2, "stash")]
 MORE_GRIDS = [

@@ -20,7 +20,7 @@ from tests.e2e.jobs import ENDLESS, job
 from tests.e2e.layouts.test_elastic import trains
 from tests.e2e.losses.test_kill_matrix import MATRIX, SEED, TWO, Case, name, sample, survives
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "all_sorts.py"
 

@@ -17,7 +17,7 @@ from testbed.cluster import Cluster, cluster
 from testbed.waiting import wait_until
 from tests.e2e.jobs import ENDLESS, job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 SLOW = {"device": "virtual", "virtual_forward_ms": (4.0,), "virtual_backward_ms": (8.0,)}
 
@@ -87,7 +87,7 @@ def test_no_step_is_lost_whoever_has_a_notice(seed: int) -> None:
                 run.kill(node)
                 run.lost(node)
         run.start(len(in_s))
-        state = run.finish(timeout_s=100)
+        state = run.finish()
         assert state.outcome == "done", run.report()
         assert not difference(run), f"{difference(run)}\n{run.report()}"
         assert not done_again(run), run.report()

@@ -17,7 +17,7 @@ from testbed.calm import assert_calm
 from testbed.cluster import cluster
 from tests.e2e.jobs import STEPS, job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1"))
 PHASES = ("forward", "backward", "exchange", "ship", "step")

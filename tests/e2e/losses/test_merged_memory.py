@@ -13,7 +13,7 @@ from testbed.calm import assert_calm
 from testbed.cluster import cluster
 from tests.e2e.jobs import STEPS, job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 CUT = (0, 2, 3, 4, 6)
 LOST, NEIGHBOUR = 1, 0

@@ -13,7 +13,7 @@ from testbed.cluster import Cluster, cluster
 from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 SLOW = {"device": "virtual", "virtual_forward_ms": (4.0,), "virtual_backward_ms": (8.0,)}
 """A step takes about 0.15 s, so that what the test does falls inside one."""

@@ -23,7 +23,7 @@ from tests.e2e.jobs import ENDLESS, STEPS, job
 from tests.e2e.losses.test_kept import SLOW, notice, take
 from tests.e2e.losses.test_kill_matrix import SEED
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 PHASES = ("forward", "backward", "exchange", "step")
 """Nothing is shipped, as there are no shadows."""

@@ -13,7 +13,7 @@ from testbed.cluster import Cluster, cluster
 from tests.data.own_data import SOURCE
 from tests.e2e.jobs import job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 def own_job(folder: Path, **cluster_keys: Any) -> JobConfig:

@@ -14,7 +14,7 @@ from testbed.calm import assert_calm_so_far
 from testbed.cluster import Cluster, cluster, protected
 from tests.e2e.jobs import ENDLESS, job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 WITHIN_STEPS = 2
 PACED = {"device": "virtual", "virtual_forward_ms": (8.0,), "virtual_backward_ms": (16.0,)}

@@ -18,7 +18,7 @@ from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1"))
 PAIRS = ((0, 2), (2, 0), (1, 3), (3, 1))

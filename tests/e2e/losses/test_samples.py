@@ -13,7 +13,7 @@ from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 from tests.runtime.check.test_verify_samples import write_facts
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 STEPS = 54
 """The text has 709 windows and a step takes 16: a data epoch ends within step 44."""

@@ -22,7 +22,7 @@ from testbed.cluster import Cluster, cluster
 from testbed.waiting import wait_until
 from tests.e2e.jobs import ENDLESS, job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 FAST_ZONE, SLOW_ZONE = "us-east-1a", "us-east-1b"
 SETTINGS = {

@@ -14,7 +14,7 @@ from testbed.cluster import cluster
 from tests.e2e.jobs import ENDLESS, job
 from tests.e2e.losses.test_protected_again import protected
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from testbed.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 FENCED_STATUS = 3
 

@@ -14,7 +14,7 @@ from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 from tests.e2e.losses.test_notice import SLOW
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize("lost", ["", "i-02.1"])

@@ -9,7 +9,7 @@ from testbed.cluster import cluster
 from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 
 def test_its_agent_was_killed_while_it_started() -> None:
