@@ -1,5 +1,7 @@
 """Which sources of data a job may name, and which keys each of them has."""
 
+from pathlib import Path
+
 from bamboo.config.tree import PREPARED, DataConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.topology.strategy import AUTO
@@ -12,7 +14,7 @@ NAME_TEXT = 'name your text, or take data.source = "python-stdlib"'
 _KEYS: dict[str, tuple[str, ...]] = {
     "python-stdlib": ("max_bytes",),
     "path": ("path", "max_bytes"),
-    "tokens": ("path", "tokenizer", "documents"),
+    "tokens": ("path", "tokenizer", "documents", "in_image"),
     "text": ("path", "tokenizer", "documents", "end"),
     "jsonl": ("path", "tokenizer", "documents", "end", "field"),
     "arrow": ("path", "tokenizer", "documents", "end", "field"),
@@ -47,13 +49,16 @@ def check_data(job: JobConfig, data: DataConfig, *, section: str = "data") -> No
     if data.documents not in DOCUMENTS:
         raise at("documents", "is not possible", f"take one of {', '.join(DOCUMENTS)}")
     plain = DataConfig()
-    for key in ("path", "max_bytes", "tokenizer", "field", "documents", "end"):
+    for key in ("path", "max_bytes", "tokenizer", "field", "documents", "end", "in_image"):
         if key not in _KEYS.get(data.source, ()) and getattr(data, key) != getattr(plain, key):
             of = [source for source, keys in _KEYS.items() if key in keys]
             remedy = f"set {section}.source to {' or '.join(of)}, or leave it out"
             raise at(key, f"is not read from {data.source}", remedy)
     if data.source in _NEEDED and not getattr(data, _NEEDED[data.source][0]):
         raise at(*_NEEDED[data.source])
+    if data.in_image and (job.cloud.provider == "local" or not Path(data.path).is_absolute()):
+        problem = "is of an account" if job.cloud.provider == "local" else "needs a whole path"
+        raise at("in_image", problem, f"leave it out, or give {section}.path from the root on")
     if data.source in ("text", "jsonl") and not data.tokenizer:
         raise at("tokenizer", "names no tokenizer", "name a tokenizer.json")
     if not data.field or (not data.end and data.end != AUTO):

@@ -74,6 +74,9 @@ class DataConfig:
     """The token that is put behind each document; `none`; or `auto`: the one that
     ends a document for the tokenizer, if it has one of the usual names."""
 
+    in_image: bool = False
+    """EC2 only: the image of the instances has the token file at `path`, so none is brought."""
+
     @property
     def is_prepared(self) -> bool:
         """Whether `bamboo prepare` must have seen these data, or made tokens of them."""

@@ -4,7 +4,7 @@ Rule: any node can produce any microbatch, and each sample comes once in each da
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -197,22 +197,33 @@ def load_data(
     Raises InputError when there is no text, less than one window of it, or a token that the
     model's vocabulary has no row for; and for own data whose attributes are not what `Data` says.
     """
-    if own is not None:
-        data = _checked(job, own)
-    elif job.data.is_prepared:
+    here = brought
+    if here is None and job.data.is_prepared:
         here = Path(job.tokens) if job.tokens else job.named(job.data.path)
-        data = open_tokens(job, job.data, brought if isinstance(brought, Path) else here)
-    else:
-        data = text_of(job, None if isinstance(brought, Path) else brought)
+    data: Data = open_data(job, job.data, here) if own is None else _checked(job, own)
     train = job.train
     return Dataset(data, batch=train.batch, microbatch=train.microbatch, seed=train.seed)
+
+
+def open_data(
+    job: JobConfig,
+    data: DataConfig,
+    found: bytearray | Path | None = None,
+    *,
+    section: str = "data",
+) -> Text | Windows | Documents:
+    """What a description of data, in this section of the job file, makes of text or of tokens.
+    `found`: the token file, by `bamboo.config.prepared.find_tokens`; or the text, if it was read
+    already. Raises InputError as `load_data`."""
+    if isinstance(found, Path):
+        return open_tokens(job, data, found, section=section)
+    return text_of(replace(job, data=data), found)
 
 
 def open_tokens(
     job: JobConfig, data: DataConfig, path: Path, *, section: str = "data"
 ) -> Windows | Documents:
-    """The samples that a description of data makes of the token file at `path`, which
-    `bamboo.config.prepared.find_tokens` found; `section` is the one of the job file that has it.
+    """The samples that a description of data makes of the token file at `path`.
 
     Raises InputError when the file is not there or not prepared, holds no sample, or a token that
     the model's vocabulary has no row for.

@@ -479,14 +479,14 @@ def data_lines(body: Mapping[str, Any]) -> list[str]:
 
 
 def token_words(body: Mapping[str, Any]) -> str:
-    """`1,204,331 tokens in text.u2, below 8,000; 120 documents, padded, of which 3 are cut`."""
+    """`1,204,331 tokens in text.u2, below 8,000; 120 documents, padded, 3 of them cut`."""
     words = f"{count(body['tokens'], 'token')} in {ascii(body['file'])[1:-1]}, "
     words += f"{size(body['bytes'])}, below {body['vocabulary']:,}"
     if body["documents"]:
         words += f"; {count(body['documents'], 'document')}"
         words += ", padded" if body["padded"] else ", packed"
     if body.get("cut"):
-        words += f", of which {body['cut']:,} are longer than model.context and cut"
+        words += f", {body['cut']:,} of them cut at model.context"
     return words
 
 

@@ -29,6 +29,7 @@ from bamboo.token_files import (
     tree_file,
 )
 from cli.main import run
+from cli.views.plan import data_lines
 from tests.jobs import TEXT, tiny_job
 from tests.token_folder import VOCABULARY, prepared, some_ids, write_tokens
 
@@ -105,7 +106,9 @@ def test_documents_are_padded_and_masked(tmp_path: Path) -> None:
     ]
     # A step of 16 has each of the four documents four times.
     assert data.count(0) == 4 * (3 + 8 + 0 + 4)
-    assert data.described_tokens["cut"] == 1
+    assert " ".join(" ".join(data_lines(data.described_tokens)).split()) == (
+        "data: 30 tokens in x, 60 B, below 700; 4 documents, padded, 1 of them cut at model.context"
+    )
 
 
 def test_a_damaged_chunk_is_named_when_it_is_read(tmp_path: Path) -> None:
@@ -200,6 +203,7 @@ def test_keys_that_a_source_does_not_have_are_refused(tmp_path: Path) -> None:
     for override, line in (
         ("data.tokenizer=t.json", "data.tokenizer = 't.json': is not read from path; set data.so"),
         ("data.documents=some", "data.documents = 'some': is not possible; take one of packed"),
+        ("data.in_image=true", "data.in_image = True: is not read from path; set"),
         ("data.source=webs", "data.source = 'webs': is not possible; take one of python-stdlib"),
     ):
         with pytest.raises(InputError, match=line):
@@ -210,12 +214,13 @@ SPARSE = """
 import resource, sys, time
 from pathlib import Path
 import numpy, torch
+from bamboo.data.dataset import Dataset
 from bamboo.data.tokens import TokenFile, Windows
 def memory_mb():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1e6
 before_mb, began_s = memory_mb(), time.monotonic()
 data = Windows(TokenFile(Path(sys.argv[1])), context=1024)
-data.batch([0, data.samples - 1], [])
+Dataset(data, batch=8, microbatch=2, seed=1).microbatch(0, 0)  # the order of all samples, too
 print(time.monotonic() - began_s, memory_mb() - before_mb, data.samples)
 """
 

@@ -20,6 +20,7 @@ from bamboo.sites.account.boot_files import (
     AUTHORITY,
     TORCH,
     put_boot_files,
+    put_code_and_data,
     remove_boot_files,
     torch_for,
 )
@@ -29,6 +30,7 @@ from testbed.store_server import AdminStore, start_admin_store
 from tests.exposed import files_with
 from tests.jobs import TEXT, tiny_job
 from tests.tls_store import free_port, make_certificates
+from tests.token_folder import prepared, some_ids, write_tokens
 
 RUN = RunId("r1")
 IN_ACCOUNT = ("cloud.provider=ec2", "cloud.bucket=bucket", "cloud.region=eu-west-1")
@@ -137,6 +139,27 @@ def test_the_build_of_torch_follows_from_the_device_and_from_earlier_parts(tmp_p
     assert torch_for(cards, before="2.12.1+cu126") == "2.12.1+cu126", "bits of a run stay"
     constraints = (Path(__file__).parents[2] / "constraints.txt").read_text()
     assert f"torch=={TORCH}" in constraints.splitlines()
+
+
+def test_tokens_go_to_the_bucket_unless_the_image_has_them(
+    tmp_path: Path, objects: Objects
+) -> None:
+    path = write_tokens(tmp_path / "x.ids", some_ids(1000))
+    digest = prepared(path).facts.digest
+    data = replace(job(tmp_path).data, source="tokens", path=str(path), in_image=True)
+    found = replace(job(tmp_path), data=data, tokens=str(path))
+
+    def put_for(asked: JobConfig) -> set[str]:
+        wheels = DirectoryStore(tmp_path / "wheels")
+        put_code_and_data(
+            objects, asked, RUN, wheels=wheels, data_digest=digest, torch="2.13.0", note=print
+        )
+        return set(objects.sizes(""))
+
+    assert put_for(found) == set()
+    there = f"data/{digest}/tokens"
+    brought = replace(found, data=replace(data, in_image=False))
+    assert put_for(brought) == {there, f"{there}.json", f"{there}.tree"}
 
 
 def settings(objects: Objects) -> dict[str, str]:

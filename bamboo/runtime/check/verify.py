@@ -59,7 +59,8 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
     final = brought_final(run) if brought else read_final(run / "final")
     recorded = recorded_steps(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
-    ours, workload, data = repeatable(run, job, brought_data(run) if brought else None)
+    fetched = brought and not job.data.in_image
+    ours, workload, data = repeatable(run, job, brought_data(run) if fetched else None)
     calm = calm_run(run, job, workload, data)
     result: dict[str, Any] = {
         "schema_version": 1,

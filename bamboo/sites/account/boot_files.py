@@ -108,10 +108,11 @@ def put_code_and_data(
 ) -> dict[str, str]:
     """Write what instances begin with but for the login, as `put_boot_files` does, and return their
     settings, to be written last. Raises InputError, StorageUnavailable."""
-    if job.data.is_prepared:
+    if job.data.is_prepared and not job.data.in_image:
         note(f"{run}: the tokens go to the bucket")
         put_tokens(objects, Path(job.tokens), data_digest)
-    elif not job.unit:  # else each instance makes them from the code that comes with the run
+    # A model's own data are made by each instance, from the code that comes with the run.
+    if not job.data.is_prepared and not job.unit:
         put_data(objects, read_source(job), data_digest)
     wheel = own_wheel()
     if wheel.name not in wheels.sizes(wheel.name):
