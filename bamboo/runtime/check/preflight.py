@@ -26,7 +26,7 @@ from torch import nn
 
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
-from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.dataset import Dataset, MadeOfText, load_data
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
 from bamboo.models import BatchNorms, Workload, build_model, named_parameters, saved_buffers
@@ -87,6 +87,7 @@ def preflight(
         shapes = {name: p.shape for name, p in named_parameters(layers)}
         check_training(job, workload, shapes)
         optimizer = optimizer_of(job.train, workload)
+        whole.check_uncut(first_one)
         first = whole.run(0, first_one)
         sizes, times = [[*map(_sizes, first)]], []
         for microbatch in others:
@@ -170,13 +171,13 @@ def of_data(job: JobConfig) -> dict[str, Any]:
 
 def _data_of(job: JobConfig, workload: Workload) -> tuple[Dataset, dict[str, Any]]:
     """The data, and what is said of its files, {} where it is no text."""
-    if workload.data is not None:
+    if not isinstance(workload.data, MadeOfText | None):
         return load_data(job, own=workload.data), {}
     if job.data.is_prepared:
-        data = load_data(job)
+        data = load_data(job, own=workload.data)
         return data, data.described_tokens | {"file": job.data.path}
     text, described = read_described(job)
-    return load_data(job, text), described
+    return load_data(job, text, own=workload.data), described
 
 
 def _facts(
