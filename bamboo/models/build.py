@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from bamboo.config.resolve import frozen_in
 from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import MadeOfText
 from bamboo.errors import InputError
 from bamboo.models.contract import flaw_of
 from bamboo.models.draws import keyed_draws
@@ -58,7 +59,7 @@ def build_model(job: JobConfig) -> Workload:
             name = key.partition(".")[2]
             raise _refuse(job, f"the model has its own {name}, too", "leave out one of them", key)
     if "data.source" in modules:
-        if workload.data is not None:
+        if not isinstance(workload.data, MadeOfText | None):
             remedy = "leave out one of them"
             raise _refuse(job, "the model has its own data, too", remedy, "data.source")
         workload = replace(workload, data=_called(job, modules, "data.source", job))

@@ -15,6 +15,7 @@ from tests.models.hf.families import config_folder, saved_folder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = """
 [model]
 model = "hf:model"
@@ -35,10 +36,12 @@ kill = [{ step = 8, stage = 1, microbatch = 1 }, { step = 18, stage = 2, notice_
 """
 
 
-def launched(folder: Path, *, sets: Sequence[str] = ()) -> tuple[Bench, dict[str, Any]]:
+def launched(
+    folder: Path, *, job: str = JOB, sets: Sequence[str] = ()
+) -> tuple[Bench, dict[str, Any]]:
     """Launch the job in `folder`, and return its receipt."""
     bench = Bench(folder)
-    (folder / "job.toml").write_text(JOB)
+    (folder / "job.toml").write_text(job)
     overrides = [part for one in ("cloud.boot_s=0.2", *sets) for part in ("--set", one)]
     done = bench.run("launch", "job.toml", "--run", "hf", *overrides, timeout_s=220)
     assert done.returncode == 0, done.stderr
@@ -59,6 +62,16 @@ def test_adapters_of_a_llama_from_a_folder(tmp_path: Path) -> None:
     # The run needs the folder no more.
     shutil.rmtree(tmp_path / "model")
     assert bench.json("verify", "hf")["equal"] is True
+
+
+@pytest.mark.full
+def test_images_of_the_users_own(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "vit", tmp_path / "vit")
+    shutil.copy(EXAMPLES / "digits_cnn.py", tmp_path)
+    bench, receipt = launched(tmp_path, job=(EXAMPLES / "hf_vit.toml").read_text())
+    assert bench.json("verify", "hf")["equal"] is True
+    assert receipt["unit"] == "image"
+    assert receipt["last_metrics"]["accuracy"] > 0.8
 
 
 @pytest.mark.full

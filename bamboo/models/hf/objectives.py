@@ -5,7 +5,7 @@ node draws the same.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,31 +30,39 @@ class MaskedWords:
         _check_free(data, vocabulary - 1, "the mask")
         self._data = data
         self._mask = vocabulary - 1
-        self._tokens = data.batch([0], [0])[0][0].shape[-1]
+        count: int | Callable[[int, int], int] = getattr(data, "count", 1)
+        self._length = count if callable(count) else None
+        self._tokens = 0 if callable(count) else count
         self.samples = data.samples
         self.digest = _digest_of(data, "masked", vocabulary)
 
     def count(self, index: int, key: int) -> int:
         """How many are to be found."""
-        return int(self._chosen(torch.Generator().manual_seed(key)).sum())
+        return int(self._chosen(index, key, torch.Generator().manual_seed(key)).sum())
 
-    def _chosen(self, generator: torch.Generator) -> Tensor:
-        return torch.rand(self._tokens, generator=generator) < self.SHARE
+    def _chosen(self, index: int, key: int, generator: torch.Generator) -> Tensor:
+        tokens = self._length(index, key) if self._length else self._tokens
+        return torch.rand(tokens, generator=generator) < self.SHARE
 
     def batch(self, indices: Sequence[int], keys: Sequence[int]) -> Batch:
-        """((tokens_BT, ...), (targets_BT,)), int64."""
-        (tokens_BT, *others), _ = self._data.batch(indices, keys)
+        """((tokens_BT,), (targets_BT,)), int64; of documents of unequal length ((tokens_BT,
+        mask_BT), (targets_BT,)), where the mask is false behind their ends."""
+        (tokens_BT,), _ = self._data.batch(indices, keys)
         seen_BT, targets_BT = tokens_BT.clone(), torch.full_like(tokens_BT, UNCOUNTED)
-        for row, key in enumerate(keys):
+        mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+        for row, (index, key) in enumerate(zip(indices, keys, strict=True)):
             generator = torch.Generator().manual_seed(key)
-            chosen_T = self._chosen(generator)
-            how_T = torch.rand(self._tokens, generator=generator)
-            any_T = torch.randint(self._mask, (self._tokens,), generator=generator)
-            targets_BT[row, chosen_T] = tokens_BT[row, chosen_T]
-            seen_BT[row, chosen_T & (how_T < self.COVERED)] = self._mask
+            chosen_T = self._chosen(index, key, generator)
+            length = len(chosen_T)
+            how_T = torch.rand(length, generator=generator)
+            any_T = torch.randint(self._mask, (length,), generator=generator)
+            seen_T, plain_T = seen_BT[row, :length], tokens_BT[row, :length]
+            targets_BT[row, :length][chosen_T] = plain_T[chosen_T]
+            seen_T[chosen_T & (how_T < self.COVERED)] = self._mask
             swapped_T = chosen_T & (how_T >= self.COVERED) & (how_T < self.SWAPPED)
-            seen_BT[row, swapped_T] = any_T[swapped_T]
-        return (seen_BT, *others), (targets_BT,)
+            seen_T[swapped_T] = any_T[swapped_T]
+            mask_BT[row, :length] = True
+        return ((seen_BT, mask_BT) if self._length else (seen_BT,)), (targets_BT,)
 
 
 class LostSpans:
@@ -69,7 +77,12 @@ class LostSpans:
         self._data = data
         self._vocabulary = vocabulary
         self._start, self._end = start, end
-        tokens = data.batch([0], [0])[0][0].shape[-1]
+        tokens = getattr(data, "count", 1)
+        if callable(tokens):
+            raise InputError(
+                "spans are left out of windows of one length, and data.documents = 'padded' gives "
+                "others; take 'packed'"
+            )
         self._lost = max(1, round(tokens * self.SHARE))
         self._spans = max(1, round(self._lost / self.SPAN))
         self._left = tokens - self._lost

@@ -52,6 +52,14 @@ def hf_workload(job: JobConfig) -> Workload:
         family, whole = _whole(text)
     except _Refused as error:
         raise _refuse(job, *error.args) from None
+    if family.takes == "images" and "data.source" not in job.own:
+        raise InputError.at(
+            file=job.file,
+            key="data.source",
+            value=job.data.source,
+            problem=f"is text, and {type(whole).__name__} takes images",
+            remedy='name data of yours: "file.py:data"',
+        )
     _check_context(job, whole.config)
     pretrained = pretrained_of(job, whole)
     adapters: Adapters | None = None
