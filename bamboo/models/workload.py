@@ -91,6 +91,8 @@ class Workload:
     """Whether layers keep nothing that was computed from their parameters, and have no tensors but
     those, or a factory with `shell()`, which makes a layer without memory for them: then a layer
     whose parameters are known need not draw initial values."""
+    vocabulary: int = 0
+    """How many tokens the model knows, where that is known before it runs; 0: it is not."""
     uncut: Callable[[Sequence[nn.Module], Tensors], Tensor] | None = None
     """(layers, inputs) -> what the last layer returns, by the forward of the whole model that they
     were cut out of, with their own parameters and without dropout. The preflight compares."""

@@ -98,6 +98,7 @@ def hf_workload(job: JobConfig) -> Workload:
         metrics=family.metrics,
         tied=tied,
         plain=True,
+        vocabulary=getattr(whole.config, "vocab_size", 0),
         uncut=uncut,
     )
 

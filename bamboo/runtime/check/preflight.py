@@ -87,6 +87,7 @@ def preflight(
         shapes = {name: p.shape for name, p in named_parameters(layers)}
         check_training(job, workload, shapes)
         optimizer = optimizer_of(job.train, workload)
+        _check_vocabulary(job, workload, data)
         whole.check_uncut(first_one)
         first = whole.run(0, first_one)
         sizes, times = [[*map(_sizes, first)]], []
@@ -212,6 +213,17 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
                 problem=f"goes past the model's {count} layer{'s' * (count > 1)}",
                 remedy="take fewer stages or more layers",
             )
+
+
+def _check_vocabulary(job: JobConfig, workload: Workload, data: Dataset) -> None:
+    """Raises InputError for a token that the model does not know, where it says what it knows."""
+    known, largest = workload.vocabulary, -1 if data.text is None else data.text.largest_token
+    if 0 < known <= largest:
+        raise InputError(
+            f"{job.file}: the tokens of the data go up to {largest}, and {job.model.model} knows "
+            f"those below {known}; take the tokenizer that the model was made with, or another "
+            "model"
+        )
 
 
 def _check_trained(file: str, layers: Iterable[OneLayer]) -> None:

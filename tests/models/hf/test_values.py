@@ -1,6 +1,7 @@
 """Where a layer's values come from: its key, its own tensors in a folder, or what it is given."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,10 @@ def test_a_layer_for_known_values_draws_and_reads_nothing(
     count = len(workload.layers)
     layers = [(i, build_layer(workload, i, 1)) for i in range(count)]
     monkeypatch.setattr(weights, "safe_open", None)
-    before = torch.random.get_rng_state()
+    before, modules = torch.random.get_rng_state(), {*sys.modules}
     shells = [(i, build_shell(workload, i, 1)) for i in range(count)]
     assert torch.equal(torch.random.get_rng_state(), before)
+    assert {*sys.modules} == modules
     for (_, layer), (_, shell) in zip(layers, shells, strict=True):
         assert all(parameter.is_meta for parameter in shell.parameters())
         put_parameters(shell, values_of(layer))
