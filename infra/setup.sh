@@ -136,6 +136,6 @@ fi
 rm -f "$stamp"
 make_venv
 install_torch
-quietly install --constraint constraints.txt --editable '.[local,plot,data,dev]'
+quietly install --constraint constraints.txt --editable '.[local,plot,data,hf,dev]'
 printf '%s\n' "$wanted" >"$stamp"
 say "setup: ready in $venv"

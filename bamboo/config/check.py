@@ -13,6 +13,7 @@ from typing import Any
 from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.check_cloud import check_cloud
 from bamboo.config.check_data import NAME_TEXT, check_data
+from bamboo.config.check_hf import check_hf, check_hf_folder
 from bamboo.config.check_train import check_optimizer, check_own
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
@@ -172,8 +173,8 @@ def check_values(job: JobConfig) -> None:
 def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first bad one."""
     for check in (
-        check_own, check_optimizer, _model, _data, _batch, _grid, _virtual_device, _leases,
-        _checkpoint, _cloud, _spread, _chaos, check_autoscale, check_cloud,
+        check_own, check_hf, check_optimizer, _model, _data, _batch, _grid, _virtual_device,
+        _leases, _checkpoint, _cloud, _spread, _chaos, check_autoscale, check_cloud,
     ):  # fmt: skip
         check(job)
 
@@ -184,14 +185,16 @@ def check_inputs(job: JobConfig) -> None:
     for key, value in job.own.items():
         if wrong := what_is_wrong(job.named(value.partition(":")[0])):
             raise _at(job, key, wrong, "correct the path")
+    if job.model.is_hf:
+        check_hf_folder(job)
     text = job.data.path if job.data.source == "path" else ""
     if text and (wrong := what_is_wrong(job.named(text), folder=True)):
         raise _at(job, "data.path", wrong, NAME_TEXT)
 
 
 def layer_count(job: JobConfig) -> int | None:
-    """Layers of the model; None for a user's own model, whose number only its file knows."""
-    return None if job.model.is_own else job.model.layers + 2
+    """Layers of the model; None where only its file or folder knows their number."""
+    return job.model.layers + 2 if job.model.is_gpt else None
 
 
 def _redundancy(job: JobConfig) -> None:
@@ -211,7 +214,7 @@ def _redundancy(job: JobConfig) -> None:
 
 def _model(job: JobConfig) -> None:
     model = job.model
-    if not model.is_own and model.width % model.heads:
+    if model.is_gpt and model.width % model.heads:
         raise _at(
             job, "model.heads", f"does not divide model.width = {model.width}", "take a divisor"
         )

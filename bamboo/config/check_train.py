@@ -9,7 +9,7 @@ from bamboo.topology.strategy import AUTO
 
 SCHEDULES = ("cosine", "linear", "constant")
 _KNOWN = {
-    "model.model": ("gpt",),
+    "model.model": ("gpt", "hf:FOLDER"),
     "data.source": ("python-stdlib",),
     "train.optimizer": tuple(OPTIMIZERS),
     "train.schedule": SCHEDULES,
@@ -31,8 +31,12 @@ def check_own(job: JobConfig) -> None:
     for key, value in job.own.items():
         file, _, function = value.partition(":")
         if not file.endswith(".py") or not function.isidentifier():
-            known = f'"{_KNOWN[key][0]}" or "file.py:{_FUNCTIONS[key]}"'
-            raise _at(job, key, value, f"names no {key.rpartition('.')[2]}", f"write {known}")
+            known = ", ".join(
+                f'"{name}"' for name in (*_KNOWN[key][:2], f"file.py:{_FUNCTIONS[key]}")
+            )
+            raise _at(
+                job, key, value, f"names no {key.rpartition('.')[2]}", f"write one of {known}"
+            )
         first = first or file
         if Path(file).parent != Path(first).parent:
             raise _at(job, key, value, f"is not beside {first}", "put it into the same folder")

@@ -82,13 +82,14 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     tables = raw.get("job")
     if not isinstance(tables, dict) or not isinstance(tables.get("file"), str):
         raise InputError(f"{name}: holds no job; write it again with launch")
-    file, code = tables.pop("file"), str(tables.pop("code", ""))
+    file = tables.pop("file")
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # releases without the key billed a run this way
     segments = parse_segments(tables.pop("segments", ()), file=name)
-    weights, unit, tokens = (str(tables.pop(key, "")) for key in ("weights", "unit", "tokens"))
-    job = replace(parse_job(tables, file=name), file=file, code=code, segments=segments)
-    return _finish(replace(job, weights=weights, unit=unit, tokens=tokens))
+    keys = ("code", "pretrained", "weights", "unit", "tokens")
+    found: dict[str, Any] = {key: str(tables.pop(key, "")) for key in keys}
+    job = parse_job(tables, file=name)
+    return _finish(replace(job, file=file, segments=segments, **found))
 
 
 def _with_tokens(job: JobConfig, *, vocabulary: bool) -> JobConfig:

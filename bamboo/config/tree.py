@@ -14,12 +14,29 @@ from bamboo.topology.strategy import AUTO, HOST, LAYER
 TOKENS = "tokens"
 PREPARED = (TOKENS, "text", "jsonl", "arrow")
 """The sources that a run reads as a token file."""
+HF = "hf:"
+"""What begins the name of a Hugging Face model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters, which are trained in place of the matrices that they stand beside."""
+
+    rank: int = 0
+    """0: there are none."""
+    alpha: float = 16.0
+    """An adapter's output is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """The last part of the names of linear layers, such as `q_proj`."""
+    dropout: float = 0.0
+    """Of an adapter's input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """`model = "gpt"`, or `"file.py:build"`: a function in the user's file (path relative to the
-    job file) that returns a list of layers."""
+    """`model = "gpt"`; `"hf:PATH"`: a Hugging Face model in a folder; or `"file.py:build"`: a
+    function in the user's file that returns a list of layers. Paths are relative to the job
+    file."""
 
     model: str = "gpt"
     layers: int = 8
@@ -33,11 +50,28 @@ class ModelConfig:
     dropout: float = 0.1
     tied: bool = False
     """Share the embedding's weight with the head, across the first and the last stage."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """Of a Hugging Face model: train adapters, and freeze all else."""
+
+    @property
+    def is_gpt(self) -> bool:
+        """Whether it is the built-in GPT."""
+        return self.model == "gpt"
+
+    @property
+    def is_hf(self) -> bool:
+        """Whether it is a Hugging Face model."""
+        return self.model.startswith(HF)
+
+    @property
+    def hf_folder(self) -> str:
+        """The folder of a Hugging Face model, as the job names it."""
+        return self.model.removeprefix(HF)
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a user's own model, and not the built-in GPT."""
-        return self.model != "gpt"
+        """Whether a file of the user's makes the layers."""
+        return not (self.is_gpt or self.is_hf)
 
     @property
     def own_file(self) -> str:
@@ -399,12 +433,16 @@ class JobConfig:
     """The token file that [data] is read from, once it was found; empty: the data are no token
     file."""
     weights: str = ""
-    """The digest of the weights that `train.init` names, once they were read."""
+    """The digest of the weights that the run begins with, once they were read: those that
+    `train.init` names, or else those of a Hugging Face model's folder."""
     unit: str = ""
     """The unit of the model's own data, once they were looked at; empty: the data are text."""
     code: str = ""
     """Folder with the code that a run copied at launch (`bamboo/user_code`); empty: the model is
     loaded from the file that the job names."""
+    pretrained: str = ""
+    """Folder with the weights of a Hugging Face model that a run keeps since its launch; empty:
+    they are read from the folder that the job names."""
 
     @property
     def counted(self) -> str:
@@ -427,6 +465,12 @@ class JobConfig:
             "train.schedule": self.train.schedule,
         }
         return own | {key: value for key, value in named.items() if "." in value or ":" in value}
+
+    @property
+    def brings(self) -> tuple[str, ...]:
+        """The keys that name what a run takes along, in the order of `own`: the user's own code,
+        and a Hugging Face model."""
+        return (*self.own, *(("model.model",) if self.model.is_hf else ()))
 
     def named(self, path: str) -> Path:
         """The path of a file that the job names: relative to the job file."""

@@ -4,7 +4,7 @@ Rule: any node can produce any microbatch, and each sample comes once in each da
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,6 +51,13 @@ class Data(Protocol):
         layer, or to the loss, as that tensor. `keys`: for each sample a number of 63 bits that
         follows from seed, data epoch and sample: all that is drawn for a sample, as for
         augmentation, is drawn from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeOfText:
+    """Data that a model makes of the job's own text or tokens, such as words to be found again."""
+
+    make: Callable[[Data], Data]
 
 
 class Dataset:
@@ -188,7 +195,10 @@ def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
 
 
 def load_data(
-    job: JobConfig, brought: bytearray | Path | None = None, *, own: Data | None = None
+    job: JobConfig,
+    brought: bytearray | Path | None = None,
+    *,
+    own: Data | MadeOfText | None = None,
 ) -> Dataset:
     """The data of a job: its workload's `own`, or else the text of [data], which is read and hashed
     well under a second for 16 MB, or its tokens, which are read as they are needed. `brought`: the
@@ -200,7 +210,13 @@ def load_data(
     here = brought
     if here is None and job.data.is_prepared:
         here = Path(job.tokens) if job.tokens else job.named(job.data.path)
-    data: Data = open_data(job, job.data, here) if own is None else _checked(job, own)
+    data: Data
+    if own is None:
+        data = open_data(job, job.data, here)
+    elif isinstance(own, MadeOfText):
+        data = own.make(open_data(job, job.data, here))
+    else:
+        data = _checked(job, own)
     train = job.train
     return Dataset(data, batch=train.batch, microbatch=train.microbatch, seed=train.seed)
 

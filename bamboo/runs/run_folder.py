@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.config.home import home as home_folder
 from bamboo.config.load import job_from_json
+from bamboo.config.resolve import kept_in
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
@@ -533,7 +534,7 @@ def job_of(folder: RunFolder) -> JobConfig:
     """The resolved job of a run."""
     body = folder.read_json(folder.resolved)
     job = job_from_json(json.dumps(body), name=str(folder.resolved))
-    return replace(job, code=str(folder.code)) if job.code else job
+    return kept_in(folder.path, job)
 
 
 def catalogue_of(folder: RunFolder) -> Catalogue:

@@ -148,9 +148,9 @@ def offers_of(
 
 def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
     """The work of the layers on a device. For the built-in model nothing has to be built."""
-    if job.model.is_own:
-        return profile_job(path, Wanted(), overrides=(), progress=progress).profile
-    return shaped_work(job)
+    if job.model.is_gpt:
+        return shaped_work(job)
+    return profile_job(path, Wanted(), overrides=(), progress=progress).profile
 
 
 def _as_planned(job: JobConfig) -> tuple[WorkloadFigures, str]:

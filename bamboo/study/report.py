@@ -124,7 +124,7 @@ def job_words(job: JobConfig) -> str:
     model = job.model
     data = job.data
     cluster = job.cluster
-    what = model.model if model.is_own else f"GPT of {model.layers} blocks, width {model.width}"
+    what = f"GPT of {model.layers} blocks, width {model.width}" if model.is_gpt else model.model
     source = PurePath(data.path).name if data.source == "path" else data.source
     source = f"its own {job.unit}s" if job.unit else source
     how = f"{cluster.pipelines} x {cluster.stages}, {cluster.redundancy} redundancy"

@@ -99,7 +99,7 @@ def project(tmp_path: Path) -> Project:
 
 
 CHECKS = ["infra/setup.sh", "ruff check", "ruff format", "lint-imports", "mypy", "pytest"]
-REST = "install --constraint constraints.txt --editable .[local,plot,data,dev]"
+REST = "install --constraint constraints.txt --editable .[local,plot,data,hf,dev]"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="torch for CPU is special on Linux")
 
 

@@ -55,6 +55,7 @@ MAY_OPEN_TO_WRITE = {
     "bamboo/checkpoint/final.py": "safetensors opens what it writes, under a name nobody foresees",
     "bamboo/user_code/watch.py": "sees what a user's code opens",
     "bamboo/user_code/recording.py": "sees what a user's code opens",
+    "bamboo/checkpoint/pretrained.py": "copies into the folder of a run that was made just now",
     "bamboo/user_code/bundle.py": "copies into the folder of a run that was made just now",
     "bamboo/controller/launching.py": "copies into the folder of a run that was made just now",
     "cli/pictures/report_png.py": "in a temporary folder of its own",

@@ -26,7 +26,7 @@ from torch import nn
 
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
-from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.dataset import Dataset, MadeOfText, load_data
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
 from bamboo.models import BatchNorms, Workload, build_model, named_parameters, saved_buffers
@@ -87,6 +87,8 @@ def preflight(
         shapes = {name: p.shape for name, p in named_parameters(layers)}
         check_training(job, workload, shapes)
         optimizer = optimizer_of(job.train, workload)
+        _check_vocabulary(job, workload, data)
+        whole.check_uncut(first_one)
         first = whole.run(0, first_one)
         sizes, times = [[*map(_sizes, first)]], []
         for microbatch in others:
@@ -170,13 +172,13 @@ def of_data(job: JobConfig) -> dict[str, Any]:
 
 def _data_of(job: JobConfig, workload: Workload) -> tuple[Dataset, dict[str, Any]]:
     """The data, and what is said of its files, {} where it is no text."""
-    if workload.data is not None:
+    if not isinstance(workload.data, MadeOfText | None):
         return load_data(job, own=workload.data), {}
     if job.data.is_prepared:
-        data = load_data(job)
+        data = load_data(job, own=workload.data)
         return data, data.described_tokens | {"file": job.data.path}
     text, described = read_described(job)
-    return load_data(job, text), described
+    return load_data(job, text, own=workload.data), described
 
 
 def _facts(
@@ -211,6 +213,17 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
                 problem=f"goes past the model's {count} layer{'s' * (count > 1)}",
                 remedy="take fewer stages or more layers",
             )
+
+
+def _check_vocabulary(job: JobConfig, workload: Workload, data: Dataset) -> None:
+    """Raises InputError for a token that the model does not know, where it says what it knows."""
+    known, largest = workload.vocabulary, -1 if data.text is None else data.text.largest_token
+    if 0 < known <= largest:
+        raise InputError(
+            f"{job.file}: the tokens of the data go up to {largest}, and {job.model.model} knows "
+            f"those below {known}; take the tokenizer that the model was made with, or another "
+            "model"
+        )
 
 
 def _check_trained(file: str, layers: Iterable[OneLayer]) -> None:

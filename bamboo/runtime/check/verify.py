@@ -11,28 +11,29 @@ codes: 0 equal, 5 different, 2 not comparable. With --brought the folder is one 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bamboo.checkpoint.final import read_final, tensor_sha256
-from bamboo.checkpoint.initial import INIT_FOLDER, all_layers
+from bamboo.checkpoint.initial import all_layers
 from bamboo.checkpoint.run_files import brought_data, brought_final
 from bamboo.config.load import job_from_json
-from bamboo.config.resolve import same_semantics
+from bamboo.config.resolve import kept_in, same_semantics
 from bamboo.config.tree import JobConfig
 from bamboo.coord.attested import known_in
 from bamboo.core.numerics import differing, facts_of, named
 from bamboo.core.state import Fact
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError, NoDevice
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.models import Workload, build_model
 from bamboo.named_files import read_own
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.stdout_answer import answer_equal, tell_progress
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.strategy import Semantics, Strategy
-from bamboo.user_code.bundle import CODE_FOLDER, check_identity
+from bamboo.user_code.bundle import check_identity
 
 BROUGHT = "--brought"
 Progress = Callable[[int, int, float], None]
@@ -86,7 +87,7 @@ def calm_run(run: Path, job: JobConfig, workload: Workload, data: Dataset) -> Ca
     """The calm reference of the run in this folder, before its first step. Raises InputError when
     the weights that the run began with are missing."""
     calm = CalmRun(job, workload, data)
-    if not job.weights:
+    if not job.train.init:
         return calm
     mine, folder = calm.tensors(), run / INIT_FOLDER
     for held in all_layers(folder, digest=job.weights):
@@ -106,7 +107,7 @@ def job_of_run(run: Path) -> JobConfig:
     """The resolved job of the run in this folder, with the code that is kept with the run. Raises
     InputError when it cannot be read."""
     job = job_from_json(read_text(run / "resolved.json"))
-    return replace(job, code=str(run / CODE_FOLDER)) if job.code else job
+    return kept_in(run, job)
 
 
 def compare_step(step: int, calm: Recorded, found: Sequence[Recorded]) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def repeatable(
     code: dict[str, Any] | None = None
     if job.code:
         code = check_identity(Path(job.code), of_run.model.get("code", {}))
-    elif job.own:
+    elif job.brings:
         raise InputError(
             f"{run}: has no copy of its own code, so it is of an older release; verify it there"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
+from bamboo.checkpoint.initial import load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data, fetch_tokens
 from bamboo.config.tree import JobConfig
@@ -20,6 +20,7 @@ from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.models import (
     Tensors,
     as_leaves,
@@ -129,7 +130,7 @@ def load_builder(
     dataset = load_data(job, brought, own=workload.data)
     check_digest(job, dataset, semantics.data_digest)
     initial: Initial | None = None
-    if semantics.init:
+    if job.train.init:
         if run_dir is None:
             raise InputError("this node has no folder of the run, and train.init lies there")
         initial = partial(load_layers, run_dir / INIT_FOLDER, digest=semantics.init)

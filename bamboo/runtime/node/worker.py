@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -28,6 +27,7 @@ from bamboo.checkpoint.final import write_stage
 from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.checkpoint.run_files import put_stage
 from bamboo.config.load import job_from_json
+from bamboo.config.resolve import kept_in
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store, opened_in_time
@@ -76,7 +76,6 @@ from bamboo.runtime.wire.link import VirtualLink
 from bamboo.runtime.wire.login_guard import raise_file_limit
 from bamboo.runtime.wire.transport import ZmqTransport
 from bamboo.topology.strategy import Strategy
-from bamboo.user_code.bundle import CODE_FOLDER
 
 FAULT_STATUS = 1
 LEAVE_DEADLINE_S = 5.0
@@ -232,8 +231,8 @@ class _Worker:
         self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
-        if self._job.code and self._run_dir is not None:
-            self._job = replace(self._job, code=str(self._run_dir.absolute() / CODE_FOLDER))
+        if self._run_dir is not None:
+            self._job = kept_in(self._run_dir.absolute(), self._job)
         self._objects = objects
         self._data = data
         self._stop = threading.Event()
