@@ -136,6 +136,7 @@ def _in_model(whole: PreTrainedModel, key: str, path: Path) -> str:
     transforms = get_model_conversion_mapping(whole)
     converters = [one for one in transforms if isinstance(one, WeightConverter)]
     renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
+    name: str
     name, converter = rename_source_key(key, renamings, converters)
     if converter is not None:
         raise InputError(
