@@ -82,9 +82,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         raise InputError(f"{index}: {error.strerror}; make it readable") from error
     except _DAMAGE as error:
         raise InputError(
-            f"{index}: is no index of weights ({error}); get the folder anew"
+            f"{index}: is no index of weights ({error}); get the folder again"
         ) from error
     for path in files:
         if wrong := what_is_wrong(path):
-            raise InputError(f"{index} names {path.name}: {wrong}; get the folder anew")
+            raise InputError(f"{index} names {path.name}: {wrong}; get the folder again")
     return files

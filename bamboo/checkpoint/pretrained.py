@@ -36,9 +36,9 @@ def pretrained_in(files: Sequence[Path]) -> Weights:
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; make it readable") from error
         except _DAMAGE as error:
-            raise InputError(f"{path}: is damaged ({error}); get the folder anew") from error
+            raise InputError(f"{path}: is damaged ({error}); get the folder again") from error
         if both := sorted(tensors.keys() & found.keys()):
-            raise InputError(f"{path}: {both[0]} is in another file, too; get the folder anew")
+            raise InputError(f"{path}: {both[0]} is in another file, too; get the folder again")
         tensors |= found
     return Weights(run="", step=0, tensors=tensors, shapes={})
 

@@ -9,7 +9,7 @@ from bamboo.topology.strategy import AUTO
 
 SCHEDULES = ("cosine", "linear", "constant")
 _KNOWN = {
-    "model.model": ("gpt", "hf:FOLDER"),
+    "model.model": ("gpt",),
     "data.source": ("python-stdlib",),
     "train.optimizer": tuple(OPTIMIZERS),
     "train.schedule": SCHEDULES,
@@ -31,12 +31,9 @@ def check_own(job: JobConfig) -> None:
     for key, value in job.own.items():
         file, _, function = value.partition(":")
         if not file.endswith(".py") or not function.isidentifier():
-            known = ", ".join(
-                f'"{name}"' for name in (*_KNOWN[key][:2], f"file.py:{_FUNCTIONS[key]}")
-            )
-            raise _at(
-                job, key, value, f"names no {key.rpartition('.')[2]}", f"write one of {known}"
-            )
+            known = '"gpt", "hf:FOLDER"' if key == "model.model" else f'"{_KNOWN[key][0]}"'
+            remedy = f'write {known} or "file.py:{_FUNCTIONS[key]}"'
+            raise _at(job, key, value, f"names no {key.rpartition('.')[2]}", remedy)
         first = first or file
         if Path(file).parent != Path(first).parent:
             raise _at(job, key, value, f"is not beside {first}", "put it into the same folder")

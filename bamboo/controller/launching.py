@@ -242,7 +242,8 @@ def _write_files(
 def _with_own_copies(folder: RunFolder, prepared: Prepared) -> JobConfig:
     """The job that trains with the run's own copies of the user's code and of the initial weights,
     once those are written."""
-    job, code, weights = prepared.job, prepared.planned.code, prepared.weights
+    job, code = prepared.job, prepared.planned.code
+    weights = prepared.weights
     if weights is not None:
         initial.keep(job, weights, folder)
         if not job.train.init:

@@ -93,7 +93,7 @@ REFUSED = [
     ("data.path=", "names no file or folder"),
     ("data.source=python-stdlib", "data.path = 'text.txt': is not read from python-stdlib"),
     ("data.source=web", "take one of python-stdlib, path"),
-    ("model.model=bert", 'write one of "gpt", "hf:FOLDER", "file.py:build"'),
+    ("model.model=bert", 'write "gpt", "hf:FOLDER" or "file.py:build"'),
     ("model.model=mine.py:build", "there is no file"),
     ("cloud.zones=[]", "cloud.zones = []: names nothing"),
     ("cloud.provider=gcp", "take one of local, ec2"),

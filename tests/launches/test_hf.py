@@ -71,7 +71,7 @@ def test_images_of_the_users_own(tmp_path: Path) -> None:
     bench, receipt = launched(tmp_path, job=(EXAMPLES / "hf_vit.toml").read_text())
     assert bench.json("verify", "hf")["equal"] is True
     assert receipt["unit"] == "image"
-    assert receipt["last_metrics"]["accuracy"] > 0.8
+    assert receipt["last_metrics"]["accuracy"] > 0.5
 
 
 @pytest.mark.full

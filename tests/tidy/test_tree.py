@@ -75,6 +75,7 @@ def test_product_imports_only_declared_distributions() -> None:
         "cloud/local/": extras["local"],
         "cli/pictures/": extras["plot"],
         "bamboo/data/": extras["data"],
+        "bamboo/models/hf/": extras["hf"],
     }
     offences = []
     for source in python_sources():

@@ -1,7 +1,7 @@
 """What a model is trained to find in tokens, where that is not the next one.
 
-Rule: all that is drawn for a sample is drawn from its key, so each data epoch draws anew, and any
-node draws the same.
+Rule: all that is drawn for a sample is drawn from its key, so each data epoch draws others, and
+any node draws the same.
 """
 
 import hashlib
@@ -24,7 +24,9 @@ class MaskedWords:
     are left as they are."""
 
     unit = "masked token"
-    SHARE, COVERED, SWAPPED = 0.15, 0.8, 0.9
+    SHARE = 0.15
+    COVERED = 0.8
+    SWAPPED = 0.9
 
     def __init__(self, data: Data, *, vocabulary: int) -> None:
         _check_free(data, vocabulary - 1, "the mask")
@@ -71,12 +73,14 @@ class LostSpans:
     vocabulary, from the last one downwards; before each span that is said stands the same one."""
 
     unit = "token"
-    SHARE, SPAN = 0.15, 3.0
+    SHARE = 0.15
+    SPAN = 3.0
 
     def __init__(self, data: Data, *, vocabulary: int, start: int, end: int) -> None:
         self._data = data
         self._vocabulary = vocabulary
-        self._start, self._end = start, end
+        self._start = start
+        self._end = end
         tokens = getattr(data, "count", 1)
         if callable(tokens):
             raise InputError(
@@ -105,7 +109,9 @@ class LostSpans:
         generator = torch.Generator().manual_seed(key)
         kept = _parts(self._left, self._spans, generator)
         lost = _parts(self._lost, self._spans, generator)
-        seen, said, at = [], [], 0
+        seen: list[Tensor] = []
+        said: list[Tensor] = []
+        at = 0
         for number, (length, gone) in enumerate(zip(kept, lost, strict=True)):
             sign = tokens_T.new_tensor([self._vocabulary - 1 - number])
             seen += [tokens_T[at : at + length], sign]

@@ -72,7 +72,7 @@ def pretrained_of(job: JobConfig, whole: PreTrainedModel) -> Pretrained | None:
             with safe_open(path, framework="pt") as file:
                 keys = [*file.keys()]
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: is damaged ({error}); get the folder anew") from error
+            raise InputError(f"{path}: is damaged ({error}); get the folder again") from error
         places |= {_in_model(whole, key, path): (path, key) for key in keys}
     if not places:
         return None
@@ -136,6 +136,7 @@ def _in_model(whole: PreTrainedModel, key: str, path: Path) -> str:
     transforms = get_model_conversion_mapping(whole)
     converters = [one for one in transforms if isinstance(one, WeightConverter)]
     renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
+    name: str
     name, converter = rename_source_key(key, renamings, converters)
     if converter is not None:
         raise InputError(
@@ -147,5 +148,5 @@ def _in_model(whole: PreTrainedModel, key: str, path: Path) -> str:
 
 def _sha256(tensor: Tensor) -> str:
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    found: str = hashlib.sha256(flat.numpy().data).hexdigest()
+    found: str = hashlib.sha256(flat.numpy().data).hexdigest()  # of a file, so on the host
     return found

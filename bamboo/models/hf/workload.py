@@ -160,7 +160,7 @@ def _whole(text: str) -> tuple[Family, PreTrainedModel]:
         kind = values["model_type"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _Refused(
-            f"its {CONFIG} names no model_type ({error})", "get the folder anew"
+            f"its {CONFIG} names no model_type ({error})", "get the folder again"
         ) from error
     if kind not in CONFIG_MAPPING:
         raise _Refused(

@@ -87,8 +87,6 @@ def preflight(
         shapes = {name: p.shape for name, p in named_parameters(layers)}
         check_training(job, workload, shapes)
         optimizer = optimizer_of(job.train, workload)
-        _check_vocabulary(job, workload, data)
-        whole.check_uncut(first_one)
         first = whole.run(0, first_one)
         sizes, times = [[*map(_sizes, first)]], []
         for microbatch in others:
@@ -176,9 +174,12 @@ def _data_of(job: JobConfig, workload: Workload) -> tuple[Dataset, dict[str, Any
         return load_data(job, own=workload.data), {}
     if job.data.is_prepared:
         data = load_data(job, own=workload.data)
-        return data, data.described_tokens | {"file": job.data.path}
-    text, described = read_described(job)
-    return load_data(job, text, own=workload.data), described
+        described = data.described_tokens | {"file": job.data.path}
+    else:
+        text, described = read_described(job)
+        data = load_data(job, text, own=workload.data)
+    _check_vocabulary(job, workload, data)
+    return data, described
 
 
 def _facts(
@@ -217,7 +218,8 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
 
 def _check_vocabulary(job: JobConfig, workload: Workload, data: Dataset) -> None:
     """Raises InputError for a token that the model does not know, where it says what it knows."""
-    known, largest = workload.vocabulary, -1 if data.text is None else data.text.largest_token
+    known = workload.vocabulary
+    largest = -1 if data.text is None else data.text.largest_token
     if 0 < known <= largest:
         raise InputError(
             f"{job.file}: the tokens of the data go up to {largest}, and {job.model.model} knows "

@@ -95,7 +95,7 @@ class Whole:
                         "stay equal",
                     )
 
-    def check_uncut(self, microbatch: int) -> None:
+    def _check_uncut(self, microbatch: int) -> None:
         """Layers that were cut out of a whole model compute what that does, up to the rounding of
         other kernels: here of one sample, without dropout. Raises InputError where they do not."""
         uncut = self._workload.uncut
@@ -120,7 +120,10 @@ class Whole:
             )
 
     def run(self, step: int, microbatch: int) -> list[Pass]:
-        """Forward and backward of one microbatch, layer by layer; the results must be finite."""
+        """Forward and backward of one microbatch, layer by layer; the results must be finite. The
+        first one is compared with the whole model that the layers were cut out of."""
+        if not self._types:
+            self._check_uncut(microbatch)
         passes, targets = self._forward(step, microbatch, checked=True)
         loss, gradients = self._loss(passes[-1].output, targets, step)
         check_finite(self._job.file, loss, gradients)

@@ -17,10 +17,12 @@ ROUNDED = {"t5": ("shared.weight",)}
 """What is added in another order: three uses of T5's embedding, two of which are in one layer."""
 
 
-def hf_job(folder: Path, *more: str) -> JobConfig:
-    """A job with the model in `folder / "model"`."""
+def hf_job(folder: Path, *more: str, family: str = "") -> JobConfig:
+    """A job with the model in `folder / "model"`, and data of one's own for a family of images."""
     (folder / "job.toml").write_text('[model]\nmodel = "hf:model"\ncontext = 16\n')
-    return load_job(folder / "job.toml", more)
+    (folder / "images.py").write_text("def data(job):\n    return object()\n")
+    own = ("data.source=images.py:data",) if family == "vit" else ()
+    return load_job(folder / "job.toml", (*own, *more))
 
 
 def inputs_of(family: str) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -51,7 +53,7 @@ def whole_logits(family: str, model: Any, inputs: tuple[Tensor, ...]) -> Tensor:
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_cut_model_has_the_bits_of_the_whole(tmp_path: Path, family: str) -> None:
     folder = saved_folder(tmp_path / "model", family, **UNDROPPED.get(family, {}))
-    workload = build_model(hf_job(tmp_path))
+    workload = build_model(hf_job(tmp_path, family=family))
     inputs, targets = inputs_of(family)
     whole = class_of(family).from_pretrained(folder, attn_implementation="sdpa").train()
     logits = whole_logits(family, whole, inputs)

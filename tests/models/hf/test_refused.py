@@ -82,6 +82,12 @@ def test_weights_in_a_format_that_can_run_code(tmp_path: Path) -> None:
     assert "has weights as pytorch_model.bin, a format that can run code" in refused(tmp_path)
 
 
+def test_a_model_of_images_that_is_given_text(tmp_path: Path) -> None:
+    config_folder(tmp_path / "model", "vit")
+    line = refused(tmp_path)
+    assert "is text, and ViTForImageClassification takes images; name data of yours" in line
+
+
 def test_adapters_for_layers_that_are_not_there(tmp_path: Path) -> None:
     config_folder(tmp_path / "model", "llama")
     line = refused(tmp_path, 'model.lora={rank=4, targets=["query"]}')

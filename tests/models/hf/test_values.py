@@ -29,7 +29,7 @@ def test_initial_values_follow_from_the_key_and_the_familys_rule(
     tmp_path: Path, family: str
 ) -> None:
     config_folder(tmp_path / "model", family)
-    workload = build_model(hf_job(tmp_path))
+    workload = build_model(hf_job(tmp_path, family=family))
     drawn = [values_of(build_layer(workload, i, 1)) for i in range(len(workload.layers))]
     last = len(drawn) - 1
     again, other = (values_of(build_layer(workload, last, seed)) for seed in (1, 2))
