@@ -78,11 +78,14 @@ def put_tokens(objects: ObjectStore, path: Path, digest: str) -> None:
 def fetch_tokens(objects: ObjectStore, digest: str, folder: Path) -> Path | None:
     """Bring the token file that `put_tokens` stored into a folder; None: there is none. Raises
     StorageUnavailable."""
-    path, prefix = folder / TOKENS, f"{data_name(digest)}/"
+    prefix = f"{data_name(digest)}/"
+    names = objects.sizes(prefix)
+    if f"{prefix}{TOKENS}" not in names:
+        return None
     folder.mkdir(parents=True, exist_ok=True)
-    for name in objects.sizes(prefix):
+    for name in names:
         objects.fetch(name, folder / name.removeprefix(prefix))
-    return path if path.exists() else None
+    return folder / TOKENS
 
 
 def put_checked(objects: ObjectStore, run: Path, final: Final) -> None:
@@ -108,7 +111,6 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
         raise InputError(f"{STRATEGY} of the run to check: {error}; ask for it again") from error
     digest = strategy.semantics.data_digest
     if fetch_tokens(objects, digest, folder / TEXT) is None:
-        (folder / TEXT).rmdir()
         objects.fetch(data_name(digest), folder / TEXT)
 
 

@@ -17,7 +17,7 @@ from cli.views.prepare import prepared_body, prepared_text
 @overrides_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, job: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Make the data of a job ready: text into tokens, once, and the hashes of a token file.
+    """Make the data of a job ready: text into tokens, once, and hashes of a token file.
 
     What is made of text lies in $BAMBOO_HOME/data, by its contents; of a token file the hashes lie
     beside it, in FILE.tree.

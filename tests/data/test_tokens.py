@@ -218,10 +218,10 @@ from bamboo.data.dataset import Dataset
 from bamboo.data.tokens import TokenFile, Windows
 def memory_mb():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1e6
-before_mb, began_s = memory_mb(), time.monotonic()
+before_mb, began_s = memory_mb(), time.process_time()
 data = Windows(TokenFile(Path(sys.argv[1])), context=1024)
 Dataset(data, batch=8, microbatch=2, seed=1).microbatch(0, 0)  # the order of all samples, too
-print(time.monotonic() - began_s, memory_mb() - before_mb, data.samples)
+print(time.process_time() - began_s, memory_mb() - before_mb, data.samples)
 """
 
 

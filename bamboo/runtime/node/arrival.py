@@ -3,6 +3,7 @@
 import contextlib
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
@@ -82,13 +83,12 @@ def objects_of(url: str, bucket: OpenObjects | None) -> ObjectStore | None:
     return open_objects(url, bucket=bucket) if url else None
 
 
-def data_of(
-    documents: Mapping[str, str], objects: ObjectStore, folder: Path
-) -> bytearray | Path | None:
-    """The data as the launcher stored them: a text, or a token file, which is brought into this
-    folder; None when they are no longer there: this machine's own data are then checked against the
-    run's digest. Raises StorageUnavailable."""
+def data_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | Path | None:
+    """The data as the launcher stored them: a text, or a token file, which is brought into a folder
+    of this process alone; None when they are not there: this machine's own data are then checked
+    against the run's digest. Raises StorageUnavailable."""
     digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
+    folder = Path(tempfile.gettempdir()) / f"bamboo-data-{uuid.uuid4().hex}"
     return fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
 
 

@@ -101,8 +101,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
             objects = objects_of(config.get("run_url", ""), bucket)
             brought = objects_of(config.get("start_url", ""), bucket)
-            folder = Path(tempfile.gettempdir()) / "data"
-            data = None if brought is None else data_of(documents, brought, folder)
+            data = None if brought is None else data_of(documents, brought)
             refused = attests(
                 driver,
                 job_from_json(documents["job"]),
