@@ -11,7 +11,7 @@ from operator import add
 
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.partition import partition
-from bamboo.schedule.links import ZoneLinks
+from bamboo.planner.step.links import ZoneLinks
 from bamboo.topology.virtual_nodes import BatchShape
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from bamboo.errors import InputError
 from bamboo.planner.layers.memory import partials_at_end
 from bamboo.planner.profiles.workload import WorkloadFigures
+from bamboo.planner.step.figures import figures, plan_run
+from bamboo.planner.step.layout import Costs, Layout, layout_of
 from bamboo.planner.step.step_time import StepTimes
-from bamboo.schedule.figures import figures, plan_run
-from bamboo.schedule.layout import Costs, Layout, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import BatchShape, blocks

@@ -18,13 +18,13 @@ from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.profiles.workload import WorkloadFigures
+from bamboo.planner.step.figures import STEADY_STEPS, busy, computed_ahead, plan_run, step_time_s
+from bamboo.planner.step.layout import Costs, Layout
+from bamboo.planner.step.links import Far, Link, ZoneLinks
 from bamboo.planner.step.step_floor import StepFloor
-from bamboo.schedule.figures import STEADY_STEPS, busy, computed_ahead, plan_run, step_time_s
-from bamboo.schedule.layout import Costs, Layout
-from bamboo.schedule.links import Far, Link, ZoneLinks
+from bamboo.planner.step.timeline import Timeline
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
-from bamboo.schedule.timeline import Timeline
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import modes_of

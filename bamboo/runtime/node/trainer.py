@@ -33,14 +33,14 @@ from bamboo.core.events import StopReady
 from bamboo.core.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
+from bamboo.planner.step.figures import gap_budgets
+from bamboo.planner.step.layout import Costs, Layout
 from bamboo.runtime.device.devices import per_stage
 from bamboo.runtime.node.at_work import NodeAtWork
 from bamboo.runtime.state.decision import Decided, Goodbye
 from bamboo.runtime.step.executor import Completed, Interrupted
 from bamboo.runtime.step.slot_run import Recovery
 from bamboo.runtime.step.takeover import declare_safe, resend, tell_what_was_reduced
-from bamboo.schedule.figures import gap_budgets
-from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
