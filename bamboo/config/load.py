@@ -86,9 +86,11 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # releases without the key billed a run this way
     segments = parse_segments(tables.pop("segments", ()), file=name)
-    weights, unit, tokens = (str(tables.pop(key, "")) for key in ("weights", "unit", "tokens"))
+    settled = ("weights", "unit", "tokens", "evaluated_on")
+    weights, unit, tokens, evaluated_on = (str(tables.pop(key, "")) for key in settled)
     job = replace(parse_job(tables, file=name), file=file, code=code, segments=segments)
-    return _finish(replace(job, weights=weights, unit=unit, tokens=tokens))
+    job = replace(job, weights=weights, unit=unit, tokens=tokens, evaluated_on=evaluated_on)
+    return _finish(job)
 
 
 def _with_tokens(job: JobConfig, *, vocabulary: bool) -> JobConfig:

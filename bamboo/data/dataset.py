@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from bamboo.data.tokens import Documents, TokenFile, Windows
 from bamboo.errors import InputError
 from bamboo.token_files import DOCUMENTS
 
+Tensors: TypeAlias = tuple[Tensor, ...]
 STEPS_COUNTED = 8
 """The steps whose counts are kept: a loss is divided once for each microbatch of a step."""
 
@@ -94,7 +95,7 @@ class Dataset:
         samples = self._order.of(step, index)
         if self.text:  # nothing is drawn for it
             return self.text.batch(samples, [])
-        return _apart(self.data.batch(samples, [*self._keys(step, index)]))
+        return apart(self.data.batch(samples, [*self._keys(step, index)]))
 
     def count(self, step: int) -> int:
         """What all samples of a step weigh together: its loss is divided by that. Raises InputError
@@ -128,7 +129,7 @@ class Dataset:
         return total
 
 
-def _apart(found: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def apart(found: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What own data gave of a microbatch, in memory of its own: the data may fill theirs again
     while this microbatch is in use, and bits may follow where a tensor lies."""
     if not isinstance(found, tuple) or len(found) != 2:
@@ -198,7 +199,7 @@ def load_data(
     model's vocabulary has no row for; and for own data whose attributes are not what `Data` says.
     """
     if own is not None:
-        data = _checked(job, own)
+        data = checked(job, own)
     elif job.data.is_prepared:
         here = Path(job.tokens) if job.tokens else job.named(job.data.path)
         data = open_tokens(job, job.data, brought if isinstance(brought, Path) else here)
@@ -248,7 +249,7 @@ def open_tokens(
     return found
 
 
-def _checked(job: JobConfig, data: Data) -> Data:
+def checked(job: JobConfig, data: Data) -> Data:
     """The data itself, where it is what `Data` says and the job says nothing of a text."""
     key, value = ("model.model", job.model.model)
     if "data.source" in job.own:

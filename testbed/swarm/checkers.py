@@ -27,6 +27,7 @@ from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
 from testbed.swarm.copies import Copy, Kept
+from testbed.swarm.evaluations import last_step_of
 from testbed.swarm.keeping import check_given_up, check_lost
 from testbed.swarm.red import Red
 from testbed.swarm.store import Entry
@@ -327,6 +328,8 @@ class Checkers:
             raise Red("steps", f"slot {copy.slot} does step {copy.step} again, {last} was taken")
         self._by.add(mine)
         self._taken[where] = max(last, copy.step)
+        if copy.step > last_step_of(self._world.scenario):
+            raise Red("evaluated", f"{member.name} takes step {copy.step}, a calm run ended before")
         limit = self._world.log.state.stop_at_step
         if limit is not None and copy.step > limit and member.view.stop_at_step == limit:
             raise Red("stop", f"{member.name} takes step {copy.step}, all stop after {limit}")
@@ -369,6 +372,11 @@ class Checkers:
         if before.assignment is None or before.reconfiguration is not None:
             return
         limit = before.stop_at_step
+        calm = last_step_of(self._world.scenario)
+        if outcome is Outcome.DONE and calm != (
+            self._world.scenario.steps - 1 if limit is None else limit
+        ):
+            raise Red("evaluated", f"the run is done, after step {limit}; a calm one after {calm}")
         last = self._world.scenario.steps - 1 if limit is None else limit
         for slot in before.grid.slots():
             owner = self._world.member(before.assignment.owner(slot))

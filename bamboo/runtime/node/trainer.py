@@ -116,6 +116,9 @@ class Trainer(NodeAtWork):
             self._goodbye = Goodbye.ENDED
             return
         self._era = state.era
+        if state.evaluated is not None:
+            self.executor.note_evaluated(state.evaluated.step)
+            self.mailbox.forget_evaluation(state.evaluated.step)
         self._boundaries.save_watch.read(decided)
         if state.reconfiguration is None and self._checkpoints is not None:
             self._checkpoints.known([made.step for made in state.checkpoints], state.era)
