@@ -35,7 +35,9 @@ READ_BY_CHECK = ("resolved.json", STRATEGY, "metrics.jsonl", "numerics.json")
 """Files of a run's folder that a check of the bits reads; older releases had no numerics.json."""
 CHECKED = "checked/"
 DIGESTS = "digests.json"
-TEXT, TOKENS, EVAL_TEXT = "data", "tokens", "eval"
+TEXT = "data"
+TOKENS = "tokens"
+EVAL_TEXT = "eval"
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 

@@ -188,7 +188,8 @@ def check_inputs(job: JobConfig) -> None:
     for key, value in job.own.items():
         if wrong := what_is_wrong(job.named(value.partition(":")[0])):
             raise _at(job, key, wrong, "correct the path")
-    for key, text in (("data.path", job.data.path), ("eval.path", job.eval.path)):
+    for key, data in (("data.path", job.data), ("eval.path", job.eval)):
+        text = data.path if data.source == "path" else ""
         if text and (wrong := what_is_wrong(job.named(text), folder=True)):
             raise _at(job, key, wrong, NAME_TEXT.replace("data", key.partition(".")[0]))
 
