@@ -333,8 +333,7 @@ class Member(Voice):
         """Whether an owned slot may go on with the evaluation before its step."""
         boundary = self.reconfigurations.boundary
         beyond = boundary is not None and copy.step > boundary
-        frozen = self.reconfigurations.frozen or copy.slot in self.yielding
-        return not (frozen or beyond or self.holding)
+        return not (self.reconfigurations.frozen or beyond or self.holding)
 
     def serve(self, safe_step: int) -> None:
         """Send the reports that are due."""

@@ -98,9 +98,10 @@ class Brought:
 def brought_for(documents: Mapping[str, str], objects: ObjectStore, folder: Path) -> Brought:
     """The data of a run; a token file is brought into this folder. Raises StorageUnavailable."""
     digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
+    data = fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
     evaluated_on = job_from_json(documents["job"]).evaluated_on
     return Brought(
-        data=fetch_tokens(objects, digest, folder) or fetch_data(objects, digest),
+        data=data,
         evaluated=fetch_data(objects, evaluated_on) if evaluated_on else None,
     )
 

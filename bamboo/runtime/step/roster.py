@@ -102,9 +102,10 @@ class Roster:
         return due and step > self.evaluated and left
 
     def ready_evaluation(self, run: SlotRun) -> list[ReadyOp]:
-        """The next operation of that evaluation, if it can run, under the limits of a step."""
+        """The next operation of that evaluation, if it can run, under the limits of a step; but a
+        slot that is to change hands goes on, for after the last step it never does."""
         beyond = self.boundary is not None and run.step > self.boundary
-        held = self.hold or self.frozen or beyond or run.slot in self.yielding
+        held = self.hold or self.frozen or beyond
         head = run.evaluating.head
         if held or run.step - 1 > self.mailbox.safe_step or head is None:
             return []
