@@ -61,6 +61,8 @@ class Checkers:
         """When somebody asked the run to stop."""
         self._given_up: list[Event] = []
         """What the launcher has reported of waits in vain; a store that lost it gets it again."""
+        self._short_since_s: float | None = None
+        """Since when all train with fewer usable nodes than slots; None: they do not."""
         self._stored = {made.step for made in world.log.first.checkpoints}
         """Checkpoints that were reported complete and not found damaged."""
 
@@ -82,6 +84,7 @@ class Checkers:
         self._check_fenced(entry)
         self._check_alike(entry.state)
         self._check_accused(entry)
+        self._note_short(after)
         self._check_given(entry)
         if isinstance(entry.event, CaughtUp):
             self._check_caught_up(entry)
@@ -160,8 +163,20 @@ class Checkers:
             return
         hushed_s, again = world.hushed_s, any(event is word for word in self._given_up)
         if hushed_s is not None and world.now_s - hushed_s[1] < lease_s and not again:
-            raise Red("hasty", f"the store is just back, and the launcher says: {entry.reason}")
+            # A wait that was over before the store went away is not the fault of the outage.
+            since_s, patience_s = self._short_since_s, world.scenario.patience_s
+            over = since_s is not None and since_s + patience_s <= hushed_s[0]
+            if not (over and isinstance(event, Reconsider)):
+                words = f"the store is just back, and the launcher says: {entry.reason}"
+                raise Red("hasty", words)
         self._given_up.append(event)
+
+    def _note_short(self, state: State) -> None:
+        trains = state.phase in (Phase.RUNNING, Phase.DEGRADED) and state.preparing is None
+        if not trains or len(state.roll.usable) >= state.grid.size:
+            self._short_since_s = None
+        elif self._short_since_s is None:
+            self._short_since_s = self._world.now_s
 
     def _check_given(self, entry: Entry) -> None:
         """A node with a notice is given nothing while other nodes are there."""
