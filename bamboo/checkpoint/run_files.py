@@ -35,7 +35,9 @@ READ_BY_CHECK = ("resolved.json", STRATEGY, "metrics.jsonl", "numerics.json")
 """Files of a run's folder that a check of the bits reads; older releases had no numerics.json."""
 CHECKED = "checked/"
 DIGESTS = "digests.json"
-TEXT, TOKENS = "data", "tokens"
+TEXT = "data"
+TOKENS = "tokens"
+EVAL_TEXT = "eval"
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 
@@ -112,6 +114,8 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
     digest = strategy.semantics.data_digest
     if fetch_tokens(objects, digest, folder / TEXT) is None:
         objects.fetch(data_name(digest), folder / TEXT)
+    if digest := _evaluated_on(folder):
+        objects.fetch(data_name(digest), folder / EVAL_TEXT)
 
 
 def brought_final(folder: Path) -> Final:
@@ -133,6 +137,20 @@ def brought_data(folder: Path) -> bytearray | Path:
         return bytearray((folder / TEXT).read_bytes())
     except OSError as error:
         raise InputError(f"{folder / TEXT}: {error}; ask for the check again") from error
+
+
+def brought_eval(folder: Path) -> bytearray | None:
+    """The text of the evaluation that `fetch_checked` brought; None where there is none."""
+    path = folder / EVAL_TEXT
+    return bytearray(path.read_bytes()) if path.exists() else None
+
+
+def _evaluated_on(folder: Path) -> str:
+    """The digest of what the run in this folder is evaluated on; "": on nothing."""
+    try:
+        return str(json.loads(read_own(folder / "resolved.json"))["job"].get("evaluated_on", ""))
+    except (OSError, *_DAMAGE):
+        return ""  # what reads the job says so
 
 
 def put_stage(

@@ -73,7 +73,13 @@ def batch_shape(job: JobConfig) -> BatchShape:
     return BatchShape(
         virtual_nodes=train.virtual_nodes,
         microbatches=train.batch // (train.microbatch * train.virtual_nodes),
+        evaluated=eval_total(job),
     )
+
+
+def eval_total(job: JobConfig) -> int:
+    """How many microbatches an evaluation has; the last one may be smaller."""
+    return -(-job.eval.samples // job.train.microbatch)
 
 
 def semantics(

@@ -177,6 +177,33 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopConfig:
+    """When an evaluation ends the run: `patience` evaluations in a row are no better than the best
+    one before them."""
+
+    metric: str = ""
+    """`loss`, or a metric of the model; empty: evaluations never end the run."""
+    patience: int = 1
+    better: str = AUTO
+    """`lower` or `higher`; `auto`: lower for `loss`. Any other metric needs one of the two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """An evaluation between two steps: forwards alone, on data of its own, which change no bit of
+    the training."""
+
+    every_steps: int = 0
+    """Steps between two evaluations; the first one comes after so many steps. 0: there are none."""
+    source: str = ""
+    """As in `[data]`: `python-stdlib`, `path` or `tokens`. Empty: the `eval_data` of the model."""
+    path: str = ""
+    samples: int = 0
+    """How many samples, from the beginning of the data."""
+    stop: StopConfig = field(default_factory=StopConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Finished steps of a run that continues with more (`bamboo resume RUN --steps N`). It had a
     learning rate of its own, whose schedule counts from its first step."""
@@ -330,7 +357,7 @@ class Kill:
     stage: int
     pipeline: int = 0
     phase: str = "forward"
-    """forward, backward, exchange, ship or step."""
+    """forward, backward, exchange, ship or step; or evaluation, of the one before the step."""
     microbatch: int = 0
     notice_s: float = 0.0
 
@@ -418,6 +445,7 @@ class JobConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     cloud: CloudConfig = field(default_factory=CloudConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -435,6 +463,8 @@ class JobConfig:
     weights: str = ""
     """The digest of the weights that the run begins with, once they were read: those that
     `train.init` names, or else those of a Hugging Face model's folder."""
+    evaluated_on: str = ""
+    """The digest of the data of `[eval]`, once they were looked at."""
     unit: str = ""
     """The unit of the model's own data, once they were looked at; empty: the data are text."""
     code: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from bamboo.data.tokens import Documents, TokenFile, Windows
 from bamboo.errors import InputError
 from bamboo.token_files import DOCUMENTS
 
+Tensors: TypeAlias = tuple[Tensor, ...]
 STEPS_COUNTED = 8
 """The steps whose counts are kept: a loss is divided once for each microbatch of a step."""
 
@@ -101,7 +102,7 @@ class Dataset:
         samples = self._order.of(step, index)
         if self.text:  # nothing is drawn for it
             return self.text.batch(samples, [])
-        return _apart(self.data.batch(samples, [*self._keys(step, index)]))
+        return apart(self.data.batch(samples, [*self._keys(step, index)]))
 
     def count(self, step: int) -> int:
         """What all samples of a step weigh together: its loss is divided by that. Raises InputError
@@ -135,7 +136,7 @@ class Dataset:
         return total
 
 
-def _apart(found: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def apart(found: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What own data gave of a microbatch, in memory of its own: the data may fill theirs again
     while this microbatch is in use, and bits may follow where a tensor lies."""
     if not isinstance(found, tuple) or len(found) != 2:
@@ -216,7 +217,7 @@ def load_data(
     elif isinstance(own, MadeOfText):
         data = own.make(open_data(job, job.data, here))
     else:
-        data = _checked(job, own)
+        data = checked(job, own)
     train = job.train
     return Dataset(data, batch=train.batch, microbatch=train.microbatch, seed=train.seed)
 
@@ -275,7 +276,7 @@ def open_tokens(
     return found
 
 
-def _checked(job: JobConfig, data: Data) -> Data:
+def checked(job: JobConfig, data: Data) -> Data:
     """The data itself, where it is what `Data` says and the job says nothing of a text."""
     key, value = ("model.model", job.model.model)
     if "data.source" in job.own:

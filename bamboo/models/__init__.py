@@ -1,6 +1,7 @@
 """Workloads as plain lists of layers; each layer can be built and run alone, anywhere, alike."""
 
 from bamboo.models.build import build_model
+from bamboo.models.evaluating import evaluate
 from bamboo.models.layers import (
     build_layer,
     build_shell,
@@ -40,6 +41,7 @@ __all__ = [
     "build_layer",
     "build_model",
     "build_shell",
+    "evaluate",
     "mean_metrics",
     "measured",
     "named_parameters",

@@ -77,6 +77,8 @@ class Workload:
     loss: Loss
     data: Data | MadeOfText | None = None
     """None: the text of [data]."""
+    eval_data: Data | None = None
+    """What `[eval]` evaluates where it names no source."""
     metrics: Metrics | None = None
     """What is recorded beside a step's loss: the sums of all microbatches, divided by the
     counts."""

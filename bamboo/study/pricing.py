@@ -129,7 +129,7 @@ def offers_of(
                 gpu=kind.gpu,
                 memory_bytes=kind.gpu_memory_bytes,
                 host_bytes=kind.host_room_bytes,
-                workload=replace(found[kind.name], cuts=cuts),
+                workload=replace(found[kind.name], cuts=cuts, eval_every=job.eval.every_steps),
                 on_demand_usd_per_hour=kind.on_demand_usd_per_hour,
                 spot_usd_per_hour=zone_prices(job, catalogue, kind.name),
                 rate=rates(kind.name),

@@ -34,6 +34,8 @@ from tests.token_folder import prepared, some_ids, write_tokens
 
 RUN = RunId("r1")
 IN_ACCOUNT = ("cloud.provider=ec2", "cloud.bucket=bucket", "cloud.region=eu-west-1")
+EVAL = ("eval.every_steps=2", "eval.source=path", "eval.path=text.txt", "eval.samples=4")
+EVALUATED_ON = hashlib.sha256(TEXT[: 4 * 8 + 1].encode()).hexdigest()
 DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()
 
 
@@ -97,7 +99,8 @@ def objects(tmp_path: Path) -> Objects:
 
 
 def job(folder: Path) -> JobConfig:
-    return tiny_job(folder, [*IN_ACCOUNT, 'cloud.zones=["eu-west-1a"]'])
+    made = tiny_job(folder, [*IN_ACCOUNT, *EVAL, 'cloud.zones=["eu-west-1a"]'])
+    return replace(made, evaluated_on=EVALUATED_ON)
 
 
 def reference(folder: Path, url: str) -> str:
@@ -193,7 +196,7 @@ def test_an_agent_is_told_all_that_it_needs(
     check_store(url, run=RUN)
     password = url.split(":")[2].partition("@")[0]
     assert not files_with(password, tmp_path)
-    assert set(objects.sizes("")) == {AGENT_ENV, f"data/{DIGEST}"}
+    assert set(objects.sizes("")) == {AGENT_ENV, f"data/{DIGEST}", f"data/{EVALUATED_ON}"}
 
 
 def test_all_of_it_is_taken_away_also_the_second_time(

@@ -8,16 +8,14 @@ codes: 0 equal, 5 different, 2 not comparable. With --brought the folder is one 
 `run_files.fetch_checked`, on a rented machine.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bamboo.checkpoint.final import read_final, tensor_sha256
 from bamboo.checkpoint.initial import all_layers
-from bamboo.checkpoint.run_files import brought_data, brought_final
+from bamboo.checkpoint.run_files import brought_data, brought_eval, brought_final
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import kept_in, same_semantics
 from bamboo.config.tree import JobConfig
@@ -29,8 +27,10 @@ from bamboo.errors import InputError, NoDevice
 from bamboo.kept_weights import INIT_FOLDER
 from bamboo.models import Workload, build_model
 from bamboo.named_files import read_own
+from bamboo.runtime.check.compared import Recorded, compare, difference, recorded_of
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.stdout_answer import answer_equal, tell_progress
+from bamboo.runtime.check.verify_evals import Evaluations
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.strategy import Semantics, Strategy
 from bamboo.user_code.bundle import check_identity
@@ -40,29 +40,24 @@ Progress = Callable[[int, int, float], None]
 """(completed steps, steps, loss)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A step as a run recorded it, or as the calm run took it."""
-
-    loss: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
 def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str, Any]:
     """Compare the run in this folder with a calm one; see the top of the file.
 
     The first difference is the first loss that differs (tensor "loss"; the calm run stops there) or
-    metric (tensor "metric NAME"), otherwise the first tensor that differs, in name order, after the
+    metric (tensor "metric NAME") of a step, then of the evaluation after it ("evaluation loss"),
+    otherwise the first tensor that differs, in name order, after the
     last step. Raises InputError
     when the run has not ended in order, or this machine cannot repeat its bits.
     """
     job = job_of_run(run)
     final = brought_final(run) if brought else read_final(run / "final")
-    recorded = recorded_steps(read_text(run / "metrics.jsonl"))
+    text = read_text(run / "metrics.jsonl")
+    recorded = recorded_of(text)
     prepare(job.cluster)
     fetched = brought and not job.data.in_image
     ours, workload, data = repeatable(run, job, brought_data(run) if fetched else None)
     calm = calm_run(run, job, workload, data)
+    evaluations = Evaluations(job, workload, text, brought_eval(run) if brought else None)
     result: dict[str, Any] = {
         "schema_version": 1,
         "equal": True,
@@ -71,15 +66,18 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
         "segments": ours.listed(final.step),
         "steps": final.step,
         "metrics": [],
+        "evaluations": 0,
         "tensors": len(final.tensors),
         "damaged_files": list(final.damaged),
     }
     for step in range(final.step):
         ours_now = step_of(calm)
         progress(step + 1, final.step, ours_now.loss)
-        if differing := compare_step(step, ours_now, recorded.get(step, [])):
-            return result | differing
+        differing = compare(step, ours_now, recorded.get(step, []))
         result["metrics"] = sorted(ours_now.metrics)
+        if differing := differing or evaluations.compare(calm, last=final.step):
+            return result | differing
+        result["evaluations"] = evaluations.count
     return result | compare_tensors(calm, final.tensors)
 
 
@@ -110,23 +108,6 @@ def job_of_run(run: Path) -> JobConfig:
     return kept_in(run, job)
 
 
-def compare_step(step: int, calm: Recorded, found: Sequence[Recorded]) -> dict[str, Any]:
-    """What differs first between a step of the calm run and all that the run recorded of it, as
-    fields of the result; {} when all are equal."""
-    losses = [one.loss.hex() for one in found]
-    if not found or any(one != calm.loss.hex() for one in losses):
-        return difference(step, "loss", calm.loss.hex(), losses)
-    for name in sorted({name for one in (calm, *found) for name in one.metrics}):
-        ours, *theirs = (_hex(one.metrics.get(name)) for one in (calm, *found))
-        if any(one != ours for one in theirs):
-            return difference(step, f"metric {name}", ours, theirs)
-    return {}
-
-
-def _hex(value: float | None) -> str | None:
-    return None if value is None else value.hex()
-
-
 def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
     """The first tensor of the run, given as {name: SHA-256}, that differs from the calm run's
     present one, as fields of the result; {} when all are equal."""
@@ -136,29 +117,6 @@ def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
         if ours != theirs:
             return difference(calm.steps_done - 1, name, ours, theirs)
     return {}
-
-
-def difference(step: int, tensor: str, calm: object, run: object) -> dict[str, Any]:
-    """The fields of the result that say what differs first."""
-    first = {"step": step, "tensor": tensor, "calm": calm, "run": run}
-    return {"equal": False, "first_difference": first}
-
-
-def recorded_steps(text: str) -> dict[int, list[Recorded]]:
-    """Everything that the run recorded of its steps; a step may have been recorded twice."""
-    out: dict[int, list[Recorded]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise InputError(
-                f"metrics.jsonl: line {number} is not JSON ({error}); the file is damaged"
-            ) from error
-        if isinstance(record, dict) and record.get("kind", "step") == "step":
-            metrics = {name: float(value) for name, value in record.get("metrics", {}).items()}
-            found = Recorded(loss=float(record["loss"]), metrics=metrics)
-            out.setdefault(int(record["step"]), []).append(found)
-    return out
 
 
 def repeatable(

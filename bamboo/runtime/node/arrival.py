@@ -5,6 +5,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 from bamboo.checkpoint.initial import load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data, fetch_tokens
+from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver
 from bamboo.core.events import Attested, FaultScope
 from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
+from bamboo.data.evaluation import check_eval_digest, load_eval
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.kept_weights import INIT_FOLDER
@@ -83,13 +86,31 @@ def objects_of(url: str, bucket: OpenObjects | None) -> ObjectStore | None:
     return open_objects(url, bucket=bucket) if url else None
 
 
-def data_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | Path | None:
-    """The data as the launcher stored them: a text, or a token file, which is brought into a folder
-    of this process alone; None when they are not there: this machine's own data are then checked
-    against the run's digest. Raises StorageUnavailable."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What the launcher stored for its nodes; None for what is not, or no longer, there: this
+    machine's own is then checked against its digest."""
+
+    data: bytearray | Path | None = None
+    """A text, or the path of a token file."""
+    evaluated: bytearray | None = None
+    """The text of the evaluations."""
+
+
+def brought_for(documents: Mapping[str, str], objects: ObjectStore) -> Brought:
+    """The data of a run; a token file is brought into a folder of this process alone. Raises
+    StorageUnavailable."""
     digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
     folder = Path(tempfile.gettempdir()) / f"bamboo-data-{uuid.uuid4().hex}"
-    return fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
+    data = fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
+    evaluated_on = job_from_json(documents["job"]).evaluated_on
+    return Brought(
+        data=data,
+        evaluated=fetch_data(objects, evaluated_on) if evaluated_on else None,
+    )
+
+
+NOTHING_BROUGHT = Brought()
 
 
 def attests(
@@ -109,13 +130,13 @@ def attests(
 def load_builder(
     job: JobConfig,
     strategy: Strategy,
-    brought: bytearray | Path | None = None,
+    brought: Brought = NOTHING_BROUGHT,
     *,
     run_dir: Path | None = None,
     speed: float = 1.0,
 ) -> SlotBuilder:
     """Load data and model as the job says and check that they are those that the strategy was made
-    for. `brought`: the text, or the token file, on a machine that had none. `run_dir`: the folder
+    for. `brought`: the data, on a machine that had none. `run_dir`: the folder
     with the weights that the run begins with, if they are another run's. `speed`: that of a virtual
     device.
 
@@ -127,8 +148,12 @@ def load_builder(
     if job.code:
         check_identity(Path(job.code), semantics.model.get("code", {}))
     workload = build_model(job)
-    dataset = load_data(job, brought, own=workload.data)
+    dataset = load_data(job, brought.data, own=workload.data)
     check_digest(job, dataset, semantics.data_digest)
+    evaluated = load_eval(
+        job, workload.eval_data, of_text=workload.data is None, text=brought.evaluated
+    )
+    check_eval_digest(job, evaluated)
     initial: Initial | None = None
     if job.train.init:
         if run_dir is None:
@@ -139,6 +164,7 @@ def load_builder(
         strategy=strategy,
         workload=workload,
         dataset=dataset,
+        evaluated=evaluated,
         initial=initial,
         device=device_of(job.cluster, strategy.placement.cut, speed),
     )

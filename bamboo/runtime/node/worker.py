@@ -47,8 +47,10 @@ from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
 from bamboo.runtime.device.host_memory import touch
 from bamboo.runtime.node.arrival import (
     JOIN_DEADLINE_S,
+    NOTHING_BROUGHT,
+    Brought,
     attests,
-    data_of,
+    brought_for,
     documents_of,
     load_builder,
     needed_bytes,
@@ -101,7 +103,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
             objects = objects_of(config.get("run_url", ""), bucket)
             brought = objects_of(config.get("start_url", ""), bucket)
-            data = None if brought is None else data_of(documents, brought)
+            data = NOTHING_BROUGHT if brought is None else brought_for(documents, brought)
             refused = attests(
                 driver,
                 job_from_json(documents["job"]),
@@ -216,7 +218,7 @@ class _Worker:
         documents: Mapping[str, str],
         bucket: OpenObjects | None,
         objects: ObjectStore | None,
-        data: bytearray | Path | None,
+        data: Brought,
         overtaken: threading.Event,
     ) -> None:
         self._overtaken = overtaken

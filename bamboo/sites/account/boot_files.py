@@ -19,7 +19,7 @@ from bamboo.checkpoint.run_files import CHECKED, put_data, put_tokens
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
-from bamboo.data.sources import read_source
+from bamboo.data.sources import read_source, text_job
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
@@ -114,6 +114,8 @@ def put_code_and_data(
     # A model's own data are made by each instance, from the code that comes with the run.
     if not job.data.is_prepared and not job.unit:
         put_data(objects, read_source(job), data_digest)
+    if job.eval.source:
+        put_data(objects, read_source(text_job(job)), job.evaluated_on)
     wheel = own_wheel()
     if wheel.name not in wheels.sizes(wheel.name):
         note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")

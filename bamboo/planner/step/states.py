@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bamboo.ids import NodeId
+from bamboo.planner.step.links import Lanes
+from bamboo.planner.step.timeline import Ran
 from bamboo.schedule.instruction import Instruction
-from bamboo.schedule.links import Lanes
-from bamboo.schedule.timeline import Ran
 from bamboo.topology.slots import Slot
 
 UNKNOWN_NS = 1 << 62

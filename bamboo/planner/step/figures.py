@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bamboo.ids import NodeId
-from bamboo.schedule.dry_run import dry_run
-from bamboo.schedule.layout import Costs, Layout
+from bamboo.planner.step.dry_run import dry_run
+from bamboo.planner.step.layout import Costs, Layout
+from bamboo.planner.step.standing import Budgets
+from bamboo.planner.step.timeline import Ran, Timeline
 from bamboo.schedule.redundancy import GAP_SLACK, Gap, ahead_of_need, gap_budget
-from bamboo.schedule.standing import Budgets
-from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
 STEADY_STEPS = 5

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from bamboo.ids import NodeId
-from bamboo.schedule.figures import Figures
-from bamboo.schedule.timeline import Ran, Timeline
+from bamboo.planner.step.figures import Figures
+from bamboo.planner.step.timeline import Ran, Timeline
 
 MAX_COLUMNS = 120
 IDLE, GOES_ON = ".", "-"

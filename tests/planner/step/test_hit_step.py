@@ -4,10 +4,10 @@ import pytest
 
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
-from bamboo.schedule.figures import plan_run
-from bamboo.schedule.hit_step import hit_run
-from bamboo.schedule.layout import Costs, Layout, layout_of
-from bamboo.schedule.timeline import Timeline
+from bamboo.planner.step.figures import plan_run
+from bamboo.planner.step.hit_step import hit_run
+from bamboo.planner.step.layout import Costs, Layout, layout_of
+from bamboo.planner.step.timeline import Timeline
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 

@@ -12,8 +12,8 @@ Simulation", IEEE TSE 1979).
 
 from collections.abc import Callable
 
-from bamboo.schedule.links import Links
-from bamboo.schedule.states import UNKNOWN_NS, NodeState, SlotState
+from bamboo.planner.step.links import Links
+from bamboo.planner.step.states import UNKNOWN_NS, NodeState, SlotState
 
 Arrive = Callable[[SlotState, int], None]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
-from bamboo.schedule.links import Far
+from bamboo.planner.step.links import Far
 from bamboo.schedule.one_f_one_b import Program, one_f_one_b
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment

@@ -4,12 +4,12 @@ import random
 from hashlib import sha256
 
 from bamboo.errors import CoreMisuse
-from bamboo.schedule.dry_run import dry_run
-from bamboo.schedule.figures import plan_run
-from bamboo.schedule.hit_step import hit_run
-from bamboo.schedule.layout import Costs, Layout, layout_of, merged
-from bamboo.schedule.links import Far, Link, ZoneLinks
-from bamboo.schedule.timeline import Timeline
+from bamboo.planner.step.dry_run import dry_run
+from bamboo.planner.step.figures import plan_run
+from bamboo.planner.step.hit_step import hit_run
+from bamboo.planner.step.layout import Costs, Layout, layout_of, merged
+from bamboo.planner.step.links import Far, Link, ZoneLinks
+from bamboo.planner.step.timeline import Timeline
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES
 

@@ -8,11 +8,11 @@ time.
 
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
-from bamboo.schedule.dry_run import DryRun
-from bamboo.schedule.layout import Costs, Layout, merged
-from bamboo.schedule.standing import Budgets
-from bamboo.schedule.states import NodeState, ShadowState, SlotState
-from bamboo.schedule.timeline import Ran, Timeline
+from bamboo.planner.step.dry_run import DryRun
+from bamboo.planner.step.layout import Costs, Layout, merged
+from bamboo.planner.step.standing import Budgets
+from bamboo.planner.step.states import NodeState, ShadowState, SlotState
+from bamboo.planner.step.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
 

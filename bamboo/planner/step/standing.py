@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
+from bamboo.planner.step.layout import Costs, Layout, at_stage
+from bamboo.planner.step.links import Links
+from bamboo.planner.step.states import NodeState, ShadowState, SlotState
+from bamboo.planner.step.timeline import Ran
 from bamboo.schedule.instruction import Instruction
-from bamboo.schedule.layout import Costs, Layout, at_stage
-from bamboo.schedule.links import Links
 from bamboo.schedule.picker import ReadyOp, next_op
 from bamboo.schedule.redundancy import ahead_of_need
-from bamboo.schedule.states import NodeState, ShadowState, SlotState
-from bamboo.schedule.timeline import Ran
 from bamboo.topology.slots import Slot
 
 Budgets: TypeAlias = Mapping[Slot, Mapping[int, int]]

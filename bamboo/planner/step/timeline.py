@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bamboo.ids import NodeId
+from bamboo.planner.step.layout import Layout
 from bamboo.schedule.instruction import Instruction
-from bamboo.schedule.layout import Layout
 from bamboo.topology.slots import Slot
 
 

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from bamboo.schedule.dry_run import DryRun, dry_run
-from bamboo.schedule.layout import Costs, layout_of
+from bamboo.planner.step.dry_run import DryRun, dry_run
+from bamboo.planner.step.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
+from tests.planner.step.random_runs import digest, random_costs, random_layout, words
 from tests.schedule.golden import check_golden
-from tests.schedule.random_runs import digest, random_costs, random_layout, words
 
 SEEDS, MANY = 24, 400
 

@@ -9,12 +9,12 @@ exact and two operations that end together do end together.
 from operator import itemgetter
 
 from bamboo.ids import NodeId
-from bamboo.schedule.fixed_order import begins_fixed_order, work_out
-from bamboo.schedule.layout import Costs, Layout, at_stage
-from bamboo.schedule.links import Happening
-from bamboo.schedule.standing import Budgets, Standing
-from bamboo.schedule.states import UNKNOWN_NS, NodeState, SlotState
-from bamboo.schedule.timeline import Ran, Timeline
+from bamboo.planner.step.fixed_order import begins_fixed_order, work_out
+from bamboo.planner.step.layout import Costs, Layout, at_stage
+from bamboo.planner.step.links import Happening
+from bamboo.planner.step.standing import Budgets, Standing
+from bamboo.planner.step.states import UNKNOWN_NS, NodeState, SlotState
+from bamboo.planner.step.timeline import Ran, Timeline
 
 NOBODY = NodeId("")
 """Stands for all nodes of pipelines that are not simulated."""

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
-from bamboo.schedule.dry_run import dry_run
-from bamboo.schedule.figures import (
+from bamboo.planner.step.dry_run import dry_run
+from bamboo.planner.step.figures import (
     bound_s,
     computed_ahead,
     figures,
@@ -17,11 +17,11 @@ from bamboo.schedule.figures import (
     plan_run,
     step_time_s,
 )
-from bamboo.schedule.layout import Costs, Layout, layout_of, merged
+from bamboo.planner.step.layout import Costs, Layout, layout_of, merged
+from bamboo.planner.step.render import figures_text, grid_text
+from bamboo.planner.step.standing import Deadlock
+from bamboo.planner.step.timeline import Timeline
 from bamboo.schedule.one_f_one_b import Program, most_in_flight, one_f_one_b
-from bamboo.schedule.render import figures_text, grid_text
-from bamboo.schedule.standing import Deadlock
-from bamboo.schedule.timeline import Timeline
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES, REPLICA_MODES
