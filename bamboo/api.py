@@ -259,18 +259,21 @@ def profile(
 
 def prepare_data(
     job: str | Path, *, overrides: Overrides = (), bar: "Bar | None" = None
-) -> "Prepared | None":
-    """Make the data of a job ready, as `bamboo prepare` does; None where there is nothing to make.
-    `bar` shows how far it is. Raises InputError."""
+) -> "Mapping[str, Prepared]":
+    """Make the data of a job ready, as `bamboo prepare` does: section of the job file, `data` or
+    `eval`, -> what there is now; nothing of a section without tokens. `bar` shows how far it is.
+    Raises InputError."""
     from bamboo.config.load import load_job
     from bamboo.data.prepare import prepare
     from bamboo.study.told import no_bar
 
     found = load_job(named_file(job, what="job"), written(overrides), prepared=False)
-    if not found.data.is_prepared:
-        return None
-    with (bar or no_bar)("preparing") as told:
-        return prepare(found, found.data, told)
+    made = {}
+    for section, data in (("data", found.data), ("eval", found.evaluated)):
+        if data.is_prepared:
+            with (bar or no_bar)(f"preparing [{section}]") as told:
+                made[section] = prepare(found, data, told, section=section)
+    return made
 
 
 def prices(region: str | None = None, *, refresh: bool = False, note: Note = silent) -> "PriceList":

@@ -111,11 +111,12 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
         strategy = Strategy.from_json(read_own(folder / STRATEGY))
     except (OSError, *_DAMAGE) as error:
         raise InputError(f"{STRATEGY} of the run to check: {error}; ask for it again") from error
-    digest = strategy.semantics.data_digest
-    if fetch_tokens(objects, digest, folder / TEXT) is None:
-        objects.fetch(data_name(digest), folder / TEXT)
-    if digest := _evaluated_on(folder):
-        objects.fetch(data_name(digest), folder / EVAL_TEXT)
+    for digest, place in (
+        (strategy.semantics.data_digest, folder / TEXT),
+        (_evaluated_on(folder), folder / EVAL_TEXT),
+    ):
+        if digest and fetch_tokens(objects, digest, place) is None:
+            objects.fetch(data_name(digest), place)
 
 
 def brought_final(folder: Path) -> Final:
@@ -130,19 +131,24 @@ def brought_final(folder: Path) -> Final:
 def brought_data(folder: Path) -> bytearray | Path:
     """The data that `fetch_checked` brought: a text, or the path of a token file. Raises
     InputError."""
-    tokens = folder / TEXT / TOKENS
-    if tokens.exists():
-        return tokens
+    found = _brought(folder / TEXT)
+    if found is None:
+        raise InputError(f"{folder / TEXT}: is not there; ask for the check again")
+    return found
+
+
+def brought_eval(folder: Path) -> bytearray | Path | None:
+    """The same of the evaluation; None where there is none."""
+    return _brought(folder / EVAL_TEXT)
+
+
+def _brought(path: Path) -> bytearray | Path | None:
+    if (path / TOKENS).exists():
+        return path / TOKENS
     try:
-        return bytearray((folder / TEXT).read_bytes())
+        return bytearray(path.read_bytes()) if path.exists() else None
     except OSError as error:
-        raise InputError(f"{folder / TEXT}: {error}; ask for the check again") from error
-
-
-def brought_eval(folder: Path) -> bytearray | None:
-    """The text of the evaluation that `fetch_checked` brought; None where there is none."""
-    path = folder / EVAL_TEXT
-    return bytearray(path.read_bytes()) if path.exists() else None
+        raise InputError(f"{path}: {error}; ask for the check again") from error
 
 
 def _evaluated_on(folder: Path) -> str:

@@ -193,7 +193,7 @@ def check_inputs(job: JobConfig) -> None:
     if job.model.is_hf:
         check_hf_folder(job)
     for key, data in (("data.path", job.data), ("eval.path", job.eval)):
-        text = data.path if data.source == "path" else ""
+        text = data.path if data.source == "path" or data.source in job.own.values() else ""
         if text and (wrong := what_is_wrong(job.named(text), folder=True)):
             raise _at(job, key, wrong, NAME_TEXT.replace("data", key.partition(".")[0]))
 

@@ -20,6 +20,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "arrow": ("path", "tokenizer", "documents", "end", "field"),
 }
 """Source -> the keys that it has."""
+_OF_OWN = ("path", "in_image")
+"""The keys of data of the user's own: what its function reads."""
 _NEEDED = {
     "path": ("path", "names no file or folder", NAME_TEXT),
     "tokens": ("path", "names no token file", "name one"),
@@ -50,10 +52,14 @@ def check_data(job: JobConfig, data: DataConfig, *, section: str = "data") -> No
         raise at("documents", "is not possible", f"take one of {', '.join(DOCUMENTS)}")
     plain = DataConfig()
     for key in ("path", "max_bytes", "tokenizer", "field", "documents", "end", "in_image"):
-        if key not in _KEYS.get(data.source, ()) and getattr(data, key) != getattr(plain, key):
+        keys_of_source = _OF_OWN if own else _KEYS.get(data.source, ())
+        if key not in keys_of_source and getattr(data, key) != getattr(plain, key):
             of = [source for source, keys in _KEYS.items() if key in keys]
             remedy = f"set {section}.source to {' or '.join(of)}, or leave it out"
             raise at(key, f"is not read from {data.source}", remedy)
+    if own and data.path and job.cloud.provider != "local" and not data.in_image:
+        remedy = "put it into their image and set data.in_image = true, or open it in the model"
+        raise at("path", "is on this machine and not on the instances", remedy)
     if data.source in _NEEDED and not getattr(data, _NEEDED[data.source][0]):
         raise at(*_NEEDED[data.source])
     if data.in_image and (job.cloud.provider == "local" or not Path(data.path).is_absolute()):

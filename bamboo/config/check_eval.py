@@ -1,10 +1,11 @@
 """Whether the keys of `[eval]` are possible, alone and with the rest of the job."""
 
-from bamboo.config.tree import TOKENS, EvalConfig, JobConfig, StopConfig
+from bamboo.config.check_data import SOURCES
+from bamboo.config.tree import EvalConfig, JobConfig, StopConfig
 from bamboo.errors import InputError
 from bamboo.topology.strategy import AUTO
 
-SOURCES = ("python-stdlib", "path", TOKENS)
+_WITH_PATH = tuple(source for source in SOURCES if source != "python-stdlib")
 LOSS = "loss"
 """The metric that every model has."""
 
@@ -38,13 +39,13 @@ def _check_source(job: JobConfig) -> None:
             raise _at(job, "source", "", "names no text", known)
     elif chosen.source not in SOURCES:
         raise _at(job, "source", chosen.source, "is not possible", known)
-    if (chosen.source in ("path", TOKENS)) != bool(chosen.path):
+    if (chosen.source in _WITH_PATH) != bool(chosen.path):
         problem = "names no file or folder" if not chosen.path else "is not read"
-        remedy = f'give it together with eval.source = "path" or "{TOKENS}"'
+        remedy = f"give it together with one of {', '.join(_WITH_PATH)} as eval.source"
         raise _at(job, "path", chosen.path, problem, remedy)
-    if chosen.source == TOKENS and job.cloud.provider != "local":
-        remedy = "evaluate on text, or train on this machine"
-        raise _at(job, "source", TOKENS, "does not travel to an account", remedy)
+    if chosen.source in ("text", "jsonl") and not job.evaluated.tokenizer:
+        remedy = "train on tokens, with data.tokenizer"
+        raise _at(job, "source", chosen.source, "needs the tokenizer of [data]", remedy)
 
 
 def _check_stop(job: JobConfig, stop: StopConfig) -> None:

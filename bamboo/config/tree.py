@@ -5,7 +5,7 @@ test compares `examples/reference.toml`, which lists every key with its default,
 Units are in the names. Values are checked by `bamboo.config.load`, not here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bamboo.errors import CoreMisuse
@@ -91,7 +91,7 @@ class DataConfig:
     token file (`bamboo/token_files.py`). `bamboo prepare` makes a token file of `"text"` (text
     files), `"jsonl"` (lines of JSON) and `"arrow"` (a folder saved by `datasets`).
     `"file.py:data"`: a function in the user's file that returns what is trained on
-    (`bamboo.data.dataset.Data`)."""
+    (`bamboo.data.dataset.Data`); what it reads at `path` is no part of the run's code."""
 
     source: str = "python-stdlib"
     path: str = ""
@@ -196,7 +196,8 @@ class EvalConfig:
     every_steps: int = 0
     """Steps between two evaluations; the first one comes after so many steps. 0: there are none."""
     source: str = ""
-    """As in `[data]`: `python-stdlib`, `path` or `tokens`. Empty: the `eval_data` of the model."""
+    """As in `[data]`, whose tokenizer and other keys hold here, too. Empty: the `eval_data` of the
+    model."""
     path: str = ""
     samples: int = 0
     """How many samples, from the beginning of the data."""
@@ -501,6 +502,17 @@ class JobConfig:
         """The keys that name what a run takes along, in the order of `own`: the user's own code,
         and a Hugging Face model."""
         return (*self.own, *(("model.model",) if self.model.is_hf else ()))
+
+    @property
+    def evaluated(self) -> DataConfig:
+        """The data that `[eval]` names: of bytes, no more than is evaluated; of tokens, with what
+        `[data]` says of its own."""
+        chosen = self.eval
+        if chosen.source in PREPARED:
+            like = self.data if self.data.is_prepared else DataConfig()
+            return replace(like, source=chosen.source, path=chosen.path, in_image=False)
+        most = chosen.samples * self.model.context + 1
+        return DataConfig(source=chosen.source, path=chosen.path, max_bytes=most)
 
     def named(self, path: str) -> Path:
         """The path of a file that the job names: relative to the job file."""

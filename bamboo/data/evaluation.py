@@ -5,12 +5,12 @@ Rule: they are the same in every evaluation, in one order, and no step trains on
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 
 from bamboo.config.prepared import find_tokens
-from bamboo.config.tree import TOKENS, DataConfig, JobConfig
-from bamboo.data.dataset import Data, Tensors, apart, checked, open_tokens
-from bamboo.data.sources import text_job
-from bamboo.data.text import Text, text_of
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import Data, MadeOfText, Tensors, apart, checked, open_data
+from bamboo.data.text import Text
 from bamboo.data.tokens import Documents, Windows
 from bamboo.errors import InputError
 from bamboo.topology.keys import keyed_seed
@@ -60,16 +60,20 @@ class EvalData:
 
 
 def load_eval(
-    job: JobConfig, own: Data | None, *, of_text: bool, text: bytearray | None = None
+    job: JobConfig,
+    trained: Data | MadeOfText | None,
+    own: Data | None,
+    brought: bytearray | Path | None = None,
 ) -> EvalData | None:
-    """What a job is evaluated on; None where it asks for no evaluation. `own`: the workload's
-    `eval_data`. `of_text`: whether the job is trained on text. `text`: that of the evaluation, if
-    it was read elsewhere already.
+    """What a job is evaluated on; None where it asks for no evaluation. `trained` and `own`: the
+    workload's `data` and `eval_data`. `brought`: the text of the evaluation, if it was read
+    elsewhere already, or the path of its token file on this machine.
 
     Raises InputError where there are no such data, or fewer samples than the job asks for."""
     chosen = job.eval
     if not chosen.every_steps:
         return None
+    of_text = isinstance(trained, MadeOfText | None)
     if not chosen.source:
         if own is None:
             raise _at(
@@ -83,12 +87,10 @@ def load_eval(
     elif own is not None or not of_text:
         problem = f"is of a text, and {job.model.model} brings data of its own"
         raise _at(job, "source", chosen.source, problem, "leave it out")
-    elif chosen.source == TOKENS:
-        described = DataConfig(source=TOKENS, path=chosen.path)
-        path, _ = find_tokens(job, described, section="eval")
-        data = open_tokens(job, described, path, section="eval")
     else:
-        data = _text_of(job, text)
+        data = _named_data(job, brought)
+        if isinstance(trained, MadeOfText):
+            data = trained.make(data)
     if chosen.samples > data.samples:
         raise _at(
             job,
@@ -110,9 +112,12 @@ def check_eval_digest(job: JobConfig, data: EvalData | None) -> None:
         )
 
 
-def _text_of(job: JobConfig, text: bytearray | None) -> Text:
+def _named_data(job: JobConfig, brought: bytearray | Path | None) -> Data:
+    data = job.evaluated
+    if brought is None and data.is_prepared:
+        brought, _ = find_tokens(job, data, section="eval")
     try:
-        return text_of(text_job(job), text)
+        return open_data(job, data, brought, section="eval")
     except InputError as error:
         raise InputError(str(error).replace("data.", "eval.")) from error
 

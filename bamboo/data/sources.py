@@ -8,12 +8,11 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import replace
 from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from bamboo.config.tree import DataConfig, JobConfig
+from bamboo.config.tree import JobConfig
 from bamboo.data.described import Description
 from bamboo.errors import InputError
 from bamboo.named_files import CACHES, files_below, open_named, what_is_wrong
@@ -28,14 +27,6 @@ def read_source(job: JobConfig) -> bytearray:
     """The first `data.max_bytes` bytes of the job's text, or all of it (0). Raises InputError when
     there is none, when a file or folder cannot be read, or when it exceeds MOST_BYTES."""
     return _source(job, None)
-
-
-def text_job(job: JobConfig) -> JobConfig:
-    """The job with the text of `[eval]` as its own, of which no more is read than is evaluated."""
-    chosen = job.eval
-    most = chosen.samples * job.model.context + 1
-    data = DataConfig(source=chosen.source, path=chosen.path, max_bytes=most)
-    return replace(job, data=data)
 
 
 def read_described(job: JobConfig) -> tuple[bytearray, dict[str, Any]]:

@@ -29,6 +29,7 @@ from bamboo.topology.keys import keyed_seed
 from bamboo.user_code.bundle import DamagedCode, check_identity, load_bundle, read_manifest
 from bamboo.user_code.guard import NotTakenAlong
 from bamboo.user_code.loading import entry_of, load_entry
+from bamboo.user_code.local import leave_data
 from bamboo.user_code.manifest import Manifest
 from bamboo.user_code.recording import Recorder
 from bamboo.user_code.traces import placed_line_of
@@ -44,6 +45,7 @@ def build_model(job: JobConfig) -> Workload:
     Raises InputError when a user's file cannot be read, has no such function, or returns anything
     but layers, an optimizer or a schedule.
     """
+    leave_data(job.named(job.data.path) if "data.source" in job.own and job.data.path else None)
     modules = _load(job) if job.own else {}
     if job.model.is_hf:
         # transformers takes seconds to import, so only such a job does.

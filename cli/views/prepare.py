@@ -1,5 +1,6 @@
 """What `bamboo prepare` made, as a line and as JSON."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,15 @@ if TYPE_CHECKING:
     from bamboo.data.prepare import Prepared
 
 
-def prepared_text(found: "Prepared | None") -> str:
-    """`1,204,331 tokens below 8,000 in 120 documents, of 4.1 MB in 2.1 s; /where/they/lie`."""
-    if found is None:
+def prepared_text(found: "Mapping[str, Prepared]") -> str:
+    """`[data]: 1,204,331 tokens below 8,000 in 120 documents, of 4.1 MB in 2.1 s; /where/they/lie`,
+    for each section."""
+    if not found:
         return "nothing to prepare: the bytes of these data are their tokens"
+    return "\n".join(f"[{section}]: {_text(one)}" for section, one in found.items())
+
+
+def _text(found: "Prepared") -> str:
     words = f"{count(found.facts.tokens, 'token')} below {found.header.vocabulary:,}"
     if found.facts.documents:
         words += f" in {count(found.facts.documents, 'document')}"
@@ -21,15 +27,16 @@ def prepared_text(found: "Prepared | None") -> str:
     return f"{words}\n{found.path}"
 
 
-def prepared_body(found: "Prepared | None") -> dict[str, Any]:
-    """The same for `--json`."""
-    if found is None:
-        return {"path": None}
+def prepared_body(found: "Mapping[str, Prepared]") -> dict[str, Any]:
+    """The same for `--json`: section -> what it has."""
     return {
-        "path": str(found.path),
-        **asdict(found.header),
-        **asdict(found.facts),
-        "digest": found.facts.digest,
-        "source_bytes": found.source_bytes,
-        "took_s": round(found.took_s, 3),
+        section: {
+            "path": str(one.path),
+            **asdict(one.header),
+            **asdict(one.facts),
+            "digest": one.facts.digest,
+            "source_bytes": one.source_bytes,
+            "took_s": round(one.took_s, 3),
+        }
+        for section, one in found.items()
     }

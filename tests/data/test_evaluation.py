@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bamboo.config.tree import JobConfig, ModelConfig
+from bamboo.data.dataset import Data, MadeOfText
 from bamboo.data.evaluation import check_eval_digest, load_eval
 from bamboo.errors import InputError
 from tests.jobs import TEXT, tiny_job
@@ -42,7 +43,7 @@ def own_job(folder: Path, *overrides: str) -> JobConfig:
 
 def test_a_text_is_read_as_far_as_it_is_evaluated(tmp_path: Path) -> None:
     job = tiny_job(tmp_path, GOOD)
-    data = load_eval(job, None, of_text=True)
+    data = load_eval(job, None, None)
     assert data is not None
     parts = [data.microbatch(index)[0][0] for index in range(3)]
     assert [len(part) for part in parts] == [2, 2, 1]
@@ -54,8 +55,8 @@ def test_a_text_is_read_as_far_as_it_is_evaluated(tmp_path: Path) -> None:
 
 
 def test_own_samples_keep_their_keys_and_weigh_what_they_weigh(tmp_path: Path) -> None:
-    data = load_eval(own_job(tmp_path), Numbers(), of_text=False)
-    again = load_eval(own_job(tmp_path, "train.microbatch=4"), Numbers(), of_text=False)
+    data = load_eval(own_job(tmp_path), Numbers(), Numbers())
+    again = load_eval(own_job(tmp_path, "train.microbatch=4"), Numbers(), Numbers())
     assert data is not None
     assert again is not None
     keys = torch.cat([data.microbatch(index)[1][0] for index in range(3)])
@@ -64,17 +65,42 @@ def test_own_samples_keep_their_keys_and_weigh_what_they_weigh(tmp_path: Path) -
     assert data.count == 1 + 2 + 3 + 4
 
 
+class Doubled:
+    """Data that a model makes of text."""
+
+    unit, digest = "word", "doubled"
+
+    def __init__(self, text: Data) -> None:
+        self._text = text
+        self.samples = text.samples
+
+    def batch(
+        self, indices: Sequence[int], keys: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        (inputs,), targets = self._text.batch(indices, keys)
+        return (2 * inputs,), targets
+
+
+def test_a_model_that_makes_its_data_of_text_is_evaluated_on_such_data(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, GOOD)
+    plain, made = load_eval(job, None, None), load_eval(job, MadeOfText(make=Doubled), None)
+    assert plain is not None
+    assert made is not None
+    assert (made.unit, made.digest) == ("word", "doubled")
+    assert torch.equal(made.microbatch(2)[0][0], 2 * plain.microbatch(2)[0][0])
+
+
 def test_what_cannot_be_evaluated_is_refused(tmp_path: Path) -> None:
     job = own_job(tmp_path)
     with pytest.raises(InputError, match=r"has no eval_data; give Workload\.eval_data$"):
-        load_eval(job, None, of_text=False)
+        load_eval(job, Numbers(), None)
     with pytest.raises(InputError, match=r"eval.samples = 8: is beyond the source, which has 7"):
-        load_eval(own_job(tmp_path, "eval.samples=8"), Numbers(), of_text=False)
+        load_eval(own_job(tmp_path, "eval.samples=8"), Numbers(), Numbers())
     with pytest.raises(InputError, match=r"eval.samples = 9000: is beyond the source, which has"):
-        load_eval(tiny_job(tmp_path, [*GOOD, "eval.samples=9000"]), None, of_text=True)
+        load_eval(tiny_job(tmp_path, [*GOOD, "eval.samples=9000"]), None, None)
     with pytest.raises(InputError, match="brings data of its own; leave it out"):
-        load_eval(replace(job, eval=replace(job.eval, source="path")), None, of_text=False)
-    one = load_eval(own_job(tmp_path, "eval.samples=1"), Numbers(), of_text=False)
+        load_eval(replace(job, eval=replace(job.eval, source="path")), Numbers(), None)
+    one = load_eval(own_job(tmp_path, "eval.samples=1"), Numbers(), Numbers())
     assert one is not None
     with pytest.raises(InputError, match="count 0 for all samples"):
         assert one.count

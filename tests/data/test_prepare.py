@@ -10,7 +10,10 @@ import pytest
 
 from bamboo import extras
 from bamboo.config.load import load_job
+from bamboo.config.prepared import find_tokens
 from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.evaluation import load_eval
+from bamboo.data.tokens import Windows
 from bamboo.errors import InputError
 from cli.main import run
 from tests.jobs import SMALL
@@ -66,12 +69,16 @@ def trained_on(folder: Path, *sets: str) -> Dataset:
 
 def decoded(folder: Path, data: Dataset) -> str:
     """All windows of the data as text."""
+    assert data.text is not None
+    (inputs,), _ = data.text.batch(range(data.samples), [])
+    return _text_of(folder, inputs.flatten().tolist())
+
+
+def _text_of(folder: Path, ids: Sequence[int]) -> str:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert data.text is not None
-    (inputs,), _ = data.text.batch(range(data.samples), [])
-    words = [tokenizer.id_to_token(i) for i in inputs.flatten().tolist()]
+    words = [tokenizer.id_to_token(i) for i in ids]
     return "".join(words).replace("Ġ", " ").replace("Ċ", "\n")
 
 
@@ -148,6 +155,34 @@ def test_a_column_of_an_arrow_folder(folder: Path) -> None:
     ):
         with pytest.raises(InputError, match=line):
             _prepared(folder, sets)
+
+
+def test_an_evaluation_is_prepared_with_the_tokenizer_of_the_data(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(folder / "held-out.jsonl", TEXTS[3:5])
+    chosen = ("every_steps=2", "source=jsonl", "path=held-out.jsonl", "samples=3")
+    sets = (*SETS, *(f"eval.{one}" for one in chosen))
+    assert prepare(folder, *SETS) == 0
+    with pytest.raises(InputError, match=r"eval\.path = 'held-out.jsonl': is not prepared"):
+        load_eval(load_job(folder / "job.toml", sets), None, None)
+    assert prepare(folder, *sets) == 0
+    assert "[eval]: " in capfd.readouterr().out
+    job = load_job(folder / "job.toml", sets)
+    data = load_eval(job, None, None)
+    assert data is not None
+    assert isinstance(data.text, Windows)
+    (inputs,), _ = data.text.batch([0], [])
+    found = _text_of(folder, inputs.flatten().tolist())
+    assert TEXTS[3].startswith(found)
+    brought = find_tokens(job, job.evaluated, section="eval")[0]
+    (folder / "held-out.jsonl").unlink()
+    again = load_eval(job, None, None, brought)
+    assert again is not None
+    assert again.digest == data.digest
+    bytes_alone = ("data.source=path", "data.path=corpus", "data.tokenizer=")
+    with pytest.raises(InputError, match=r"eval\.source = 'jsonl': needs the tokenizer of"):
+        load_job(folder / "job.toml", (*sets, *bytes_alone))
 
 
 def _prepared(folder: Path, sets: Sequence[str]) -> None:

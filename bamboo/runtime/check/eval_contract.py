@@ -21,7 +21,7 @@ def check_eval(job: JobConfig, workload: Workload, layers: Sequence[OneLayer]) -
     """The data of the job's evaluations; None where it asks for none. Raises InputError where they
     fail, a layer does not run in eval mode or keeps a trace of it, or the metric that may end the
     run is none that is measured."""
-    data = load_eval(job, workload.eval_data, of_text=workload.data is None)
+    data = load_eval(job, workload.data, workload.eval_data)
     if data is None:
         return None
     names: set[str] = set()

@@ -162,7 +162,7 @@ def of_data(job: JobConfig) -> dict[str, Any]:
     prepare(job.cluster)
     workload = build_model(job)  # data of its own come with the model's file
     data, described = _data_of(job, workload)
-    evaluated = load_eval(job, workload.eval_data, of_text=workload.data is None)
+    evaluated = load_eval(job, workload.data, workload.eval_data)
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [],

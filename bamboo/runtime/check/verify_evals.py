@@ -5,6 +5,7 @@ counts. One before the last step of a stopped run need not have taken place.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bamboo.config.tree import JobConfig
@@ -23,14 +24,14 @@ class Evaluations:
         job: JobConfig,
         workload: Workload,
         records: str,
-        text: bytearray | None = None,
+        brought: bytearray | Path | None = None,
         *,
         stops: bool = True,
     ) -> None:
-        """`records`: the run's metrics.jsonl. `text`: that of the evaluation, where it was brought.
+        """`records`: the run's metrics.jsonl. `brought`: the data of the evaluation, if any.
         `stops`: whether they are all here, so that it shows which of them ends the run.
         Raises InputError where the data of the evaluation are not here."""
-        data = load_eval(job, workload.eval_data, of_text=workload.data is None, text=text)
+        data = load_eval(job, workload.data, workload.eval_data, brought)
         check_eval_digest(job, data)
         self._calm = None if data is None else CalmEval(job, workload, data)
         self._found: Mapping[int, Sequence[Recorded]] = recorded_of(records, "evaluation")

@@ -93,20 +93,22 @@ class Brought:
 
     data: bytearray | Path | None = None
     """A text, or the path of a token file."""
-    evaluated: bytearray | None = None
-    """The text of the evaluations."""
+    evaluated: bytearray | Path | None = None
+    """The same of the evaluations."""
 
 
 def brought_for(documents: Mapping[str, str], objects: ObjectStore) -> Brought:
-    """The data of a run; a token file is brought into a folder of this process alone. Raises
-    StorageUnavailable."""
-    digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
-    folder = Path(tempfile.gettempdir()) / f"bamboo-data-{uuid.uuid4().hex}"
-    data = fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
+    """What a run trains on and is evaluated on; a token file is brought into a folder of this
+    process alone. Raises StorageUnavailable."""
+
+    def found(digest: str) -> bytearray | Path | None:
+        folder = Path(tempfile.gettempdir()) / f"bamboo-data-{uuid.uuid4().hex}"
+        return fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
+
     evaluated_on = job_from_json(documents["job"]).evaluated_on
     return Brought(
-        data=data,
-        evaluated=fetch_data(objects, evaluated_on) if evaluated_on else None,
+        data=found(Strategy.from_json(documents["strategy"]).semantics.data_digest),
+        evaluated=found(evaluated_on) if evaluated_on else None,
     )
 
 
@@ -150,9 +152,7 @@ def load_builder(
     workload = build_model(job)
     dataset = load_data(job, brought.data, own=workload.data)
     check_digest(job, dataset, semantics.data_digest)
-    evaluated = load_eval(
-        job, workload.eval_data, of_text=workload.data is None, text=brought.evaluated
-    )
+    evaluated = load_eval(job, workload.data, workload.eval_data, brought.evaluated)
     check_eval_digest(job, evaluated)
     initial: Initial | None = None
     if job.train.init:

@@ -11,15 +11,17 @@ over. The login's password is in the secret and nowhere else, and opens this one
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from bamboo import wiring
 from bamboo.checkpoint.run_files import CHECKED, put_data, put_tokens
+from bamboo.config.prepared import find_tokens
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
-from bamboo.data.sources import read_source, text_job
+from bamboo.data.sources import read_source
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
@@ -114,8 +116,10 @@ def put_code_and_data(
     # A model's own data are made by each instance, from the code that comes with the run.
     if not job.data.is_prepared and not job.unit:
         put_data(objects, read_source(job), data_digest)
-    if job.eval.source:
-        put_data(objects, read_source(text_job(job)), job.evaluated_on)
+    if job.evaluated.is_prepared:
+        put_tokens(objects, find_tokens(job, job.evaluated, section="eval")[0], job.evaluated_on)
+    elif job.eval.source:
+        put_data(objects, read_source(replace(job, data=job.evaluated)), job.evaluated_on)
     wheel = own_wheel()
     if wheel.name not in wheels.sizes(wheel.name):
         note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")

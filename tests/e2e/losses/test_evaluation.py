@@ -43,7 +43,7 @@ def _calm(found: JobConfig) -> Mapping[int, str]:
     """Step -> the loss of the evaluation before it, by the calm run; as long as that goes on."""
     prepare(found.cluster)
     workload, data = trained_by(found.model, found.data, found.train)
-    evaluated = load_eval(found, None, of_text=True)
+    evaluated = load_eval(found, None, None)
     assert evaluated is not None
     run, evaluations = CalmRun(found, workload, data), CalmEval(found, workload, evaluated)
     losses = {}

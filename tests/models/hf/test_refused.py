@@ -11,6 +11,7 @@ from bamboo.config.load import load_job
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.runs.initial import begin_with
+from bamboo.runtime.check.preflight import of_data
 from tests.models.hf.families import config_folder, saved_folder
 from tests.models.hf.test_equal import hf_job
 
@@ -80,6 +81,14 @@ def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
 def test_weights_in_a_format_that_can_run_code(tmp_path: Path) -> None:
     (config_folder(tmp_path / "model", "llama") / "pytorch_model.bin").write_bytes(b"")
     assert "has weights as pytorch_model.bin, a format that can run code" in refused(tmp_path)
+
+
+def test_tokens_that_the_model_does_not_know(tmp_path: Path) -> None:
+    config_folder(tmp_path / "model", "llama", vocab_size=100)
+    (tmp_path / "text.txt").write_text("a text of small letters " * 9)
+    job = hf_job(tmp_path, "data.source=path", "data.path=text.txt")
+    with pytest.raises(InputError, match="go up to 120, and hf:model knows those below 100; take"):
+        of_data(job)
 
 
 def test_a_model_of_images_that_is_given_text(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def evaluated_run(folder: Path, *overrides: str, steps: int = 4) -> Path:
     """A run with evaluations after steps 2 and 4, and with the records of both."""
     run = _write_run(folder, (*GOOD, *overrides), steps)
     job = job_from_json((run / "resolved.json").read_text())
-    calm, data = CalmRun(job, build_model(job), load_data(job)), load_eval(job, None, of_text=True)
+    calm, data = CalmRun(job, build_model(job), load_data(job)), load_eval(job, None, None)
     assert data is not None
     evaluations = CalmEval(job, build_model(job), data)
     with (run / "metrics.jsonl").open("a") as file:
