@@ -150,7 +150,11 @@ def test_tokens_go_to_the_bucket_unless_the_image_has_them(
     path = write_tokens(tmp_path / "x.ids", some_ids(1000))
     digest = prepared(path).facts.digest
     data = replace(job(tmp_path).data, source="tokens", path=str(path), in_image=True)
-    found = replace(job(tmp_path), data=data, tokens=str(path))
+    other = write_tokens(tmp_path / "y.ids", some_ids(900))
+    evaluated_on = prepared(other).facts.digest
+    evaluated = replace(job(tmp_path).eval, source="tokens", path=str(other))
+    found = replace(job(tmp_path), data=data, tokens=str(path), eval=evaluated)
+    found = replace(found, evaluated_on=evaluated_on)
 
     def put_for(asked: JobConfig) -> set[str]:
         wheels = DirectoryStore(tmp_path / "wheels")
@@ -159,10 +163,12 @@ def test_tokens_go_to_the_bucket_unless_the_image_has_them(
         )
         return set(objects.sizes(""))
 
-    assert put_for(found) == set()
-    there = f"data/{digest}/tokens"
+    def files_of(digest: str) -> set[str]:
+        return {f"data/{digest}/tokens{ending}" for ending in ("", ".json", ".tree")}
+
+    assert put_for(found) == files_of(evaluated_on)
     brought = replace(found, data=replace(data, in_image=False))
-    assert put_for(brought) == {there, f"{there}.json", f"{there}.tree"}
+    assert put_for(brought) == files_of(digest) | files_of(evaluated_on)
 
 
 def settings(objects: Objects) -> dict[str, str]:
