@@ -46,6 +46,7 @@ from bamboo.run_handle import (
 if TYPE_CHECKING:
     from bamboo.chaos.whole import Drawn, Judged
     from bamboo.config.tree import JobConfig
+    from bamboo.data.prepare import Prepared
     from bamboo.doctor.checks import Examination
     from bamboo.sim.market.trace import Trace
     from bamboo.sim.run import Figures
@@ -77,6 +78,7 @@ __all__ = (
     "open_run",
     "plan",
     "prepare",
+    "prepare_data",
     "prices",
     "profile",
     "simulate",
@@ -253,6 +255,25 @@ def profile(
     return profile_job(
         named_file(job, what="job"), wanted, overrides=written(overrides), progress=shows
     )
+
+
+def prepare_data(
+    job: str | Path, *, overrides: Overrides = (), bar: "Bar | None" = None
+) -> "Mapping[str, Prepared]":
+    """Make the data of a job ready, as `bamboo prepare` does: section of the job file, `data` or
+    `eval`, -> what there is now; nothing of a section without tokens. `bar` shows how far it is.
+    Raises InputError."""
+    from bamboo.config.load import load_job
+    from bamboo.data.prepare import prepare
+    from bamboo.study.told import no_bar
+
+    found = load_job(named_file(job, what="job"), written(overrides), prepared=False)
+    made = {}
+    for section, data in (("data", found.data), ("eval", found.evaluated)):
+        if data.is_prepared:
+            with (bar or no_bar)(f"preparing [{section}]") as told:
+                made[section] = prepare(found, data, told, section=section)
+    return made
 
 
 def prices(region: str | None = None, *, refresh: bool = False, note: Note = silent) -> "PriceList":

@@ -3,6 +3,7 @@
     BambooError                 1   a fault: something broke that should not have
     |- InputError               2   the user's file, key, value or surroundings are wrong
     |  |- NoDevice              2   this machine lacks the device that the job names
+    |  |- DamagedData           2   a part of the data is not what was prepared
     |  `- StoreRefused          2   the store cannot be used or refuses the login, at the start
     |     `- StoreNotReached    2   it did not answer
     |- StoreUnavailable         1   the store went away during a run (callers retry, bounded)
@@ -56,6 +57,11 @@ class NoDevice(InputError):
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"cluster.device is 'cuda', and {problem}; {remedy}")
         self.problem = problem
+
+
+class DamagedData(InputError):
+    """A part of the data is not what was prepared: file and part. During a run another node may
+    have it as it was."""
 
 
 class StoreRefused(InputError):

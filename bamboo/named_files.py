@@ -12,6 +12,7 @@ import os
 import select
 import stat
 import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +20,8 @@ LONGEST = 2**24
 """Characters: no job, strategy or price table has as many."""
 PIPE_S = 5.0
 """The longest time for which a pipe is read, from its opening to its end."""
+CACHES = frozenset({"__pycache__"})
+"""Folders that hold nothing of their user's."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a link"),
@@ -44,6 +47,42 @@ def what_is_wrong(path: str | Path, *, folder: bool = False) -> str:
     if not stat.S_ISREG(mode):
         return f"{path} is {_kind(mode)}, no {wanted}"
     return "" if os.access(path, os.R_OK) else f"{path} is a file we may not read"
+
+
+def files_below(
+    folder: Path,
+    without: Collection[str] = CACHES,
+    *,
+    said: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """The files below a folder by their relative paths, without hidden ones, links to folders, and
+    folders `without` these names. `said` is told what each one is that is left out: `hidden`,
+    `link to a folder`, .... Raises OSError."""
+    found = _walk(folder, without, said or (lambda what: None))
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _walk(folder: Path, without: Collection[str], said: Callable[[str], None]) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if why := _not_looked_at(entry, without):
+            said(why)
+        elif entry.is_dir():
+            yield from _walk(entry, without, said)
+        else:
+            yield entry
+
+
+def _not_looked_at(entry: Path, without: Collection[str]) -> str:
+    """Why it is left out; "" for what is not."""
+    if entry.name.startswith("."):
+        return "hidden"
+    if entry.is_dir():
+        if entry.name in without:
+            return f"{entry.name} folder"
+        return "link to a folder" if entry.is_symlink() else ""
+    if entry.is_file():
+        return ""
+    return "broken link" if entry.is_symlink() else "no regular file"
 
 
 def _why_not_there(path: str | Path, error: OSError, wanted: str) -> str:

@@ -162,6 +162,8 @@ MessageKind: TypeAlias = Literal[
     "squares",
     "norm",
     "reduced",
+    "eval",
+    "sums",
     "ship",
     "ack",
     "pull",
@@ -190,7 +192,8 @@ class MessageKey:
 
     act, grad: activation to, or gradient of the output from, the next stage · partial, shard:
     the exchange between pipelines · tie: gradient of a tied parameter · squares, norm: clipping ·
-    reduced: a whole reduced gradient, copied after a failover · ship: the reduced gradient for a
+    reduced: a whole reduced gradient, copied after a failover · eval, sums: activation to the next
+    stage in an evaluation, and what a last stage measured · ship: the reduced gradient for a
     shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of a slot's state for a
     new replica, asked for and sent in chunks, and how far the replica has followed · want, part:
     a layer's state for a new layout, asked for and sent in chunks · ask, copy, follow, taken: the
@@ -203,7 +206,7 @@ class MessageKey:
     source: Slot
     step: int
     index: int = 0
-    """Microbatch within the pipeline for act and grad, else a number within the kind."""
+    """Microbatch within the pipeline for act, grad and eval, else a number within the kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

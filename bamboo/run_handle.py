@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf, isnan
 from operator import index
 from pathlib import Path
@@ -179,6 +179,13 @@ class Run:
         from bamboo.telemetry.records import read_metrics
 
         return _metrics_of(read_metrics(self.folder.metrics))
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations by now, each {step, loss, count, unit, metrics, seconds, at_s}. Raises
+        InputError for a damaged file."""
+        from bamboo.telemetry.records import read_evaluations
+
+        return [asdict(one) for one in read_evaluations(self.folder.metrics)]
 
     def logs(self, *, node: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
         """Writer and line of every event and output, in the order of time; with `follow` until it

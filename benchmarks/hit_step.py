@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
+from bamboo.config.tree import JobConfig
 from bamboo.core.state import State
 from bamboo.topology.slots import Slot
 from benchmarks.failover import failover_ours as ours
@@ -56,6 +57,8 @@ class Found:
     """One run of one mode."""
 
     extra_s: tuple[float, ...]
+    pause_s: tuple[float, ...]
+    """From each kill to the lost stage's first operation on its shadow."""
     calm_s: float
     difference: str
 
@@ -75,35 +78,38 @@ def whole(state: State) -> bool:
     return alone and protected(state)
 
 
-def played(mode: str, todo: Sequence[Loss], step_s: float) -> Found:
+def played(job: JobConfig, todo: Sequence[Loss], step_s: float) -> Found:
     """Lose the stages one after the other, each once everything is protected again."""
     stamps: list[float] = []
-    with cluster(ours.job(mode, FORWARD_S)) as run:
+    struck: list[tuple[float, str, int]] = []
+    with cluster(job) as run:
         run.start(ours.STAGES + ours.STANDBYS)
         run.wait_step(ours.WARM_STEPS)
         for loss in todo:
             run.wait(whole, PROTECTED_S, "protection")
             run.wait_step(max(run.losses()) + SETTLED_STEPS)
             time.sleep(loss.share * step_s)
-            stamps.append(_strike(run, loss))
+            stamps.append(time.time())
+            struck.append(_strike(run, loss))
             run.start_one()
         run.wait(whole, PROTECTED_S, "protection")
         run.wait_step(max(run.losses()) + SETTLED_STEPS)
         ours.stop(run)
         commits = [commit.at_s for commit in ours.commits_of(run)]
+        pauses = [found["first_operation"] / 1e3 for found in ours.failovers(run, struck)]
         unlike = difference(run, len(run.losses()))
     calm_s = _calm_s(commits, stamps)
     extra = tuple(_hit_s(commits, at_s) - calm_s for at_s in stamps)
-    return Found(extra_s=extra, calm_s=calm_s, difference=unlike)
+    return Found(extra_s=extra, pause_s=tuple(pauses), calm_s=calm_s, difference=unlike)
 
 
-def _strike(run: Cluster, loss: Loss) -> float:
-    """SIGKILL a node; the time of that. Returns once the run knows of the loss."""
+def _strike(run: Cluster, loss: Loss) -> tuple[float, str, int]:
+    """SIGKILL a node: (time by the monotonic clock, victim, stage). Returns once the run knows of
+    the loss."""
     victim = run.owner(Slot(pipeline=0, stage=loss.stage))
-    at_s = time.time()
-    run.kill(victim)
+    at_s = run.kill(victim) / 1e9
     run.wait_lost(victim)
-    return at_s
+    return at_s, victim, loss.stage
 
 
 def _hit_s(commits: Sequence[float], at_s: float) -> float:
@@ -145,7 +151,7 @@ def main() -> None:
         for number in range(arguments.rounds):
             todo = losses(arguments.kills, seed=number)
             for mode in in_turn(MODES, number):
-                found = played(mode, todo, expected[mode].step_s)
+                found = played(ours.job(mode, FORWARD_S), todo, expected[mode].step_s)
                 if found.difference:
                     raise RuntimeError(f"{mode}: not the calm run's bits: {found.difference}")
                 extra[mode] += found.extra_s

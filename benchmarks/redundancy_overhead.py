@@ -32,8 +32,8 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from bamboo.planner.layers.facts import FLOAT_BYTES, gpt_facts
-from bamboo.schedule.figures import bound_s
-from bamboo.schedule.layout import Costs, layout_of
+from bamboo.planner.step.figures import bound_s
+from bamboo.planner.step.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.measuring.claim import Claim

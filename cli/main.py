@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
     "cost": "Rank what a job could be rented as by samples per dollar, or say what a run cost.",
     "plan": "Show the plan of a job: what each node holds and does, what it is worth, and why.",
+    "prepare": "Make the data of a job ready: text into tokens, once, and hashes of a token file.",
     "profile": "Measure the layers of a job: times, parameters, activations, stash.",
     "simulate": "Simulate a job on a spot market: steps, losses, dollars and value.",
     "schedule": "Draw a pipeline schedule and its figures.",

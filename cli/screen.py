@@ -23,6 +23,7 @@ from cli.views.live import (
     brief_decision_line,
     briefly_told_of,
     decision_line,
+    evaluation_line,
     screen,
     step_line,
     told_of,
@@ -35,7 +36,7 @@ verbose_option = click.option(
     "--verbose", is_flag=True, help="Show the whole plan, every decision and the whole receipt."
 )
 PLAIN_STEP_LINES = 20
-"""About how many step lines a whole run prints."""
+"""About how many step lines, and at most how many of evaluations, a whole run prints."""
 REDRAW_EVERY_S = 0.25
 
 
@@ -46,6 +47,7 @@ class PlainScreen:
         self._to_stderr = to_stderr
         self._verbose = verbose
         self._told: dict[str, str] = {}
+        self._evaluated = 0
 
     def __enter__(self) -> "PlainScreen":
         return self
@@ -69,6 +71,12 @@ class PlainScreen:
         every = max(1, progress.steps // PLAIN_STEP_LINES)
         if progress.step % every == 0 or progress.step in (1, progress.steps):
             self.note(step_line(progress))
+
+    def evaluated(self, progress: Progress) -> None:
+        found = progress.evaluation
+        if found is not None and found.step >= self._evaluated + progress.steps // PLAIN_STEP_LINES:
+            self._evaluated = found.step
+            self.note(evaluation_line(progress))
 
     def turned(self, progress: Progress) -> None:
         """Print what a preemption cost once its last figure is known."""
@@ -118,6 +126,9 @@ class LiveScreen:
 
     def stepped(self, progress: Progress) -> None:
         return None
+
+    def evaluated(self, progress: Progress) -> None:
+        self._draw(progress)
 
     def turned(self, progress: Progress) -> None:
         if progress.now_s - self._drawn_at_s >= REDRAW_EVERY_S:

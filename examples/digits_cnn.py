@@ -1,7 +1,7 @@
 """A small CNN with batch norm reads handwritten digits: the 1,797 images that scikit-learn ships.
 
 `python examples/digits_cnn.py RUN` prints the share of held-out digits that a run's final state
-reads right. Shapes: B images of 8 x 8. Each fifth image is held out.
+reads right, in plain torch. Shapes: B images of 8 x 8. Each fifth image is held out.
 """
 
 import hashlib
@@ -32,6 +32,11 @@ class Digits:
         return (self.images[indices],), (self.labels[indices],)
 
 
+def data(job: JobConfig) -> Digits:
+    """For a model that brings none, as in `hf_vit.toml`."""
+    return Digits()
+
+
 def layers() -> nn.Sequential:
     def block(channels: int, out: int, *rest: nn.Module) -> nn.Sequential:
         convolution = nn.Conv2d(channels, out, 3, padding=1, bias=False)
@@ -47,8 +52,13 @@ def loss(scores_B10: Tensor, labels_B: Tensor) -> Tensor:
     return F.cross_entropy(scores_B10.float(), labels_B, reduction="sum")
 
 
+def metrics(scores_B10: Tensor, labels_B: Tensor) -> dict[str, tuple[Tensor, int]]:
+    return {"accuracy": ((scores_B10.argmax(1) == labels_B).sum(), len(labels_B))}
+
+
 def build(job: JobConfig) -> Workload:
-    return Workload(layers=layers(), loss=loss, data=Digits())
+    held_out = Digits(held_out=True)
+    return Workload(layers=layers(), loss=loss, data=Digits(), metrics=metrics, eval_data=held_out)
 
 
 def accuracy(run: str) -> float:

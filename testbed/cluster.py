@@ -33,6 +33,7 @@ from bamboo.runtime.wire.keys import RunKeys
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
+from bamboo.wiring import preloaded
 from testbed.forker import ENTRY, Process, shared_forker
 from testbed.store_server import StoreServer, start_store
 from testbed.waiting import wait_until
@@ -60,6 +61,7 @@ class Cluster:
         self.directory, self.job, self.server = directory, resolve(job), server
         self.entry = entry
         """What a worker process runs: `package.module:function`."""
+        self._also = tuple(one for one in preloaded(job) if ".models.hf." in one)
         self.processes: dict[str, Process] = {}
         self.killed: set[str] = set()
         self.fenced: set[str] = set()
@@ -148,7 +150,7 @@ class Cluster:
 
     def fork(self, config: Mapping[str, str], log: Path) -> Process:
         """Start the process of a worker."""
-        return shared_forker().start(config, log, self.entry)
+        return shared_forker(*self._also).start(config, log, self.entry)
 
     @property
     def pids(self) -> dict[str, int]:

@@ -291,6 +291,18 @@ def partition(where: str) -> None:
     ZmqTransport.wait_gone = wait_gone  # type: ignore[method-assign]
 
 
+def damaged_chunk(unused: str) -> None:
+    """The disk of this node gives another byte at the begin of each chunk but the first."""
+    del unused
+    honest = os.pread
+
+    def pread(descriptor: int, count: int, begin: int) -> bytes:
+        part = honest(descriptor, count, begin)
+        return bytes([part[0] ^ 1]) + part[1:] if begin else part
+
+    os.pread = pread
+
+
 FAULTS: dict[str, Callable[[str], None]] = {
     fault.__name__: fault
     for fault in (
@@ -309,5 +321,6 @@ FAULTS: dict[str, Callable[[str], None]] = {
         broken_receiver,
         clock_jump,
         partition,
+        damaged_chunk,
     )
 }

@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from cloud.local.services import wait_for_zygote
 from cloud.local.zygote import Request
 
 ROOT = Path(__file__).parents[1]
-ENTRY = "testbed.entry:main"
+MODULE = "testbed.entry"
+ENTRY = f"{MODULE}:main"
 DEADLINE_S = 20.0
 
 
@@ -77,18 +77,22 @@ class Process:
 
 
 class Forker:
-    """A fork server; `close` ends it. It imports `module` in advance; `environment` is added to its
-    own, and so to that of every worker."""
+    """A fork server; `close` ends it. It imports `modules` in advance, as the local cloud's does;
+    `environment` is added to its own, and so to that of every worker."""
 
-    def __init__(
-        self, module: str = "testbed.entry", environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, *modules: str, environment: Mapping[str, str] | None = None) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="bf-")
         directory = Path(self._directory.name)
         self._socket, log = directory / "zygote", directory / "log"
         with log.open("ab") as errors:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "cloud.local.zygote", str(self._socket), module],
+                [
+                    sys.executable,
+                    "-m",
+                    "cloud.local.zygote",
+                    str(self._socket),
+                    *(modules or (MODULE,)),
+                ],
                 cwd=ROOT,
                 env=os.environ | dict(environment or {}),
                 stdin=subprocess.PIPE,
@@ -120,14 +124,18 @@ class Forker:
         self._directory.cleanup()
 
 
-@cache
-def shared_forker() -> Forker:
-    """The one fork server of this process, started when first asked for."""
-    return Forker()
+_SHARED: dict[tuple[str, ...], Forker] = {}
+
+
+def shared_forker(*also: str) -> Forker:
+    """The fork server of this process that has imported these as well, started when first asked
+    for."""
+    if also not in _SHARED:
+        _SHARED[also] = Forker(MODULE, *also)
+    return _SHARED[also]
 
 
 def close_shared_forker() -> None:
-    """End the shared fork server, if there is one."""
-    if shared_forker.cache_info().currsize:
-        shared_forker().close()
-        shared_forker.cache_clear()
+    """End the shared fork servers, if there are any."""
+    while _SHARED:
+        _SHARED.popitem()[1].close()

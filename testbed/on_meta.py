@@ -28,7 +28,7 @@ PRODUCT = Path(bamboo.__file__).parent
 MAY_READ = frozenset(
     {
         "runtime/step/norm.py squares",
-        "runtime/step/slot_run.py SlotRun.settle_losses",
+        "runtime/step/evaluation.py settled",
         "runtime/node/records.py run_hash",
         "runtime/state/checkpoints.py Checkpoints.boundary",
         "runtime/wire/chunks.py _joined",

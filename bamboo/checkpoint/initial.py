@@ -19,18 +19,15 @@ from bamboo.checkpoint.final import tensor_sha256
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.checkpoint.tensor_file import Place, packed, places
 from bamboo.errors import InputError
+from bamboo.kept_weights import MANIFEST, damaged, digest_of, kept_tensors
 from bamboo.named_files import open_named
 from bamboo.new_files import write_whole
-from bamboo.topology.strategy import canonical_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-INIT_FOLDER = "init"
 SCHEMA_VERSION = 1
 PARAM = "param/"
-_MANIFEST = "manifest.json"
-_MOST_MANIFEST_BYTES = 2**28
 _PUT_BACK = "the weights that the run begins with must be put back"
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -49,7 +46,7 @@ class Weights:
     @property
     def digest(self) -> str:
         """One digest of all weights, whichever run they are from and however they were cut."""
-        return _digest(self.tensors)
+        return digest_of(self.tensors)
 
 
 def weights_in(files: Sequence[Path], *, run: str, step: int) -> Weights:
@@ -82,7 +79,7 @@ def keep_weights(files: Sequence[Path], weights: Weights, folder: Path) -> None:
         "step": weights.step,
         "tensors": dict(weights.tensors),
     }
-    write_whole(folder / _MANIFEST, (json.dumps(body, indent=1) + "\n").encode())
+    write_whole(folder / MANIFEST, (json.dumps(body, indent=1) + "\n").encode())
 
 
 def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[str, Tensor]":
@@ -91,7 +88,7 @@ def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[st
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    kept = _kept(folder, digest)
+    kept = kept_tensors(folder, digest)
     out: dict[str, Tensor] = {}
     wanted = set(layers)
     for layer in sorted(wanted & {layer_of(PARAM + name) for name in kept}):
@@ -99,29 +96,29 @@ def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[st
         try:
             found = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise _damaged(path, str(error)) from error
+            raise damaged(path, str(error)) from error
         for name, tensor in found.items():
             short = name.removeprefix(PARAM)
             if tensor_sha256(tensor) != kept.get(short):
-                raise _damaged(path, f"{name} is not what was written")
+                raise damaged(path, f"{name} is not what was written")
             out[short] = tensor.clone()  # in a file it lies at any byte, and bits may follow that
     lacking = [n for n in kept if layer_of(PARAM + n) in wanted and n not in out]
     if lacking:
-        raise _damaged(folder, f"{min(lacking)} is not there")
+        raise damaged(folder, f"{min(lacking)} is not there")
     return out
 
 
 def all_layers(folder: Path, *, digest: str) -> Iterator["dict[str, Tensor]"]:
     """The parameters of one layer after the other, named as in the final files. Raises the same
     errors as `load_layers`."""
-    for layer in sorted({layer_of(PARAM + name) for name in _kept(folder, digest)}):
+    for layer in sorted({layer_of(PARAM + name) for name in kept_tensors(folder, digest)}):
         held = load_layers(folder, [layer], digest=digest)
         yield {PARAM + name: tensor for name, tensor in held.items()}
 
 
 def check_weights(folder: Path, *, digest: str) -> None:
     """Read all of them, without torch. Raises the same errors as `load_layers`."""
-    kept = _kept(folder, digest)
+    kept = kept_tensors(folder, digest)
     files = (folder / _layer_file(n) for n in sorted({layer_of(PARAM + name) for name in kept}))
     found = {
         name: hashlib.sha256(data).hexdigest()
@@ -129,22 +126,7 @@ def check_weights(folder: Path, *, digest: str) -> None:
     }
     wrong = [name for name in kept.keys() | found.keys() if kept.get(name) != found.get(name)]
     if wrong:
-        raise _damaged(folder, f"{min(wrong)} is not what was written")
-
-
-def _kept(folder: Path, digest: str) -> Mapping[str, str]:
-    path = folder / _MANIFEST
-    try:
-        with open_named(path, follow=False) as file:
-            tensors: dict[str, str] = json.loads(file.read(_MOST_MANIFEST_BYTES))["tensors"]
-        found = _digest(tensors)
-    except OSError as error:
-        raise _damaged(path, str(error.strerror)) from error
-    except _DAMAGE as error:
-        raise _damaged(path, str(error)) from error
-    if found != digest:
-        raise _damaged(path, f"it names weights of digest {found[:12]}, not {digest[:12]}")
-    return tensors
+        raise damaged(folder, f"{min(wrong)} is not what was written")
 
 
 def _parameters(
@@ -164,13 +146,5 @@ def _parameters(
             raise InputError(f"{path}: is damaged ({error}); {remedy}") from error
 
 
-def _digest(tensors: Mapping[str, str]) -> str:
-    return hashlib.sha256(canonical_json(dict(tensors)).encode()).hexdigest()
-
-
 def _layer_file(layer: int) -> str:
     return f"layer-{layer:05d}.safetensors"
-
-
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path}: {why}; {_PUT_BACK}")

@@ -2,6 +2,7 @@
 run: one that only its launcher writes, and one that its nodes write.
 
     data/<sha256>                 the text, as the launcher read it
+    data/<digest>/tokens …        or its token file, with header, tree and documents
     final/stage-00.safetensors …  what `final/` of a run's folder has
     final/stage-00.json …         {file, sha256, step}, as the node wrote the file beside it
     checked/<name>                what a check of its bits reads (`CHECKED`), under an id of its own
@@ -23,6 +24,7 @@ from bamboo.errors import InputError
 from bamboo.named_files import read_own
 from bamboo.new_files import write_whole
 from bamboo.ports import ObjectStore
+from bamboo.token_files import FILES, beside, read_header, read_tree
 from bamboo.topology.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ READ_BY_CHECK = ("resolved.json", STRATEGY, "metrics.jsonl", "numerics.json")
 CHECKED = "checked/"
 DIGESTS = "digests.json"
 TEXT = "data"
+TOKENS = "tokens"
+EVAL_TEXT = "eval"
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
 
@@ -62,6 +66,30 @@ def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
         return bytearray(path.read_bytes()) if found else None
 
 
+def put_tokens(objects: ObjectStore, path: Path, digest: str) -> None:
+    """Store the token file of a run, and what lies beside it, for its nodes. Raises InputError when
+    it does not have this digest, and StorageUnavailable."""
+    found = read_tree(path, read_header(path))
+    if found is None or digest not in (found[0].digest, found[0].padded_digest):
+        raise InputError("the data has changed since it was looked at; launch again")
+    for ending in FILES:
+        if (file := beside(path, ending)).exists():
+            objects.put_file(f"{data_name(digest)}/{TOKENS}{ending}", file)
+
+
+def fetch_tokens(objects: ObjectStore, digest: str, folder: Path) -> Path | None:
+    """Bring the token file that `put_tokens` stored into a folder; None: there is none. Raises
+    StorageUnavailable."""
+    prefix = f"{data_name(digest)}/"
+    names = objects.sizes(prefix)
+    if f"{prefix}{TOKENS}" not in names:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        objects.fetch(name, folder / name.removeprefix(prefix))
+    return folder / TOKENS
+
+
 def put_checked(objects: ObjectStore, run: Path, final: Final) -> None:
     """Store what a check of the bits of the run in this folder reads beside its data. Of the final
     state that is the digest of each tensor. Raises StorageUnavailable."""
@@ -83,7 +111,12 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
         strategy = Strategy.from_json(read_own(folder / STRATEGY))
     except (OSError, *_DAMAGE) as error:
         raise InputError(f"{STRATEGY} of the run to check: {error}; ask for it again") from error
-    objects.fetch(data_name(strategy.semantics.data_digest), folder / TEXT)
+    for digest, place in (
+        (strategy.semantics.data_digest, folder / TEXT),
+        (_evaluated_on(folder), folder / EVAL_TEXT),
+    ):
+        if digest and fetch_tokens(objects, digest, place) is None:
+            objects.fetch(data_name(digest), place)
 
 
 def brought_final(folder: Path) -> Final:
@@ -95,12 +128,35 @@ def brought_final(folder: Path) -> Final:
         raise InputError(f"{folder / DIGESTS}: {error}; ask for the check again") from error
 
 
-def brought_text(folder: Path) -> bytearray:
-    """The data that `fetch_checked` brought. Raises InputError."""
+def brought_data(folder: Path) -> bytearray | Path:
+    """The data that `fetch_checked` brought: a text, or the path of a token file. Raises
+    InputError."""
+    found = _brought(folder / TEXT)
+    if found is None:
+        raise InputError(f"{folder / TEXT}: is not there; ask for the check again")
+    return found
+
+
+def brought_eval(folder: Path) -> bytearray | Path | None:
+    """The same of the evaluation; None where there is none."""
+    return _brought(folder / EVAL_TEXT)
+
+
+def _brought(path: Path) -> bytearray | Path | None:
+    if (path / TOKENS).exists():
+        return path / TOKENS
     try:
-        return bytearray((folder / TEXT).read_bytes())
+        return bytearray(path.read_bytes()) if path.exists() else None
     except OSError as error:
-        raise InputError(f"{folder / TEXT}: {error}; ask for the check again") from error
+        raise InputError(f"{path}: {error}; ask for the check again") from error
+
+
+def _evaluated_on(folder: Path) -> str:
+    """The digest of what the run in this folder is evaluated on; "": on nothing."""
+    try:
+        return str(json.loads(read_own(folder / "resolved.json"))["job"].get("evaluated_on", ""))
+    except (OSError, *_DAMAGE):
+        return ""  # what reads the job says so
 
 
 def put_stage(

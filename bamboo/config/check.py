@@ -12,7 +12,11 @@ from typing import Any
 
 from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.check_cloud import check_cloud
+from bamboo.config.check_data import NAME_TEXT, check_data
+from bamboo.config.check_eval import check_eval
+from bamboo.config.check_hf import check_hf, check_hf_folder
 from bamboo.config.check_train import check_optimizer, check_own
+from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.ids import REGION
@@ -28,12 +32,10 @@ from bamboo.topology.strategy import (
     SPREADS,
     wrong_with,
 )
-from bamboo.topology.virtual_nodes import BatchShape, blocks
+from bamboo.topology.virtual_nodes import blocks, evaluated_by
 
-NAME_TEXT = 'name your text, or take data.source = "python-stdlib"'
-PHASES = ("forward", "backward", "exchange", "ship", "step")
+PHASES = ("forward", "backward", "exchange", "ship", "step", "evaluation")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32", "bf16"),
     "cluster.recompute": (AUTO, OFF, LAYER),
     "cluster.spread": (AUTO, *SPREADS),
@@ -109,6 +111,8 @@ RANGES: dict[str, Range] = {
     "train.epsilon": _ABOVE_0,
     "train.momentum": _BELOW_1,
     "train.clip_norm": _FROM_0,
+    "eval.every_steps": _STEPS_FROM_0,
+    "eval.samples": Range(least=0, most=1e9),
     "cluster.pipelines": Range(least=1, most=1024),
     "cluster.max_pipelines": Range(least=0, most=1024),
     "cluster.stages": Range(least=1, most=1024),
@@ -173,8 +177,9 @@ def check_values(job: JobConfig) -> None:
 def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first bad one."""
     for check in (
-        check_own, check_optimizer, _model, _data, _batch, _grid, _virtual_device, _leases,
-        _checkpoint, _cloud, _spread, _chaos, check_autoscale, check_cloud,
+        check_own, check_hf, check_optimizer, _model, _data, _batch, check_eval, _grid,
+        _virtual_device,
+        _leases, _checkpoint, _cloud, _spread, _chaos, check_autoscale, check_cloud,
     ):  # fmt: skip
         check(job)
 
@@ -185,14 +190,17 @@ def check_inputs(job: JobConfig) -> None:
     for key, value in job.own.items():
         if wrong := what_is_wrong(job.named(value.partition(":")[0])):
             raise _at(job, key, wrong, "correct the path")
-    text = job.data.path if job.data.source == "path" else ""
-    if text and (wrong := what_is_wrong(job.named(text), folder=True)):
-        raise _at(job, "data.path", wrong, NAME_TEXT)
+    if job.model.is_hf:
+        check_hf_folder(job)
+    for key, data in (("data.path", job.data), ("eval.path", job.eval)):
+        text = data.path if data.source == "path" or data.source in job.own.values() else ""
+        if text and (wrong := what_is_wrong(job.named(text), folder=True)):
+            raise _at(job, key, wrong, NAME_TEXT.replace("data", key.partition(".")[0]))
 
 
 def layer_count(job: JobConfig) -> int | None:
-    """Layers of the model; None for a user's own model, whose number only its file knows."""
-    return None if job.model.is_own else job.model.layers + 2
+    """Layers of the model; None where only its file or folder knows their number."""
+    return job.model.layers + 2 if job.model.is_gpt else None
 
 
 def _redundancy(job: JobConfig) -> None:
@@ -212,19 +220,14 @@ def _redundancy(job: JobConfig) -> None:
 
 def _model(job: JobConfig) -> None:
     model = job.model
-    if not model.is_own and model.width % model.heads:
+    if model.is_gpt and model.width % model.heads:
         raise _at(
             job, "model.heads", f"does not divide model.width = {model.width}", "take a divisor"
         )
 
 
 def _data(job: JobConfig) -> None:
-    data = job.data
-    if data.source == "path":
-        if not data.path:
-            raise _at(job, "data.path", "names no file or folder", NAME_TEXT)
-    elif data.path:
-        raise _at(job, "data.path", f"is not read from {data.source}", 'set data.source = "path"')
+    check_data(job, job.data)
 
 
 def _batch(job: JobConfig) -> None:
@@ -376,21 +379,22 @@ def _spread(job: JobConfig) -> None:
 
 
 def _chaos(job: JobConfig) -> None:
-    shape = BatchShape(
-        virtual_nodes=job.train.virtual_nodes,
-        microbatches=job.train.batch // (job.train.microbatch * job.train.virtual_nodes),
-    )
+    shape = batch_shape(job)
     share = blocks(job.train.virtual_nodes, job.cluster.pipelines)
     for i, kill in enumerate(job.chaos.kill):
         # In this order, because the last bound needs an existing pipeline.
         bounds: tuple[tuple[str, int, Callable[[Kill], int]], ...] = (
-            ("step", kill.step, lambda _: job.train.steps),
+            ("step", kill.step, lambda k: job.train.steps + (k.phase == "evaluation")),
             ("stage", kill.stage, lambda _: job.cluster.stages),
             ("pipeline", kill.pipeline, lambda _: job.cluster.pipelines),
             (
                 "microbatch",
                 kill.microbatch,
-                lambda k: len(shape.microbatches_of(share[k.pipeline])),
+                lambda k: (
+                    len(evaluated_by(share[k.pipeline], shape.virtual_nodes, shape.evaluated))
+                    if k.phase == "evaluation"
+                    else len(shape.microbatches_of(share[k.pipeline]))
+                ),
             ),
         )
         for name, value, limit in bounds:
@@ -399,6 +403,9 @@ def _chaos(job: JobConfig) -> None:
                 raise _kill(job, i, name, value, within)
         if kill.phase not in PHASES:
             raise _kill(job, i, "phase", kill.phase, f"take one of {', '.join(PHASES)}")
+        every = job.eval.every_steps
+        if kill.phase == "evaluation" and not (every and kill.step and kill.step % every == 0):
+            raise _kill(job, i, "step", kill.step, "take one with an evaluation before it")
         if kill.phase == "ship" and job.cluster.redundancy in BARE_MODES:
             raise _kill(job, i, "phase", kill.phase, "nothing is shipped without shadows")
         if not 0 <= kill.notice_s <= DAY_S:

@@ -10,10 +10,16 @@ from bamboo.topology.strategy import AUTO
 SCHEDULES = ("cosine", "linear", "constant")
 _KNOWN = {
     "model.model": ("gpt",),
+    "data.source": ("python-stdlib",),
     "train.optimizer": tuple(OPTIMIZERS),
     "train.schedule": SCHEDULES,
 }
-_FUNCTIONS = {"model.model": "build", "train.optimizer": "make", "train.schedule": "schedule"}
+_FUNCTIONS = {
+    "model.model": "build",
+    "data.source": "data",
+    "train.optimizer": "make",
+    "train.schedule": "schedule",
+}
 """Key -> the function that its examples name."""
 WITH_MOMENTUM = ("sgd", "rmsprop")
 
@@ -25,8 +31,9 @@ def check_own(job: JobConfig) -> None:
     for key, value in job.own.items():
         file, _, function = value.partition(":")
         if not file.endswith(".py") or not function.isidentifier():
-            known = f'"{_KNOWN[key][0]}" or "file.py:{_FUNCTIONS[key]}"'
-            raise _at(job, key, value, f"names no {key.rpartition('.')[2]}", f"write {known}")
+            known = '"gpt", "hf:FOLDER"' if key == "model.model" else f'"{_KNOWN[key][0]}"'
+            remedy = f'write {known} or "file.py:{_FUNCTIONS[key]}"'
+            raise _at(job, key, value, f"names no {key.rpartition('.')[2]}", remedy)
         first = first or file
         if Path(file).parent != Path(first).parent:
             raise _at(job, key, value, f"is not beside {first}", "put it into the same folder")

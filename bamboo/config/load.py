@@ -14,6 +14,7 @@ from typing import Any
 from bamboo.config.account import account_defaults, read_toml
 from bamboo.config.check import check_inputs, check_job, check_values
 from bamboo.config.parse import parse_job, parse_segments, sections, together
+from bamboo.config.prepared import find_tokens
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -21,11 +22,15 @@ from bamboo.errors import InputError
 SCHEMA_VERSION = 1
 
 
-def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
+def load_job(
+    path: str | Path, overrides: Sequence[str] = (), *, prepared: bool = True
+) -> JobConfig:
     """Read, check and resolve a job file; `overrides` are `section.key=value`, later ones win.
+    With `prepared` its data must be so, where they need it, and give the vocabulary unless the job
+    does.
 
     A value of an override is read as TOML, or as plain text if it is not TOML. Raises InputError:
-    no such file, not TOML, unknown key, wrong type, impossible value.
+    no such file, not TOML, unknown key, wrong type, impossible value, data that are not prepared.
     """
     path = Path(os.path.realpath(path))  # pathlib raises for a link to itself
     tables = read_toml(path, remedy="name a job file that can be read")
@@ -37,13 +42,20 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
         # Account values of one region are useless in another.
         if there.cloud.region == account.get("region", there.cloud.region):
             job = there
-    return _finish(job, overrides, inputs=True)
+    job = _finish(job, overrides, inputs=True)
+    if not prepared or not job.data.is_prepared:
+        return job
+    said = "vocabulary" in tables.get("model", {}) or _named(overrides, "model.vocabulary")
+    return _finish(_with_tokens(job, vocabulary=not said), overrides)
 
 
 def job_with(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
     """A resolved job with other values, given as for `load_job`. Figures by stage must be given
     again for another number of stages. Raises InputError."""
-    return _finish(_with_overrides(job, overrides), overrides)
+    changed = _finish(_with_overrides(job, overrides), overrides)
+    if changed.data == job.data or not changed.data.is_prepared:
+        return changed
+    return _with_tokens(changed, vocabulary=False)
 
 
 def checked(job: JobConfig) -> JobConfig:
@@ -70,15 +82,27 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     tables = raw.get("job")
     if not isinstance(tables, dict) or not isinstance(tables.get("file"), str):
         raise InputError(f"{name}: holds no job; write it again with launch")
-    file, code = tables.pop("file"), str(tables.pop("code", ""))
+    file = tables.pop("file")
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # releases without the key billed a run this way
     segments = parse_segments(tables.pop("segments", ()), file=name)
-    weights, unit = (str(tables.pop(key, "")) for key in ("weights", "unit"))
+    keys = ("code", "pretrained", "weights", "unit", "tokens", "evaluated_on")
+    found: dict[str, Any] = {key: str(tables.pop(key, "")) for key in keys}
     job = parse_job(tables, file=name)
-    return _finish(
-        replace(job, file=file, code=code, segments=segments, weights=weights, unit=unit)
-    )
+    return _finish(replace(job, file=file, segments=segments, **found))
+
+
+def _with_tokens(job: JobConfig, *, vocabulary: bool) -> JobConfig:
+    """The job with the token file of its data, and with the size of its vocabulary where that is
+    asked for."""
+    path, header = find_tokens(job, job.data)
+    if vocabulary:
+        job = replace(job, model=replace(job.model, vocabulary=header.vocabulary))
+    return replace(job, tokens=str(path))
+
+
+def _named(overrides: Sequence[str], key: str) -> bool:
+    return any(override.partition("=")[0].strip() == key for override in overrides)
 
 
 def _with_overrides(job: JobConfig, overrides: Sequence[str]) -> JobConfig:

@@ -37,4 +37,7 @@ def policy_of(
         layer_bytes=tuple(layer_bytes),
         store_bytes_per_s=store_bytes_per_s,
         notice_s=known_notice_s(job),
+        eval_every=job.eval.every_steps,
+        eval_patience=job.eval.stop.patience if job.eval.stop.metric else 0,
+        eval_higher=job.eval.stop.better == "higher",
     )

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from bamboo.config.tree import JobConfig, TrainConfig
+from bamboo.config.tree import HF, JobConfig, LoraConfig, TrainConfig
 from bamboo.errors import InputError
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.planner.layers.facts import LayerFacts, gpt_facts
 from bamboo.topology.strategy import AUTO, Semantics
 from bamboo.topology.virtual_nodes import BatchShape
+from bamboo.user_code.bundle import CODE_FOLDER
 
 
 def resolve(job: JobConfig) -> JobConfig:
@@ -29,6 +32,12 @@ def resolve(job: JobConfig) -> JobConfig:
     return replace(job, train=train, cluster=cluster)
 
 
+def kept_in(run: Path, job: JobConfig) -> JobConfig:
+    """The job with the code and the weights that the run in this folder keeps of it."""
+    code = str(run / CODE_FOLDER) if job.code else ""
+    return replace(job, code=code, pretrained=str(run / INIT_FOLDER) if job.pretrained else "")
+
+
 def nodes_at_begin(job: JobConfig) -> int:
     """The nodes with which an autoscaled run begins: its first grid, and standbys."""
     cluster = job.cluster
@@ -36,8 +45,8 @@ def nodes_at_begin(job: JobConfig) -> int:
 
 
 def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
-    """The layers of the built-in GPT by its shape, before it is built; none for a user's model."""
-    if job.model.is_own:
+    """The layers of the built-in GPT by its shape, before it is built; none for another model."""
+    if not job.model.is_gpt:
         return ()
     return gpt_facts(
         layers=job.model.layers,
@@ -64,7 +73,13 @@ def batch_shape(job: JobConfig) -> BatchShape:
     return BatchShape(
         virtual_nodes=train.virtual_nodes,
         microbatches=train.batch // (train.microbatch * train.virtual_nodes),
+        evaluated=eval_total(job),
     )
+
+
+def eval_total(job: JobConfig) -> int:
+    """How many microbatches an evaluation has; the last one may be smaller."""
+    return -(-job.eval.samples // job.train.microbatch)
 
 
 def semantics(
@@ -74,17 +89,21 @@ def semantics(
     code: Mapping[str, Any] | None = None,
     numerics: Mapping[str, Any] | None = None,
 ) -> Semantics:
-    """Everything that the losses and weights of a resolved job depend on. `code` identifies a
-    user's own model (`Manifest.identity`) by its content, not by its path. `numerics`: of a run of
-    an older release alone, see `Semantics`. Raises ValueError for an own model without `code`."""
+    """Everything that the losses and weights of a resolved job depend on. `code` identifies what
+    the run takes along (`Manifest.identity`) by its content, not by its path. `numerics`: of a run
+    of an older release alone, see `Semantics`. Raises ValueError for a job without its `code`."""
     train = job.train
     model = asdict(job.model)
-    if job.own:
+    if job.model.lora == LoraConfig():
+        del model["lora"]  # so that a run of a release without it keeps its hash
+    if job.brings:
         if code is None:
-            raise ValueError(f"{', '.join(job.own.values())} means nothing without its code")
+            raise ValueError(f"{', '.join(job.brings)} means nothing without what it names")
         model |= {"code": dict(code)}
     if job.model.is_own:
         model |= {"model": job.model.own_function}
+    if job.model.is_hf:
+        model |= {"model": HF}
     return Semantics(
         model=model,
         data_digest=data_digest,

@@ -5,17 +5,38 @@ test compares `examples/reference.toml`, which lists every key with its default,
 Units are in the names. Values are checked by `bamboo.config.load`, not here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bamboo.errors import CoreMisuse
 from bamboo.topology.strategy import AUTO, HOST, LAYER
 
+TOKENS = "tokens"
+PREPARED = (TOKENS, "text", "jsonl", "arrow")
+"""The sources that a run reads as a token file."""
+HF = "hf:"
+"""What begins the name of a Hugging Face model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters, which are trained in place of the matrices that they stand beside."""
+
+    rank: int = 0
+    """0: there are none."""
+    alpha: float = 16.0
+    """An adapter's output is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """The last part of the names of linear layers, such as `q_proj`."""
+    dropout: float = 0.0
+    """Of an adapter's input."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """`model = "gpt"`, or `"file.py:build"`: a function in the user's file (path relative to the
-    job file) that returns a list of layers."""
+    """`model = "gpt"`; `"hf:PATH"`: a Hugging Face model in a folder; or `"file.py:build"`: a
+    function in the user's file that returns a list of layers. Paths are relative to the job
+    file."""
 
     model: str = "gpt"
     layers: int = 8
@@ -25,14 +46,32 @@ class ModelConfig:
     context: int = 128
     """Tokens per sequence."""
     vocabulary: int = 256
+    """Left out, it is that of the tokens, where the data are tokens; bytes have 256."""
     dropout: float = 0.1
     tied: bool = False
     """Share the embedding's weight with the head, across the first and the last stage."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """Of a Hugging Face model: train adapters, and freeze all else."""
+
+    @property
+    def is_gpt(self) -> bool:
+        """Whether it is the built-in GPT."""
+        return self.model == "gpt"
+
+    @property
+    def is_hf(self) -> bool:
+        """Whether it is a Hugging Face model."""
+        return self.model.startswith(HF)
+
+    @property
+    def hf_folder(self) -> str:
+        """The folder of a Hugging Face model, as the job names it."""
+        return self.model.removeprefix(HF)
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a user's own model, and not the built-in GPT."""
-        return self.model != "gpt"
+        """Whether a file of the user's makes the layers."""
+        return not (self.is_gpt or self.is_hf)
 
     @property
     def own_file(self) -> str:
@@ -48,12 +87,34 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     """`source = "python-stdlib"`: the running interpreter's own library sources, bytes as tokens;
-    `source = "path"`: the user's text file, or all files below a directory."""
+    `"path"`: the user's text file, or all files below a directory, bytes as tokens; `"tokens"`: a
+    token file (`bamboo/token_files.py`). `bamboo prepare` makes a token file of `"text"` (text
+    files), `"jsonl"` (lines of JSON) and `"arrow"` (a folder saved by `datasets`).
+    `"file.py:data"`: a function in the user's file that returns what is trained on
+    (`bamboo.data.dataset.Data`); what it reads at `path` is no part of the run's code."""
 
     source: str = "python-stdlib"
     path: str = ""
     max_bytes: int = 0
-    """Bytes of the text, from its beginning; 0: all of it."""
+    """Bytes of the text, from its beginning; 0: all of it. Of bytes as tokens alone."""
+    tokenizer: str = ""
+    """The file of the tokenizer (`tokenizer.json`)."""
+    field: str = "text"
+    """The key, or the column, that has the text of a document, or its tokens."""
+    documents: str = "packed"
+    """`packed`: one after the other, cut into windows of `model.context` tokens; `padded`: each by
+    itself, cut behind that length, and masked where others of its microbatch are longer."""
+    end: str = AUTO
+    """The token that is put behind each document; `none`; or `auto`: the one that
+    ends a document for the tokenizer, if it has one of the usual names."""
+
+    in_image: bool = False
+    """EC2 only: the image of the instances has the token file at `path`, so none is brought."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether `bamboo prepare` must have seen these data, or made tokens of them."""
+        return self.source in PREPARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +174,34 @@ class TrainConfig:
     init: str = ""
     """`run:ID` or `run:ID@step`: begin with the weights of another run, after its last step or
     after this one; empty: with weights that the layers draw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopConfig:
+    """When an evaluation ends the run: `patience` evaluations in a row are no better than the best
+    one before them."""
+
+    metric: str = ""
+    """`loss`, or a metric of the model; empty: evaluations never end the run."""
+    patience: int = 1
+    better: str = AUTO
+    """`lower` or `higher`; `auto`: lower for `loss`. Any other metric needs one of the two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """An evaluation between two steps: forwards alone, on data of its own, which change no bit of
+    the training."""
+
+    every_steps: int = 0
+    """Steps between two evaluations; the first one comes after so many steps. 0: there are none."""
+    source: str = ""
+    """As in `[data]`, whose tokenizer and other keys hold here, too. Empty: the `eval_data` of the
+    model."""
+    path: str = ""
+    samples: int = 0
+    """How many samples, from the beginning of the data."""
+    stop: StopConfig = field(default_factory=StopConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +358,7 @@ class Kill:
     stage: int
     pipeline: int = 0
     phase: str = "forward"
-    """forward, backward, exchange, ship or step."""
+    """forward, backward, exchange, ship or step; or evaluation, of the one before the step."""
     microbatch: int = 0
     notice_s: float = 0.0
 
@@ -357,6 +446,7 @@ class JobConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     cloud: CloudConfig = field(default_factory=CloudConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -368,13 +458,22 @@ class JobConfig:
     segments: tuple[Segment, ...] = ()
     """The finished segments of a run, the first one first; [train] belongs to the segment after
     them. No job file has any."""
+    tokens: str = ""
+    """The token file that [data] is read from, once it was found; empty: the data are no token
+    file."""
     weights: str = ""
-    """The digest of the weights that `train.init` names, once they were read."""
+    """The digest of the weights that the run begins with, once they were read: those that
+    `train.init` names, or else those of a Hugging Face model's folder."""
+    evaluated_on: str = ""
+    """The digest of the data of `[eval]`, once they were looked at."""
     unit: str = ""
     """The unit of the model's own data, once they were looked at; empty: the data are text."""
     code: str = ""
     """Folder with the code that a run copied at launch (`bamboo/user_code`); empty: the model is
     loaded from the file that the job names."""
+    pretrained: str = ""
+    """Folder with the weights of a Hugging Face model that a run keeps since its launch; empty:
+    they are read from the folder that the job names."""
 
     @property
     def counted(self) -> str:
@@ -391,8 +490,29 @@ class JobConfig:
         """What the user's own code gives: key -> `file.py:function`, as the job names it. The
         module of the first one is the entry to the code that a run takes along."""
         own = {"model.model": self.model.model} if self.model.is_own else {}
-        named = {"train.optimizer": self.train.optimizer, "train.schedule": self.train.schedule}
+        named = {
+            "data.source": self.data.source,
+            "train.optimizer": self.train.optimizer,
+            "train.schedule": self.train.schedule,
+        }
         return own | {key: value for key, value in named.items() if "." in value or ":" in value}
+
+    @property
+    def brings(self) -> tuple[str, ...]:
+        """The keys that name what a run takes along, in the order of `own`: the user's own code,
+        and a Hugging Face model."""
+        return (*self.own, *(("model.model",) if self.model.is_hf else ()))
+
+    @property
+    def evaluated(self) -> DataConfig:
+        """The data that `[eval]` names: of bytes, no more than is evaluated; of tokens, with what
+        `[data]` says of its own."""
+        chosen = self.eval
+        if chosen.source in PREPARED:
+            like = self.data if self.data.is_prepared else DataConfig()
+            return replace(like, source=chosen.source, path=chosen.path, in_image=False)
+        most = chosen.samples * self.model.context + 1
+        return DataConfig(source=chosen.source, path=chosen.path, max_bytes=most)
 
     def named(self, path: str) -> Path:
         """The path of a file that the job names: relative to the job file."""

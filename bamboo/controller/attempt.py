@@ -23,6 +23,7 @@ from bamboo.billing.money import bill, rented_in
 from bamboo.billing.parts import last_sign_of_life_s
 from bamboo.billing.receipt import receipt_body, save_receipt, with_taken
 from bamboo.checkpoint.stopped import keep_final
+from bamboo.config.check_eval import LOSS
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.controller.autoscaling import Autoscaler
@@ -32,6 +33,7 @@ from bamboo.controller.ports import Fleet, Ports
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import Terms, terms_kept, terms_of
 from bamboo.coord.follow import Follower
+from bamboo.core.evaluation import after_evaluations
 from bamboo.core.state import Outcome, Phase, initial_state
 from bamboo.disk import full_disk
 from bamboo.errors import (
@@ -42,7 +44,6 @@ from bamboo.errors import (
     StorageUnavailable,
     StoreUnavailable,
 )
-from bamboo.ids import RunId
 from bamboo.ports import Store
 from bamboo.runs import disk_space, run_folder
 from bamboo.runs.books import Booked, FileBooks, read_booked
@@ -57,6 +58,7 @@ from bamboo.sites import opened
 from bamboo.sites.site import Site
 from bamboo.study.played_trace import replayed
 from bamboo.study.settling import grid_of
+from bamboo.telemetry.records import read_evaluations
 from bamboo.wiring.begun import Begun
 
 if TYPE_CHECKING:
@@ -168,7 +170,7 @@ class _Attempt:
             )
             stack.callback(self._unless_left, site.stop)
             store = stack.enter_context(wiring.store_of(folder.id, site.store_url))
-            _create(store, folder.id, self._terms)
+            _create(store, folder, self._terms)
             self._write_endpoint(site)
             site.prepare()
             if self._terms.detached:
@@ -404,20 +406,23 @@ def _autoscaler(terms: Terms, booked: Booked, *, note: Callable[[str], None]) ->
     return autoscaler
 
 
-def _create(store: Store, run: RunId, terms: Terms) -> None:
+def _create(store: Store, folder: RunFolder, terms: Terms) -> None:
     """Create the run in its store, with its fixed documents. Raises RunExists."""
     from bamboo.coord.driver import create_run
 
-    job = terms.job
+    job, run = terms.job, folder.id
+    first = initial_state(
+        run=run,
+        grid=grid_of(job),
+        redundancy=job.cluster.redundancy,
+        checkpoints=terms.checkpoints,
+        attested=terms.attested,
+    )
+    if terms.checkpoints:  # else it begins at step 0
+        first = after_evaluations(first, _evaluated_before(folder, job), terms.policy)
     created = create_run(
         store,
-        state=initial_state(
-            run=run,
-            grid=grid_of(job),
-            redundancy=job.cluster.redundancy,
-            checkpoints=terms.checkpoints,
-            attested=terms.attested,
-        ),
+        state=first,
         policy=terms.policy,
         documents={
             "job": job_to_json(job),
@@ -435,6 +440,19 @@ def _create(store: Store, run: RunId, terms: Terms) -> None:
     )
     if not created:
         raise RunExists(f"the store holds a run {run} already; take another --run id")
+
+
+def _evaluated_before(folder: RunFolder, job: JobConfig) -> list[tuple[int, float]]:
+    """Step and value of each evaluation of the present segment so far; the value is that of the
+    metric that may end the run, NaN where it was not measured. Raises InputError for a damaged
+    record."""
+    wanted = job.eval.stop.metric or LOSS
+    begun = job.segments[-1].to_step if job.segments else 0
+    return [
+        (one.step, {LOSS: one.loss, **one.metrics}.get(wanted, float("nan")))
+        for one in read_evaluations(folder.metrics)
+        if job.eval.every_steps and one.step >= begun
+    ]
 
 
 def _transport_keys(job: JobConfig) -> dict[str, str]:

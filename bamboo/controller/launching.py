@@ -31,6 +31,7 @@ from bamboo.controller.machine import refuse_too_small, refuse_unfit
 from bamboo.controller.terms import save_terms
 from bamboo.errors import BambooError, InputError, RunExists
 from bamboo.ids import RunId, run_id
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.named_files import what_is_wrong
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.runs import initial, lock, run_folder
@@ -151,7 +152,7 @@ def plan_again(
         )
     wiring.check_checkpoints(job)
     if begun is not None:
-        begun.begin(job, preload=wiring.PRELOADED)
+        begun.begin(job, preload=wiring.preloaded(job))
     seen = (look or partial(seen_for_launch, begun=begun))(job)
     planned = plan_job(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
@@ -241,12 +242,16 @@ def _write_files(
 def _with_own_copies(folder: RunFolder, prepared: Prepared) -> JobConfig:
     """The job that trains with the run's own copies of the user's code and of the initial weights,
     once those are written."""
-    code, weights = prepared.planned.code, prepared.weights
+    job, code = prepared.job, prepared.planned.code
+    weights = prepared.weights
     if weights is not None:
-        initial.keep(prepared.job, weights, folder)
+        initial.keep(job, weights, folder)
+        if not job.train.init:
+            job = replace(job, pretrained=str(folder.path.absolute() / INIT_FOLDER))
     if code is not None:
         write_bundle(code, folder.code)
-    return prepared.job if code is None else replace(prepared.job, code=str(folder.code))
+        job = replace(job, code=str(folder.code))
+    return job
 
 
 def run_attached(folder: RunFolder, screen: Screen, begun: Begun) -> dict[str, Any]:

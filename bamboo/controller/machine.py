@@ -7,9 +7,9 @@ that this process may raise itself is raised. None of this concerns an instance 
 import tempfile
 from pathlib import Path
 
-from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.planner.layers.facts import FLOAT_BYTES
 from bamboo.runs.disk_space import refuse_without_room
 from bamboo.sites import here

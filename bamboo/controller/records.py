@@ -22,7 +22,7 @@ from bamboo.runs.books import Booked
 from bamboo.runs.pause import with_kill_stamp
 from bamboo.runs.progress import Progress, TraceNow, with_beat, with_decision, with_metric
 from bamboo.runs.store_records import Hearing
-from bamboo.telemetry.records import MetricRecord
+from bamboo.telemetry.records import EVALUATION, EvaluationRecord, MetricRecord
 from bamboo.telemetry.samples import SamplesRecord
 
 
@@ -51,6 +51,7 @@ class Records:
         self.missing = 0
         """How many instances the run lacks and the fleet may rent."""
         self._losses = set(booked.losses)
+        self._evaluated = set(booked.evaluated)
         self._steps = {step for step, _ in self._losses}
 
     def decided(self, decision: Decision, *, first: Begin | None) -> None:
@@ -82,6 +83,8 @@ class Records:
         if record.get("kind") == "failover":
             record = with_kill_stamp(record, self._ports.fleet.kill_stamps_s())
         self.progress = with_metric(self.progress, record)
+        if record.get("kind") == EVALUATION:
+            self._book_evaluation(EvaluationRecord.of(record, time="t_s"))
         if record.get("kind") != "step":
             return
         step = int(record["step"])
@@ -119,6 +122,18 @@ class Records:
         if repeated:
             # It is in the books too, so `verify` finds it.
             self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
+
+    def _book_evaluation(self, record: EvaluationRecord) -> None:
+        found = (record.step, record.loss.hex())
+        if found in self._evaluated:
+            return
+        repeated = any(step == record.step for step, _ in self._evaluated)
+        self._evaluated.add(found)
+        self._ports.books.evaluation(record)
+        self._ports.screen.evaluated(self.progress)
+        if repeated:
+            words = f"the evaluation after step {record.step} was reported twice, with two losses"
+            self._ports.screen.note(f"{words}: a fault")
 
     def told(self, node: NodeId, beat: Mapping[str, Any], *, at_s: float) -> None:
         """Take in a lease of `node`."""

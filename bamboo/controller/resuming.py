@@ -12,7 +12,7 @@ from that.
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,7 @@ def prepare(
     prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder), begun=begun)
     prepared = _as_counted(prepared, strategy.semantics)
     _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
+    _refuse_other_evaluations(folder, prepared.job)
     refuse_other_numerics(folder, prepared.job, strategy.semantics, here=prepared.planned.numerics)
     refuse_too_small(prepared.planned, folder.path)
     check_place(prepared.job, folder.id)
@@ -161,6 +162,22 @@ def prepare(
         older=found.older,
         after=after,
     )
+
+
+def _refuse_other_evaluations(folder: RunFolder, job: JobConfig) -> None:
+    """What a run is evaluated on, and when, is one thing from its first step to its last."""
+    before = job_of(folder)
+    for field in fields(before.eval):
+        name, was = field.name, getattr(before.eval, field.name)
+        if getattr(job.eval, name) != was:
+            raise InputError(
+                f"run {folder.id} was launched with eval.{name} = {was!r}; resume it with the same"
+            )
+    if job.evaluated_on != before.evaluated_on:
+        raise InputError(
+            f"run {folder.id} was launched with other data in [eval], of digest "
+            f"{before.evaluated_on[:12]}; put them back as they were"
+        )
 
 
 def _as_counted(prepared: Prepared, before: Semantics) -> Prepared:
@@ -208,13 +225,20 @@ class _Asked:
 def _asked(folder: RunFolder, overrides: Sequence[str], *, steps: int | None) -> _Asked:
     before, ours = job_to_plan(folder), strategy_of(folder).semantics
     done = longer.steps_done(folder)
-    if steps is not None and longer.is_further(before, overrides, steps=steps, done=done):
+    early = done < before.train.steps and _outcome(folder) == "done"  # its evaluations ended it
+    further = longer.is_further(before, overrides, steps=steps or 0, done=done) or early
+    if steps is not None and further:
         job = longer.longer(folder, before, overrides, steps=steps, done=done)
         return _Asked(job=job, semantics=longer.expected(ours, job), further=True, done=done)
-    if folder.receipt.exists() and folder.read_json(folder.receipt).get("outcome") == "done":
+    if _outcome(folder) == "done":
         _refuse_nothing_left(folder, before, before.train.steps)
     job = job_with(before, overrides)
     return _Asked(job=job, semantics=ours, further=False, done=done)
+
+
+def _outcome(folder: RunFolder) -> str:
+    """How its last part ended; "" without a receipt."""
+    return str(folder.read_json(folder.receipt)["outcome"]) if folder.receipt.exists() else ""
 
 
 def _refuse_nothing_left(folder: RunFolder, job: JobConfig, from_step: int) -> None:

@@ -43,7 +43,7 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import canonical_json
 from bamboo.value import BadPrice, checked_usd
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 STREAM = "ledger"
 
 
@@ -415,6 +415,8 @@ def record_of(body: Mapping[str, Any]) -> LedgerRecord:
     name = raw.pop("kind", None)
     if not isinstance(name, str) or name not in _KINDS:
         raise UnreadableRecord(f"a ledger record has the unknown kind {name!r}")
+    if name == "duty":
+        raw.setdefault("evaluated", None)  # releases before evaluations wrote none
     record: LedgerRecord = shape_of(_KINDS[name]).read(raw, name)
     if isinstance(record, PriceRecord):
         try:

@@ -30,9 +30,11 @@ def request_stop(state: State, event: StopRequested) -> Transition:
     """Ask every member which step it has begun. Without members the run ends at once."""
     if event.outcome not in (Outcome.STOPPED, Outcome.BUDGET):
         raise CoreMisuse(f"a stop cannot end a run as {event.outcome}; say RunFailed instead")
-    if state.stop_reason is not None:
+    # A run that waits for nodes need not come to the step at which evaluations end it.
+    waits = state.reconfiguration is not None and state.stop_outcome is Outcome.DONE
+    if state.stop_reason is not None and not waits:
         return stale(state, f"a stop is under way already: {state.stop_reason}")
-    asked = replace(state, stop_reason=event.reason, stop_outcome=event.outcome)
+    asked = replace(state, stop_reason=event.reason, stop_outcome=event.outcome, stop_at_step=None)
     if state.assignment is None:
         reason = f"stopped before training began: {event.reason}"
         return end(asked, event.outcome, reason)
@@ -99,7 +101,10 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
         return changed(noted, (), f"{reason}; waiting for {len(missing)} more")
     if state.stop_at_step is None or state.stop_outcome is None:
         return end(noted, Outcome.DONE, f"{reason}, the last one: the run is done")
-    reason = f"{state.stop_reason}: all stopped at a step boundary"
+    where = "at a step boundary"
+    if state.stop_outcome is Outcome.DONE:
+        where = f"after step {state.stop_at_step}, and the run is done"
+    reason = f"{state.stop_reason}: all stopped {where}"
     return end(noted, state.stop_outcome, reason)
 
 

@@ -155,6 +155,19 @@ class NonFinite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationDone:
+    """The evaluation before `step` is done and recorded. Its numbers follow from the state there
+    alone, so it does not matter who reports them, or how often."""
+
+    node: NodeId
+    step: int
+    value: float | None
+    """Of the metric that may end the run, else the loss; None: it is not finite."""
+    seconds: float
+    """How long the reporting node has stood at this boundary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFinished:
     """The node has written the final state of every slot that it owns, after step `step`.
 
@@ -383,6 +396,7 @@ Event: TypeAlias = (
     | StopRequested
     | StopReady
     | NonFinite
+    | EvaluationDone
     | NodeFinished
     | NodeFailed
     | RunFailed

@@ -104,8 +104,11 @@ def _check_header(state: State) -> list[str]:
         wrong.append("a stop needs both reason and outcome")
     if state.stop_reason is None and (state.stop_ready or state.stop_at_step is not None):
         wrong.append("a stop is being agreed that nobody asked for")
-    if state.outcome is Outcome.DONE and state.stop_at_step is not None:
+    fixed = state.stop_outcome is Outcome.DONE
+    if state.outcome is Outcome.DONE and state.stop_at_step is not None and not fixed:
         wrong.append("the run was stopped and says done")
+    if fixed and (state.evaluated is None or state.stop_at_step != state.evaluated.step - 1):
+        wrong.append("evaluations end the run at another step than that of the last one")
     return wrong
 
 

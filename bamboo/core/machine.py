@@ -27,6 +27,7 @@ from bamboo.core.ending import (
     report_non_finite,
     request_stop,
 )
+from bamboo.core.evaluation import note_evaluation
 from bamboo.core.events import (
     Attested,
     BoundaryReady,
@@ -34,6 +35,7 @@ from bamboo.core.events import (
     CheckpointDamaged,
     CheckpointDone,
     CheckpointFailed,
+    EvaluationDone,
     Event,
     HandedOver,
     LayoutBuilt,
@@ -157,6 +159,8 @@ def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Tran
             return answer_stop(state, event)
         case NonFinite():
             return report_non_finite(state, event)
+        case EvaluationDone():
+            return note_evaluation(state, event, policy)
         case NodeFinished():
             return finish_node(state, event)
         case NodeFailed():

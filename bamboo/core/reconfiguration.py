@@ -29,6 +29,7 @@ from bamboo.core.effects import (
     HoldForStop,
     Quiesce,
     QuiesceAfter,
+    StopAt,
     TerminateAll,
     TerminateInstance,
 )
@@ -101,7 +102,7 @@ def begin_reconfiguration(
         preparing=None,
         finished=(),
         stop_ready=(),
-        stop_at_step=None,
+        stop_at_step=state.stop_at_step if _ends_evaluated(state) else None,
         saving=(),
         reconfiguration=Reconfiguration(
             since=since,
@@ -300,13 +301,14 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
             )
             return _with(decided, state, _keep_words(keep))
     nodes = usable_nodes(state)
-    over = 0 < policy.steps <= base.step
+    steps = 1 + (state.stop_at_step or 0) if _ends_evaluated(state) else policy.steps
+    over = 0 < steps <= base.step
     if kept and not state.roll.usable and not over:
         nodes = ()  # nodes that will be taken train no more: their steps would not be stored
     stored = base.checkpoint or kept
     short = stored and len(nodes) < policy.stages and not (reconfiguration.forced or over)
     if not nodes or short:
-        if state.stop_reason is not None and state.stop_outcome is not None:
+        if state.stop_outcome is not None and not _ends_evaluated(state):
             words = f"stopped while it waits for nodes: {state.stop_reason}"
             return _end_here(decided, state, state.stop_outcome, words)
         # `forced` was meant for the nodes that were there then; now there are none.
@@ -457,9 +459,16 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
     state = with_status(state, NodeStatus.LEFT, *leaving)
     state = with_status(state, NodeStatus.READY, *(node.id for node in idle if node.usable))
     after = state.having(reconfiguration=None, generation=state.generation + 1)
-    if after.stop_reason is not None:
+    if (last := after.stop_at_step) is not None:
+        effects += [StopAt(to=node.id, step=last) for node in live_members(after)]
+    elif after.stop_reason is not None:
         effects += [HoldForStop(to=node.id) for node in live_members(after)]
     return after, tuple(effects)
+
+
+def _ends_evaluated(state: State) -> bool:
+    """Whether evaluations end the run, at a step that no new layout changes."""
+    return state.stop_outcome is Outcome.DONE
 
 
 def give_back(node: Node) -> TerminateInstance:

@@ -308,6 +308,19 @@ class Attestation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The evaluations so far, of a run that has some."""
+
+    step: int
+    """The step before which the newest one took place."""
+    best: float | None = None
+    """The best value of the metric that may end the run; None: none was finite."""
+    best_step: int = 0
+    worse: int = 0
+    """How many evaluations since were no better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFault:
     """A node whose GPU or memory failed at its work."""
 
@@ -376,6 +389,7 @@ class State:
     faults: Faults | None = None
     attested: Attestation | None = None
     """None until the first worker has attested."""
+    evaluated: Evaluated | None = None
     relieved: tuple[Slot, ...] = ()
     """The slots whose owner was replaced for being slow, until a measurement finds the new owner
     fine."""
@@ -535,6 +549,11 @@ class Policy:
     grids: tuple[GridTime, ...] = ()
     """Every grid that the run may have. Empty: step times are unknown, and the rule is as many
     whole pipelines as there are nodes for."""
+    eval_every: int = 0
+    """Steps between evaluations; 0: there are none."""
+    eval_patience: int = 0
+    """How many in a row may be no better (`eval_higher`: higher) than the best one; 0: any."""
+    eval_higher: bool = False
     spread: str = "one"
     """How slots and replicas are spread over zones, one of SPREADS. Only `neighbours` puts
     neighbours into different zones; the others keep a pipeline within one zone where they can.

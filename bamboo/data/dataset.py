@@ -4,9 +4,10 @@ Rule: any node can produce any microbatch, and each sample comes once in each da
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,8 +15,11 @@ from torch import Tensor
 from bamboo.config.tree import DataConfig, JobConfig, ModelConfig
 from bamboo.data.order import SampleOrder
 from bamboo.data.text import Text, named_by, text_of
+from bamboo.data.tokens import Documents, TokenFile, Windows
 from bamboo.errors import InputError
+from bamboo.token_files import DOCUMENTS
 
+Tensors: TypeAlias = tuple[Tensor, ...]
 STEPS_COUNTED = 8
 """The steps whose counts are kept: a loss is divided once for each microbatch of a step."""
 
@@ -50,13 +54,20 @@ class Data(Protocol):
         augmentation, is drawn from it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeOfText:
+    """Data that a model makes of the job's own text or tokens, such as words to be found again."""
+
+    make: Callable[[Data], Data]
+
+
 class Dataset:
     """The samples of a job in the order in which its steps use them."""
 
     def __init__(self, data: Data, *, batch: int, microbatch: int, seed: int) -> None:
         self.data = data
-        self.text = data if isinstance(data, Text) else None
-        """The same, where it is text."""
+        self.text = data if isinstance(data, Text | Windows | Documents) else None
+        """The same, where it is text or tokens."""
         self.samples = data.samples
         self.digest = data.digest
         self.unit = data.unit
@@ -76,6 +87,11 @@ class Dataset:
         """`1,438 samples of digest 'abc'`."""
         return f"{self.samples:,} samples of digest {self.digest!r}"
 
+    @property
+    def described_tokens(self) -> dict[str, Any]:
+        """What is shown of tokens before a launch; {} for other data. Raises DamagedData."""
+        return {} if isinstance(self.text, Text | None) else self.text.describe()
+
     def sample_indices(self, step: int, index: int) -> list[int]:
         """The samples of global microbatch `index` of `step`, steps counted from 0."""
         return self._order.of(step, index)
@@ -86,7 +102,7 @@ class Dataset:
         samples = self._order.of(step, index)
         if self.text:  # nothing is drawn for it
             return self.text.batch(samples, [])
-        return _apart(self.data.batch(samples, [*self._keys(step, index)]))
+        return apart(self.data.batch(samples, [*self._keys(step, index)]))
 
     def count(self, step: int) -> int:
         """What all samples of a step weigh together: its loss is divided by that. Raises InputError
@@ -120,7 +136,7 @@ class Dataset:
         return total
 
 
-def _apart(found: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def apart(found: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What own data gave of a microbatch, in memory of its own: the data may fill theirs again
     while this microbatch is in use, and bits may follow where a tensor lies."""
     if not isinstance(found, tuple) or len(found) != 2:
@@ -162,8 +178,8 @@ def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
     if data.text is None:
         raise InputError.at(
             file=job.file,
-            key="model.model",
-            value=job.model.model,
+            key="data.source" if "data.source" in job.own else "model.model",
+            value=job.own.get("data.source", job.model.model),
             problem=f"its data has the digest {data.digest[:12]}, the run was made for "
             f"{digest[:12]}",
             remedy="make the digest of the contents alone, and give every node the same",
@@ -179,20 +195,120 @@ def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
     )
 
 
-def load_data(job: JobConfig, text: bytearray | None = None, *, own: Data | None = None) -> Dataset:
+def load_data(
+    job: JobConfig,
+    brought: bytearray | Path | None = None,
+    *,
+    own: Data | MadeOfText | None = None,
+) -> Dataset:
     """The data of a job: its workload's `own`, or else the text of [data], which is read and hashed
-    well under a second for 16 MB. `text`: the text, if it was read elsewhere already.
+    well under a second for 16 MB, or its tokens, which are read as they are needed. `brought`: the
+    text, if it was read elsewhere already, or the path of its token file on this machine.
 
     Raises InputError when there is no text, less than one window of it, or a token that the
     model's vocabulary has no row for; and for own data whose attributes are not what `Data` says.
     """
-    data = text_of(job, text) if own is None else _checked(job, own)
+    here = brought
+    if here is None and job.data.is_prepared:
+        here = Path(job.tokens) if job.tokens else job.named(job.data.path)
+    data: Data
+    if own is None:
+        data = open_data(job, job.data, here)
+    elif isinstance(own, MadeOfText):
+        data = own.make(open_data(job, job.data, here))
+    else:
+        data = checked(job, own)
     train = job.train
     return Dataset(data, batch=train.batch, microbatch=train.microbatch, seed=train.seed)
 
 
-def _checked(job: JobConfig, data: Data) -> Data:
+def open_data(
+    job: JobConfig,
+    data: DataConfig,
+    found: bytearray | Path | None = None,
+    *,
+    section: str = "data",
+) -> Text | Windows | Documents:
+    """What a description of data, in this section of the job file, makes of text or of tokens.
+    `found`: the token file, by `bamboo.config.prepared.find_tokens`; or the text, if it was read
+    already. Raises InputError as `load_data`."""
+    if isinstance(found, Path):
+        return open_tokens(job, data, found, section=section)
+    return text_of(replace(job, data=data), found)
+
+
+def open_tokens(
+    job: JobConfig, data: DataConfig, path: Path, *, section: str = "data"
+) -> Windows | Documents:
+    """The samples that a description of data makes of the token file at `path`.
+
+    Raises InputError when the file is not there or not prepared, holds no sample, or a token that
+    the model's vocabulary has no row for.
+    """
+    file, context = TokenFile(path), job.model.context
+    largest, vocabulary = file.facts.largest, job.model.vocabulary
+    if largest >= vocabulary:
+        raise InputError.at(
+            file=job.file,
+            key="model.vocabulary",
+            value=vocabulary,
+            problem=f"the tokens of {path.name} go up to {largest}",
+            remedy=f"take {file.header.vocabulary}, or leave it out",
+        )
+    padded = data.documents == "padded"
+    if padded and not file.facts.documents:
+        raise InputError.at(
+            file=job.file,
+            key=f"{section}.documents",
+            value=data.documents,
+            problem=f"{path.name}{DOCUMENTS}, which says where documents begin, is not there",
+            remedy="write it and prepare again, or leave the key out",
+        )
+    found = (Documents if padded else Windows)(file, context=context)
+    if found.samples < 1:
+        raise InputError.at(
+            file=job.file,
+            key=f"{section}.path",
+            value=data.path,
+            problem=f"{file.header.tokens:,} tokens hold no window of context + 1 = {context + 1}",
+            remedy="give more text or a smaller model.context",
+        )
+    return found
+
+
+def checked(job: JobConfig, data: Data) -> Data:
     """The data itself, where it is what `Data` says and the job says nothing of a text."""
+    key, value = ("model.model", job.model.model)
+    if "data.source" in job.own:
+        key, value = ("data.source", job.data.source)
+    else:
+        _refuse_text(job)
+    count = getattr(data, "count", 1)
+    for name, has, good, wanted in (
+        ("samples", found := getattr(data, "samples", None), _is_count(found), "a number above 0"),
+        (
+            "digest",
+            found := getattr(data, "digest", None),
+            _is_text(found),
+            "a text, a hash of the content",
+        ),
+        ("unit", found := getattr(data, "unit", None), _is_text(found), "a word, as 'sample'"),
+        ("batch", found := getattr(data, "batch", None), callable(found), "a function"),
+        ("count", count, callable(count) or _is_count(count), "a number above 0, or a function"),
+    ):
+        if not good:
+            raise InputError.at(
+                file=job.file,
+                key=key,
+                value=value,
+                problem=f"its data ({type(data).__name__}) has {name} = {has!r}",
+                remedy=f"make it {wanted}",
+            )
+    return data
+
+
+def _refuse_text(job: JobConfig) -> None:
+    """Raise InputError for a key of a text, where the model brings data of its own."""
     plain = DataConfig()
     of_text: list[tuple[str, object, object]] = [
         (f"data.{f.name}", getattr(job.data, f.name), getattr(plain, f.name)) for f in fields(plain)
@@ -209,28 +325,6 @@ def _checked(job: JobConfig, data: Data) -> Data:
                 problem=f"is of a text, and {job.model.model} brings data of its own",
                 remedy="leave it out",
             )
-    count = getattr(data, "count", 1)
-    for name, value, good, wanted in (
-        ("samples", found := getattr(data, "samples", None), _is_count(found), "a number above 0"),
-        (
-            "digest",
-            found := getattr(data, "digest", None),
-            _is_text(found),
-            "a text, a hash of the content",
-        ),
-        ("unit", found := getattr(data, "unit", None), _is_text(found), "a word, as 'sample'"),
-        ("batch", found := getattr(data, "batch", None), callable(found), "a function"),
-        ("count", count, callable(count) or _is_count(count), "a number above 0, or a function"),
-    ):
-        if not good:
-            raise InputError.at(
-                file=job.file,
-                key="model.model",
-                value=job.model.model,
-                problem=f"its data ({type(data).__name__}) has {name} = {value!r}",
-                remedy=f"make it {wanted}",
-            )
-    return data
 
 
 def _is_count(value: object) -> bool:

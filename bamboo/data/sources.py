@@ -7,7 +7,7 @@ Rule: the same bytes in the same order on every machine that has the same files.
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,11 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.data.described import Description
 from bamboo.errors import InputError
-from bamboo.named_files import open_named, what_is_wrong
+from bamboo.named_files import CACHES, files_below, open_named, what_is_wrong
 
 MOST_BYTES = 2_000_000_000
 """The whole text of a job lies in the memory of each node."""
-LEFT_OUT = frozenset(
-    {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-)
+LEFT_OUT = CACHES | {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Folders of the standard library that hold other people's packages, tests, or no sources."""
 
 
@@ -53,8 +51,7 @@ def _source(job: JobConfig, said: Description | None) -> bytearray:
 
 def stdlib_files(root: Path) -> list[Path]:
     """The `.py` files of a standard library, by relative path."""
-    found = [p for p in _walk(root, LEFT_OUT) if p.suffix == ".py"]
-    return sorted(found, key=lambda p: p.relative_to(root).as_posix())
+    return [p for p in files_below(root, LEFT_OUT) if p.suffix == ".py"]
 
 
 def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
@@ -69,35 +66,7 @@ def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
         )
     if isfile(path):
         return [path]
-    found = _walk(path, frozenset({"__pycache__"}), said)
-    return sorted(found, key=lambda p: p.relative_to(path).as_posix())
-
-
-def _walk(
-    folder: Path, left_out: frozenset[str], said: Description | None = None
-) -> Iterator[Path]:
-    """Files below a folder, without hidden ones, links to folders, and folders of these names."""
-    for entry in folder.iterdir():
-        if why := _not_looked_at(entry, left_out):
-            if said is not None:
-                said.left_out(why)
-        elif entry.is_dir():
-            yield from _walk(entry, left_out, said)
-        else:
-            yield entry
-
-
-def _not_looked_at(entry: Path, left_out: frozenset[str]) -> str:
-    """Why it is left out, as `Description.left_out` takes it; "" for a part of the data."""
-    if entry.name.startswith("."):
-        return "hidden"
-    if entry.is_dir():
-        if entry.name in left_out:
-            return f"{entry.name} folder"
-        return "link to a folder" if entry.is_symlink() else ""
-    if entry.is_file():
-        return ""
-    return "broken link" if entry.is_symlink() else "no regular file"
+    return files_below(path, said=None if said is None else said.left_out)
 
 
 def _read(files: Sequence[Path], job: JobConfig, root: Path, said: Description | None) -> bytearray:

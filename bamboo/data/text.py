@@ -26,6 +26,8 @@ class Text:
     """
 
     unit = "token"
+    alike = True
+    """All samples have the same shape and the same count."""
 
     def __init__(self, text: bytearray, *, context: int) -> None:
         self._tokens = torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0)

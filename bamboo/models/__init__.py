@@ -1,6 +1,8 @@
 """Workloads as plain lists of layers; each layer can be built and run alone, anywhere, alike."""
 
 from bamboo.models.build import build_model
+from bamboo.models.datasets import data_of
+from bamboo.models.evaluating import evaluate
 from bamboo.models.layers import (
     build_layer,
     build_shell,
@@ -40,6 +42,8 @@ __all__ = [
     "build_layer",
     "build_model",
     "build_shell",
+    "data_of",
+    "evaluate",
     "mean_metrics",
     "measured",
     "named_parameters",

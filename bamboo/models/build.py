@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from bamboo.config.resolve import frozen_in
 from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import MadeOfText
 from bamboo.errors import InputError
 from bamboo.models.contract import flaw_of
 from bamboo.models.draws import keyed_draws
@@ -28,6 +29,8 @@ from bamboo.topology.keys import keyed_seed
 from bamboo.user_code.bundle import DamagedCode, check_identity, load_bundle, read_manifest
 from bamboo.user_code.guard import NotTakenAlong
 from bamboo.user_code.loading import entry_of, load_entry
+from bamboo.user_code.local import leave_data
+from bamboo.user_code.manifest import Manifest
 from bamboo.user_code.recording import Recorder
 from bamboo.user_code.traces import placed_line_of
 
@@ -42,8 +45,14 @@ def build_model(job: JobConfig) -> Workload:
     Raises InputError when a user's file cannot be read, has no such function, or returns anything
     but layers, an optimizer or a schedule.
     """
+    leave_data(job.named(job.data.path) if "data.source" in job.own and job.data.path else None)
     modules = _load(job) if job.own else {}
-    workload = _layers(job, modules) if job.model.is_own else gpt_workload(job.model)
+    if job.model.is_hf:
+        # transformers takes seconds to import, so only such a job does.
+        made = importlib.import_module("bamboo.models.hf.workload").hf_workload(job)
+        workload = cast(Workload, made)
+    else:
+        workload = _layers(job, modules) if job.model.is_own else gpt_workload(job.model)
     for key, held in (
         ("train.optimizer", workload.optimizer),
         ("train.schedule", workload.schedule),
@@ -51,6 +60,11 @@ def build_model(job: JobConfig) -> Workload:
         if key in modules and held is not None:
             name = key.partition(".")[2]
             raise _refuse(job, f"the model has its own {name}, too", "leave out one of them", key)
+    if "data.source" in modules:
+        if not isinstance(workload.data, MadeOfText | None):
+            remedy = "leave out one of them"
+            raise _refuse(job, "the model has its own data, too", remedy, "data.source")
+        workload = replace(workload, data=_called(job, modules, "data.source", job))
     if "train.optimizer" in modules:
         workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
     if "train.schedule" in modules:
@@ -141,13 +155,20 @@ def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], 
 
 
 def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
-    """{"code": manifest} of all that a user's own code was built and run from just now, {} where
-    the job has none. Raises InputError for code that a run cannot keep."""
-    if not job.own:
+    """{"code": manifest} of all that a user's own code was built and run from just now, and of a
+    Hugging Face model; {} where the job has neither. Raises InputError for code that a run cannot
+    keep."""
+    if not job.brings:
         return {}
     if not job.code:
-        file = next(iter(job.own.values())).partition(":")[0]
-        return {"code": recorder.manifest(entry_of(job.named(file))).to_dict()}
+        taken: Manifest | None = None
+        if job.own:
+            file = next(iter(job.own.values())).partition(":")[0]
+            taken = recorder.manifest(entry_of(job.named(file)))
+        if job.model.is_hf:
+            taken = importlib.import_module("bamboo.models.hf.workload").along_with(job, taken)
+        assert taken is not None, "a job that brings something"
+        return {"code": taken.to_dict()}
     manifest = read_manifest(Path(job.code))
     check_identity(Path(job.code), manifest.identity())
     return {"code": manifest.to_dict()}

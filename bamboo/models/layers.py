@@ -53,6 +53,9 @@ def build_shell(workload: Workload, index: int, seed: int) -> nn.Module:
     """Layer `index` for parameters that are known, which `put_parameters` sets. The layer of a
     plain model has no memory yet, unless it has buffers, which it may have to make; that of any
     other model has its initial values."""
+    shell_of: Callable[[], nn.Module] | None = getattr(workload.layers[index], "shell", None)
+    if workload.plain and shell_of is not None:
+        return _frozen(workload, index, shell_of().train())
     if workload.plain:
         with torch.device("meta"), _Undrawn():
             shell = _frozen(workload, index, workload.layers[index]().train())
@@ -88,15 +91,19 @@ def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
         if name in values:
             _check_shape(name, buffer, values[name])
             buffer.data = values[name]
+    places: dict[int, list[str]] = {}
+    for name, parameter in layer.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name)
     for name, parameter in list(layer.named_parameters()):
         value = values[name]
         _check_shape(name, parameter, value)
-        if parameter.is_meta:
-            owner, _, short = name.rpartition(".")
-            trained = parameter.requires_grad
-            setattr(layer.get_submodule(owner), short, nn.Parameter(value, requires_grad=trained))
-        else:
+        if not parameter.is_meta:
             parameter.data = value
+            continue
+        new = nn.Parameter(value, requires_grad=parameter.requires_grad)
+        for place in places[id(parameter)]:  # one that the layer has under two names stays one
+            owner, _, short = place.rpartition(".")
+            setattr(layer.get_submodule(owner), short, new)
 
 
 def _check_shape(name: str, mine: Tensor, value: Tensor) -> None:

@@ -128,6 +128,11 @@ class Untrained:
         step_statistics(norms.momenta, norms.buffers, sums, microbatches=microbatches)
 
 
+def takes_statistics(module: nn.Module) -> bool:
+    """Whether `BatchNorms` has changed its forward."""
+    return getattr(module.__dict__.get("forward"), "func", None) is _normalised
+
+
 def statistics_of(norms: Iterable[str]) -> list[str]:
     """Global names of the running statistics of these batch norms, in the order of a microbatch's
     statistics."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bamboo.data.dataset import Data
+from bamboo.data.dataset import Data, MadeOfText
 from bamboo.models.running import Tensors, unpacked
 
 
@@ -75,8 +75,10 @@ class Workload:
 
     layers: Sequence[Callable[[], nn.Module]] | nn.Sequential
     loss: Loss
-    data: Data | None = None
+    data: Data | MadeOfText | None = None
     """None: the text of [data]."""
+    eval_data: Data | None = None
+    """What `[eval]` evaluates where it names no source."""
     metrics: Metrics | None = None
     """What is recorded beside a step's loss: the sums of all microbatches, divided by the
     counts."""
@@ -88,8 +90,14 @@ class Workload:
     frozen: tuple[str, ...] = ()
     """Patterns over the global names of parameters that keep their values."""
     plain: bool = False
-    """Whether layers have no tensors but their parameters, and keep nothing that was computed from
-    them: then a layer whose parameters are known need not draw initial values."""
+    """Whether layers keep nothing that was computed from their parameters, and have no tensors but
+    those, or a factory with `shell()`, which makes a layer without memory for them: then a layer
+    whose parameters are known need not draw initial values."""
+    vocabulary: int = 0
+    """How many tokens the model knows, where that is known before it runs; 0: it is not."""
+    uncut: Callable[[Sequence[nn.Module], Tensors], Tensor] | None = None
+    """(layers, inputs) -> what the last layer returns, by the forward of the whole model that they
+    were cut out of, with their own parameters and without dropout. The preflight compares."""
 
 
 def measured(workload: Workload, output: Tensors, targets: Tensors) -> dict[str, Tensor]:

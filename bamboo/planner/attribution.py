@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId
-from bamboo.planner.duties import Again, Duty, DutyChange
+from bamboo.planner.duties import Duty, DutyChange, Span
 from bamboo.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s, micro_usd
 
 SEEN_AFTER_S = 120.0
@@ -35,6 +35,7 @@ class Use(StrEnum):
     REDUNDANCY = "redundancy"
     BUBBLE = "bubble"
     STEPS = "steps"
+    EVALUATION = "evaluation"
     RECOVERY = "recovery"
     LOST = "lost work"
     STANDBY = "standby"
@@ -121,12 +122,15 @@ def attribute(
     tenures = list(tenures)
     ends_us = {t.instance: _us(t.ended_s) for t in tenures}
     turns = _turns(changes, ends_us)
-    again = [change.again for change in changes if change.again is not None]
+    lost = _merged(change.again for change in changes if change.again is not None)
+    evaluated = _merged(change.evaluated for change in changes if change.evaluated is not None)
+    # What is lost is lost, whatever it was for.
+    away = {Use.LOST: lost, Use.EVALUATION: _without(evaluated, lost)}
     done: dict[InstanceId, list[Work]] = {}
     for one in work:
         done.setdefault(one.instance, []).append(one)
     return [
-        _spent(tenure, turns.get(tenure.instance, ()), again, done.get(tenure.instance, ()))
+        _spent(tenure, turns.get(tenure.instance, ()), away, done.get(tenure.instance, ()))
         for tenure in tenures
     ]
 
@@ -134,7 +138,7 @@ def attribute(
 def _spent(
     tenure: Tenure,
     turns: Sequence[tuple[int, Duty]],
-    again: Sequence[Again],
+    away: Mapping[Use, Sequence[tuple[int, int]]],
     work: Sequence[Work],
 ) -> Spent:
     start_us, end_us = _us(tenure.started_s), _us(tenure.ended_s)
@@ -146,7 +150,7 @@ def _spent(
             trained.append((begin_us, stop_us))
         else:
             us[_USE_OF[duty]] = us.get(_USE_OF[duty], 0) + stop_us - begin_us
-    for use, part_us in _trained(trained, _merged(again), work).items():
+    for use, part_us in _trained(trained, away, work).items():
         us[use] = us.get(use, 0) + part_us
     if sum(us.values()) != end_us - start_us:
         raise CoreMisuse(f"{tenure.instance}: its parts are not the {end_us - start_us} us it ran")
@@ -218,8 +222,22 @@ def _spans(
         at_us, duty = until_us, taken
 
 
-def _merged(again: Iterable[Again]) -> list[tuple[int, int]]:
-    """Times whose work was lost, in order and disjoint."""
+def _without(
+    spans: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The parts of `spans` that are in none of `others`; each is in order and disjoint."""
+    left: list[tuple[int, int]] = []
+    for begin_us, stop_us in spans:
+        for since_us, until_us in others:
+            if until_us > begin_us and since_us < stop_us:
+                left.append((begin_us, max(begin_us, since_us)))
+                begin_us = min(until_us, stop_us)
+        left.append((begin_us, stop_us))
+    return [(begin_us, stop_us) for begin_us, stop_us in left if begin_us < stop_us]
+
+
+def _merged(again: Iterable[Span]) -> list[tuple[int, int]]:
+    """The spans, in order and disjoint."""
     found: list[tuple[int, int]] = []
     for since_us, until_us in sorted((_us(a.since_s), _us(a.until_s)) for a in again):
         if found and since_us <= found[-1][1]:
@@ -230,21 +248,26 @@ def _merged(again: Iterable[Again]) -> list[tuple[int, int]]:
 
 
 def _trained(
-    spans: Sequence[tuple[int, int]], lost: Sequence[tuple[int, int]], work: Sequence[Work]
+    spans: Sequence[tuple[int, int]],
+    away: Mapping[Use, Sequence[tuple[int, int]]],
+    work: Sequence[Work],
 ) -> dict[Use, int]:
-    """Time in steps by use: first the lost time; the rest is divided by how busy the instance was
-    between two of its measurements."""
-    us = dict.fromkeys((Use.USEFUL, Use.REDUNDANCY, Use.BUBBLE, Use.STEPS, Use.LOST), 0)
+    """Time in steps by use: first the times that were spent in other ways; the rest is divided by
+    how busy the instance was between two of its measurements."""
+    us = dict.fromkeys((Use.USEFUL, Use.REDUNDANCY, Use.BUBBLE, Use.STEPS, *away), 0)
     marks = [mark for mark in _marks(work) if spans and mark[0] > spans[0][0]]
     times_us = [at_us for at_us, _, _ in marks]
     held_us = [0] * (len(marks) + 1)
     kept_us = [0] * (len(marks) + 1)
     for begin_us, stop_us in spans:
         for place, first_us, last_us in _cut(begin_us, stop_us, times_us):
-            away_us = sum(max(0, min(last_us, b) - max(first_us, a)) for a, b in lost)
             held_us[place] += last_us - first_us
-            kept_us[place] += last_us - first_us - away_us
-            us[Use.LOST] += away_us
+            kept_us[place] += last_us - first_us
+            for use, times in away.items():
+                away_us = sum(max(0, min(last_us, b) - max(first_us, a)) for a, b in times)
+                us[use] += away_us
+                kept_us[place] -= away_us
+                held_us[place] -= away_us if use is Use.EVALUATION else 0
     shares: tuple[Fraction, Fraction] | None = None
     before = (0, 0)
     for place, kept in enumerate(kept_us):

@@ -45,8 +45,8 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """Work of instances in steps between these times is lost, and is done again."""
+class Span:
+    """The time of instances in steps between these times was not that of steps that count."""
 
     since_s: float
     until_s: float
@@ -62,9 +62,12 @@ class DutyChange:
     changed: tuple[Taken, ...]
     lost: tuple[InstanceId, ...] = ()
     """Instances whose loss this answers. The others waited from the end of those on."""
-    again: Again | None = None
+    again: Span | None = None
+    """Work in steps that is lost, and is done again."""
     crossed_bytes: int = 0
     """Bytes of a new replica that crossed the border of a zone."""
+    evaluated: Span | None = None
+    """When an evaluation took place that ended here."""
 
 
 def duties_of(state: State) -> dict[InstanceId, Duty]:
@@ -125,6 +128,7 @@ class _Entry:
     went_on_s: float = 0.0
     """When the run last continued, from that step or an earlier one; 0: never."""
     crossed_bytes: int = 0
+    evaluated_s: float = 0.0
 
 
 class Roster:
@@ -167,7 +171,9 @@ class Roster:
             if self._duties.get(instance) is not duty
         )
         crossed = _crossed_bytes(after, event)
-        if changed or base is not None or crossed:
+        noted = after.evaluated is not before.evaluated
+        evaluated_s = event.seconds if isinstance(event, events.EvaluationDone) and noted else 0.0
+        if changed or base is not None or crossed or evaluated_s:
             self._duties = duties
             entry = _Entry(
                 at_s=at_s,
@@ -177,6 +183,7 @@ class Roster:
                 until_s=until_s,
                 went_on_s=0.0 if base is None else self._went_on_s(base, before=at_s),
                 crossed_bytes=crossed,
+                evaluated_s=evaluated_s,
             )
             self._entries.append(entry)
 
@@ -212,17 +219,22 @@ class Roster:
                 lost=entry.lost,
                 again=self._again(entry),
                 crossed_bytes=entry.crossed_bytes,
+                evaluated=(
+                    Span(since_s=entry.at_s - entry.evaluated_s, until_s=entry.at_s)
+                    if entry.evaluated_s
+                    else None
+                ),
             )
             for number, entry in enumerate(self._entries[after:], start=after)
         ]
 
-    def _again(self, entry: _Entry) -> Again | None:
+    def _again(self, entry: _Entry) -> Span | None:
         if entry.base is None:
             return None
         since_s = self._reached_at_s(entry.base, entry)
         if since_s is None or since_s >= entry.until_s:
             return None
-        return Again(since_s=since_s, until_s=entry.until_s)
+        return Span(since_s=since_s, until_s=entry.until_s)
 
     def _reached_at_s(self, step: int, entry: _Entry) -> float | None:
         """When the run last stood before `step`. If the end of the step before it is unknown, this

@@ -18,7 +18,14 @@ from bamboo.errors import BooksUnwritable
 from bamboo.jsonl import WaitingWriter, drop_torn_line
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder, write_json
-from bamboo.telemetry.records import EventRecord, MetricRecord, read_events, read_metrics
+from bamboo.telemetry.records import (
+    EvaluationRecord,
+    EventRecord,
+    MetricRecord,
+    read_evaluations,
+    read_events,
+    read_metrics,
+)
 from bamboo.telemetry.samples import SamplesRecord
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
@@ -54,6 +61,8 @@ class Booked:
     """The newest decision of this part of the run."""
     losses: frozenset[tuple[int, str]] = frozenset()
     """(step, counted from 0; the bits of its loss)."""
+    evaluated: frozenset[tuple[int, str]] = frozenset()
+    """The same of evaluations."""
     ordered: frozenset[int] = frozenset()
     """Indices of the listed preemptions that were ordered."""
     seated: tuple[Seated, ...] = ()
@@ -91,6 +100,7 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
     return Booked(
         version=max((int(d["version"]) for _, d in data if _decided_in(d, part)), default=-1),
         losses=frozenset((m.step, m.loss.hex()) for m in metrics),
+        evaluated=frozenset((e.step, e.loss.hex()) for e in read_evaluations(folder.metrics)),
         ordered=frozenset(int(d["listed"]) for kind, d in data if kind == PREEMPTION_ORDERED),
         seated=tuple(
             Seated(
@@ -138,6 +148,9 @@ class FileBooks:
         )
 
     def metric(self, record: MetricRecord) -> None:
+        self._metrics.write(record.to_json())
+
+    def evaluation(self, record: EvaluationRecord) -> None:
         self._metrics.write(record.to_json())
 
     def samples(self, record: SamplesRecord) -> None:

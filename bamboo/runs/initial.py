@@ -1,7 +1,8 @@
-"""`train.init = "run:ID[@step]"`: a run that begins with the weights of another one.
+"""The weights that a run begins with, where its layers do not draw them: those of another run, by
+`train.init = "run:ID[@step]"`, or those in the folder of a Hugging Face model.
 
 Rule: only the weights are taken, neither the moments nor the place in the data. They are checked
-before the launch and copied into the new run, which then no longer needs the other one.
+before the launch and kept with the new run, which then no longer needs where they came from.
 """
 
 import re
@@ -16,14 +17,15 @@ from bamboo import wiring
 from bamboo.checkpoint.catalogue import examine, steps
 from bamboo.checkpoint.final import read_final
 from bamboo.checkpoint.initial import (
-    INIT_FOLDER,
     Weights,
     check_weights,
     keep_weights,
     weights_in,
 )
+from bamboo.checkpoint.pretrained import check_pretrained, keep_pretrained, pretrained_in
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.kept_weights import INIT_FOLDER, weight_files
 from bamboo.runs import final_state, run_folder
 from bamboo.runs.run_folder import RunFolder, job_of
 from bamboo.runs.run_status import strategy_of
@@ -47,6 +49,12 @@ class Source:
 def begin_with(job: JobConfig) -> tuple[JobConfig, Weights | None]:
     """The job with the digest of its initial weights, and those weights; None for a job that begins
     with its own. Raises InputError where they cannot be read, StorageUnavailable."""
+    if _are_pretrained(job):
+        there = weight_files(job.named(job.model.hf_folder))
+        if not there:
+            return job, None
+        found = pretrained_in(there)
+        return replace(job, weights=found.digest), found
     if not job.train.init:
         return job, None
     with _files(job, source_of(job)) as (files, run, step):
@@ -59,6 +67,9 @@ def keep(job: JobConfig, weights: Weights, folder: RunFolder) -> None:
     the disk is full."""
     kept = folder.path / INIT_FOLDER
     try:
+        if _are_pretrained(job):
+            keep_pretrained(job.named(job.model.hf_folder), weights, kept)
+            return
         with _files(job, source_of(job)) as (files, _, _):
             keep_weights(files, weights, kept)
     except OSError as error:
@@ -78,11 +89,15 @@ def check_kept(folder: RunFolder, before: JobConfig, job: JobConfig) -> None:
             "leave the setting as it was, or launch the job as a run of its own",
         )
     if job.weights:
-        check_weights(folder.path / INIT_FOLDER, digest=job.weights)
+        check = check_pretrained if _are_pretrained(job) else check_weights
+        check(folder.path / INIT_FOLDER, digest=job.weights)
 
 
 def said(weights: Weights) -> str:
     """Where the weights come from, in a line."""
+    if not weights.run:
+        count = len(weights.tensors)
+        return f"begins with the {count} tensors of its folder ({weights.digest[:12]})"
     return (
         f"begins with the weights of run {weights.run} after step {weights.step} "
         f"({weights.digest[:12]}), kept with the run; moments, data and learning rate start over"
@@ -103,7 +118,10 @@ def source_of(job: JobConfig) -> Source:
 
 def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> None:
     """Raise InputError that names the first tensor that differs from the job's model, as the
-    preflight has `seen` it. Where the preflight looked at no layer there is nothing to compare."""
+    preflight has `seen` it. Where the preflight looked at no layer there is nothing to compare, and
+    of a Hugging Face model's own weights it has compared the names itself."""
+    if _are_pretrained(job):
+        return
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         f"{layer['index']}.{name}": (layer.get("types", {}).get(name, "F32"), tuple(shape))
         for layer in seen["layers"]
@@ -122,6 +140,11 @@ def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> Non
                 f"{weights.run}",
                 "take a run of the same [model]",
             )
+
+
+def _are_pretrained(job: JobConfig) -> bool:
+    """Whether the weights, if there are any, are those of a Hugging Face model's folder."""
+    return job.model.is_hf and not job.train.init
 
 
 def _in_order(name: str) -> tuple[int, str]:

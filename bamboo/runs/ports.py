@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from bamboo.coord.follow import Decision
 from bamboo.core.state import Attestation
 from bamboo.runs.progress import Progress
-from bamboo.telemetry.records import MetricRecord
+from bamboo.telemetry.records import EvaluationRecord, MetricRecord
 from bamboo.telemetry.samples import SamplesRecord
 
 
@@ -17,6 +17,8 @@ class Screen(Protocol):
     def decided(self, progress: Progress, decision: Decision) -> None: ...
 
     def stepped(self, progress: Progress) -> None: ...
+
+    def evaluated(self, progress: Progress) -> None: ...
 
     def turned(self, progress: Progress) -> None: ...
 
@@ -38,6 +40,9 @@ class NoteScreen:
     def stepped(self, progress: Progress) -> None:
         """Nothing is shown of a step."""
 
+    def evaluated(self, progress: Progress) -> None:
+        """Nothing is shown of an evaluation."""
+
     def turned(self, progress: Progress) -> None:
         """Nothing is shown of a turn."""
 
@@ -49,6 +54,8 @@ class Books(Protocol):
     """Where records are kept while the run goes on."""
 
     def metric(self, record: MetricRecord) -> None: ...
+
+    def evaluation(self, record: EvaluationRecord) -> None: ...
 
     def samples(self, record: SamplesRecord) -> None: ...
 

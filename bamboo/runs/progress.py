@@ -8,7 +8,7 @@ they are repeated, whether decisions or metrics are read first.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bamboo.core import events
@@ -16,6 +16,7 @@ from bamboo.core.state import Node, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.runs.pause import pause_parts_s
 from bamboo.runs.reconfigured import Reconfigured, reconfigured_by
+from bamboo.telemetry.records import EvaluationRecord
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 from bamboo.value import per_usd_spent
@@ -80,6 +81,16 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """An evaluation of the state after `step` steps."""
+
+    step: int
+    loss: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNow:
     """Where the trace is that a run is played on."""
 
@@ -117,6 +128,8 @@ class Progress:
     first_loss: float | None = None
     recent: tuple[Reported, ...] = ()
     """The last RATE_WINDOW + 1 of the steps that count."""
+    evaluation: Evaluation | None = None
+    """The newest one; a restore takes none back, since doing it again gives the same numbers."""
     gone_on: tuple[tuple[float, int], ...] = ()
     """(Unix time, step) at which all nodes continued in a new layout. Later steps that were
     finished before that time do not count."""
@@ -170,7 +183,7 @@ class Progress:
         """The steps that the run has completed: those that its members finished together, where it
         ended so, whatever was reported; otherwise the steps that count."""
         state, last = self.state, self.last_step
-        if state.outcome is Outcome.DONE:
+        if state.outcome is Outcome.DONE and state.stop_at_step is None:
             return self.steps
         owners = set() if state.assignment is None else set(state.assignment.owners)
         return self.step if last is None or owners - set(state.finished) else last
@@ -329,8 +342,9 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
     """Take in a record of the metrics stream, by its `kind`. A kind of a later version changes
     nothing.
 
-    step: {step (the first is 0), loss, metrics?, t_s} · failover: {victim, seen_s, decided_s,
-    promoted_s, first_operation_s} · memory: {node, peak_tensor_bytes, peak_stash_bytes, ops}.
+    step: {step (the first is 0), loss, metrics?, t_s} · evaluation: `EvaluationRecord.of` ·
+    failover: {victim, seen_s, decided_s, promoted_s, first_operation_s} ·
+    memory: {node, peak_tensor_bytes, peak_stash_bytes, ops}.
     """
     match record.get("kind"):
         case "step":
@@ -341,6 +355,8 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
                 at_s=float(record["t_s"]),
                 metrics={name: float(x) for name, x in record.get("metrics", {}).items()},
             )
+        case "evaluation":
+            return with_evaluation(progress, EvaluationRecord.of(record, time="t_s"))
         case "failover":
             victim = str(record.get("victim", ""))
             return _with_pause_parts(progress, victim, pause_parts_s(record))
@@ -354,6 +370,16 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
             return with_beat(progress, NodeId(str(record["node"])), beat)
         case _:
             return progress
+
+
+def with_evaluation(progress: Progress, record: EvaluationRecord) -> Progress:
+    """Take in an evaluation. One that is reported again, or late, changes nothing."""
+    if progress.evaluation is not None and progress.evaluation.step >= record.step:
+        return progress
+    newest = Evaluation(
+        step=record.step, loss=record.loss, metrics=record.metrics, seconds=record.seconds
+    )
+    return replace(progress, evaluation=newest)
 
 
 def _with_pause_parts(progress: Progress, victim: str, parts_s: Mapping[str, float]) -> Progress:
@@ -427,6 +453,7 @@ def status_body(progress: Progress) -> dict[str, Any]:
         "loss": progress.loss,
         "unit": progress.unit,
         "metrics": dict(progress.metrics),
+        "evaluation": None if progress.evaluation is None else asdict(progress.evaluation),
         "tokens_per_s": progress.tokens_per_s if text else None,
         "usd": progress.usd,
         "tokens_per_usd": progress.tokens_per_usd if text else None,

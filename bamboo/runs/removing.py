@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.errors import InputError
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder, checks_of, job_of
 from bamboo.runs.run_status import store_is_gone

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.config.home import home as home_folder
 from bamboo.config.load import job_from_json
+from bamboo.config.resolve import kept_in
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
@@ -140,6 +141,11 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         **dict.fromkeys(("unit", "status.unit"), _TEXT),
         **dict.fromkeys(("last_metrics", "status.metrics"), _OBJECT),
         **dict.fromkeys(("last_metrics{}", "status.metrics{}"), _FLOAT),
+        "status.evaluation": _MAYBE,
+        "status.evaluation.step": _COUNT,
+        "status.evaluation.loss": _FLOAT,
+        "status.evaluation.metrics": _OBJECT,
+        "status.evaluation.metrics{}": _FLOAT,
         **dict.fromkeys(("preemptions", "reconfigurations", "nodes", "bill.instances"), _LIST),
         **dict.fromkeys(("preemptions[]", "reconfigurations[]", "bill", "status"), _OBJECT),
         **dict.fromkeys(("bill.usd", "bill.on_demand_usd", "bill.instance_seconds"), _NUMBER),
@@ -533,7 +539,7 @@ def job_of(folder: RunFolder) -> JobConfig:
     """The resolved job of a run."""
     body = folder.read_json(folder.resolved)
     job = job_from_json(json.dumps(body), name=str(folder.resolved))
-    return replace(job, code=str(folder.code)) if job.code else job
+    return kept_in(folder.path, job)
 
 
 def catalogue_of(folder: RunFolder) -> Catalogue:

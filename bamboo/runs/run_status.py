@@ -18,11 +18,18 @@ from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.ports import Store
 from bamboo.runs import lock
 from bamboo.runs.pause import with_kill_stamp
-from bamboo.runs.progress import Progress, status_body, with_beat, with_decision, with_metric
+from bamboo.runs.progress import (
+    Progress,
+    status_body,
+    with_beat,
+    with_decision,
+    with_evaluation,
+    with_metric,
+)
 from bamboo.runs.run_folder import REMEDY, RunFolder, is_detached, job_of, part_of, started_text
 from bamboo.runs.stamps import kill_stamps_s
 from bamboo.runs.store_records import Hearing
-from bamboo.telemetry.records import read_metrics
+from bamboo.telemetry.records import read_evaluations, read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 
@@ -169,6 +176,8 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
                 "t_s": 0.0,
             },
         )
+    for evaluation in read_evaluations(folder.metrics):
+        progress = with_evaluation(progress, evaluation)
     if metrics:
         progress = progress.at(now_s=progress.now_s, usd=metrics[-1].usd)
     return progress

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from bamboo.coord.codec import LedgerRecord, decode_record
 from bamboo.errors import UnreadableRecord
 from bamboo.runs.pause import pause_parts_s
+from bamboo.telemetry.records import EvaluationRecord
 from bamboo.telemetry.samples import SamplesRecord
 
 _DAMAGE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
@@ -37,6 +38,8 @@ def metric_of(text: str) -> Mapping[str, Any]:
                 _text(record.get("unit", ""))
                 for value in _mapping(record.get("metrics", {})).values():
                     float(value)
+            case "evaluation":
+                EvaluationRecord.of(record, time="t_s")
             case "failover":
                 pause_parts_s(record)
             case "memory":

@@ -9,20 +9,21 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-Kind: TypeAlias = Literal["F", "B", "FR", "BR", "X", "S", "R"]
+Kind: TypeAlias = Literal["F", "B", "FR", "BR", "X", "S", "R", "E", "V"]
 """F, B: forward and backward of the owner · FR, BR: the same by the shadow, ahead of need ·
-X: reduce the gradients and send · S: optimizer step of the owner · R: step of the replica."""
+X: reduce the gradients and send · S: optimizer step of the owner · R: step of the replica ·
+E: forward of an evaluation, before the step · V: the sums of the last stage after all of these."""
 
-MICROBATCH_KINDS: frozenset[str] = frozenset({"F", "B", "FR", "BR"})
-STEP_KINDS: frozenset[str] = frozenset({"X", "S", "R"})
+MICROBATCH_KINDS: frozenset[str] = frozenset({"F", "B", "FR", "BR", "E"})
+STEP_KINDS: frozenset[str] = frozenset({"X", "S", "R", "V"})
 
-_TEXT = re.compile(r"(0|[1-9][0-9]*)(FR|BR|F|B|X|S|R)(0|[1-9][0-9]*)?", re.ASCII)
+_TEXT = re.compile(r"(0|[1-9][0-9]*)(FR|BR|F|B|X|S|R|E|V)(0|[1-9][0-9]*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
     """`kind` of operation on `stage`; `microbatch` counts within the pipeline and within the
-    step, and is None for the kinds that happen once a step (X, S, R)."""
+    step, and is None for the kinds that happen once a step (X, S, R, V)."""
 
     stage: int
     kind: Kind

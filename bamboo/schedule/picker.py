@@ -1,11 +1,11 @@
 """The picker: which of the ready operations a node runs next. Pure, and called in the hot loop.
 
 Rule: what unblocks other nodes goes first. Exchange and optimizer step (X, S), then backward, then
-the first forward of a slot that is being recovered, then forward, then the other operations of such
-a slot, then redundant forwards, then redundant backwards, then the step of the replica. Operations
-that a stage's mode does not run ahead are not offered. Ties go to the earlier step, then to the
-slot's order, then to the earlier microbatch, so that the choice does not depend on the order of
-`ready`.
+the first forward of a slot that is being recovered, then forward, also of an evaluation, then the
+other operations of such a slot, then redundant forwards, then redundant backwards, then the step of
+the replica. Operations that a stage's mode does not run ahead are not offered. Ties go to the
+earlier step, then to the slot's order, then to the earlier microbatch, so that the choice does not
+depend on the order of `ready`.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class ReadyOp(NamedTuple):
     """The operation belongs to a promoted slot that has not caught up yet."""
 
 
-_RANKS = {"X": 0, "S": 0, "B": 1, "F": 3, "FR": 5, "BR": 6, "R": 7}
+_RANKS = {"X": 0, "S": 0, "V": 0, "B": 1, "F": 3, "E": 3, "FR": 5, "BR": 6, "R": 7}
 """The lowest rank runs first."""
 _RECOVERY = 4
 """Rank of the other F and B in recovery."""

@@ -19,6 +19,7 @@ from bamboo.core.effects import Drain, Effect, GoOn, TerminateInstance
 from bamboo.core.events import (
     CaughtUp,
     CheckpointDone,
+    EvaluationDone,
     Event,
     HandedOver,
     NodeJoined,
@@ -87,6 +88,8 @@ class Ours:
         self._reconfigurations = Reconfigurations(self)
         self._sizing = None if sizing is None else sizing(self)
         self.transitions = 0
+        if policy.eval_every:
+            world.boundaries.when(policy.eval_every, self._evaluated)
 
     # ---------------------------------------------------------------- reports of the world
 
@@ -272,6 +275,15 @@ class Ours:
         if node is None:
             return state
         return self._decide(CheckpointDone(node=node, step=step, era=state.era)).state
+
+    def _evaluated(self) -> None:
+        """An evaluation is done; its time is part of the pace. Each is better than the one before,
+        because no plan can know whether one would end the run."""
+        step = self.world.progress.whole // self.policy.eval_every * self.policy.eval_every
+        value = float(step if self.policy.eval_higher else -step)
+        if self.state.assignment is not None and (node := min(self.state.roll.live, default=None)):
+            self.say(EvaluationDone(node=node, step=step, value=value, seconds=0.0))
+        self.world.boundaries.when(step + self.policy.eval_every, self._evaluated)
 
     def _be_patient(self) -> None:
         """Look again when the wait for nodes reaches its limit."""

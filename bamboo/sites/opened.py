@@ -244,7 +244,7 @@ def _local_cloud(
         spot_usd_per_hour=spot_usd_per_hour,
         agent_command=_booting(job.cloud.boot_s),
         begun=None if begun is None else begun.take(),
-        preload=wiring.PRELOADED,
+        preload=wiring.preloaded(job),
         worker_entry=wiring.WORKER_ENTRY,
         # Twice as many, for nodes that are replaced while they still exist.
         most_instances=2 * max(nodes_of(job), job.cluster.stages),

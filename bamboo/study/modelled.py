@@ -112,13 +112,13 @@ def _as_modelled(work: WorkloadFigures, kind: InstanceType, why: str) -> Modelle
 def _has_modelled_times(job: JobConfig) -> bool:
     """Whether nodes compute on GPUs that this machine does not have, and the work of the job's
     layers is known."""
-    return on_cards(job) and (not job.model.is_own or kept_profile(job) is not None)
+    return on_cards(job) and (job.model.is_gpt or kept_profile(job) is not None)
 
 
 def counted_work(job: JobConfig) -> Profile:
     """The work of the layers, by the model's shape; for a user's own layers as a kept profile
     counted it. Raises InputError where no profile is kept."""
-    if not job.model.is_own:
+    if job.model.is_gpt:
         return shaped_work(job)
     profile = kept_profile(job)
     if profile is None:
@@ -194,7 +194,7 @@ def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
     they are measured on this machine."""
     if _has_modelled_times(job):
         return _ON_CARDS
-    if job.model.is_own or job.cluster.device == "virtual":
+    if not job.model.is_gpt or job.cluster.device == "virtual":
         return ""
     machine = machine or _this_machine()
     facts = shape_facts(job)

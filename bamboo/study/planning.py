@@ -260,7 +260,10 @@ def plan_job(
 
 
 def _with_unit(job: JobConfig, seen: Mapping[str, Any]) -> JobConfig:
-    return replace(job, unit="" if seen["data"] else str(seen["unit"]))
+    """Documents that are padded have no fixed number of tokens, so rates are in samples."""
+    counted = seen["data"] and not seen["data"].get("padded")
+    unit = "" if counted else str(seen["unit"])
+    return replace(job, unit=unit, evaluated_on=str(seen.get("evaluated_on", "")))
 
 
 def _microbatch_spread(job: JobConfig, seen: Mapping[str, Any]) -> float:

@@ -129,7 +129,7 @@ def offers_of(
                 gpu=kind.gpu,
                 memory_bytes=kind.gpu_memory_bytes,
                 host_bytes=kind.host_room_bytes,
-                workload=replace(found[kind.name], cuts=cuts),
+                workload=replace(found[kind.name], cuts=cuts, eval_every=job.eval.every_steps),
                 on_demand_usd_per_hour=kind.on_demand_usd_per_hour,
                 spot_usd_per_hour=zone_prices(job, catalogue, kind.name),
                 rate=rates(kind.name),
@@ -148,9 +148,9 @@ def offers_of(
 
 def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
     """The work of the layers on a device. For the built-in model nothing has to be built."""
-    if job.model.is_own:
-        return profile_job(path, Wanted(), overrides=(), progress=progress).profile
-    return shaped_work(job)
+    if job.model.is_gpt:
+        return shaped_work(job)
+    return profile_job(path, Wanted(), overrides=(), progress=progress).profile
 
 
 def _as_planned(job: JobConfig) -> tuple[WorkloadFigures, str]:

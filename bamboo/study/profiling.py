@@ -24,6 +24,7 @@ from bamboo.config.load import load_job
 from bamboo.config.resolve import batch_shape, frozen_in, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.kept_weights import CONFIG, HF_FOLDER
 from bamboo.named_files import LONGEST, read_own
 from bamboo.planner.profiles.gpus import Gpu, GpuTable
 from bamboo.planner.profiles.profiled import SCHEMA_VERSION, Profile
@@ -117,7 +118,7 @@ def profile_job(
     notes = [VIRTUAL] if job.cluster.device == "virtual" else []
     profile = None if wanted.fresh else _kept(file, limit_s=wanted.limit_s, notes=notes)
     kept = profile is not None
-    if profile is None and gpu is not None and not job.model.is_own and not wanted.fresh:
+    if profile is None and gpu is not None and job.model.is_gpt and not wanted.fresh:
         profile = shaped_work(job)  # the work follows from a formula, so counting is not needed
     if profile is None:
         with progress() as told:
@@ -218,20 +219,23 @@ def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str
 
 
 def _code_of(job: JobConfig) -> dict[str, str] | None:
-    """What identifies a user's own code here: its files alone, which is enough for times."""
-    if not job.own:
+    """What identifies what a job brings: its files alone, which is enough for times."""
+    if not job.brings:
         return None
     files = [job.named(named.partition(":")[0]) for named in job.own.values()]
-    if job.code:
+    if job.code and job.own:
         entry = Path(job.code) / read_manifest(Path(job.code)).entry_path
         files = [entry.with_name(file.name) for file in files]
+    if job.model.is_hf:
+        kept = job.named(job.model.hf_folder) if not job.code else Path(job.code) / HF_FOLDER
+        files.append(kept / CONFIG)
     try:
         digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
         return {"file": digests[0], **{f"file {i}": x for i, x in enumerate(digests[1:], start=1)}}
     except OSError as error:
         raise InputError.at(
             file=job.file,
-            key=next(iter(job.own)),
+            key=job.brings[0],
             value=error.filename,
             problem=f"cannot be read ({error.strerror})",
             remedy="correct the path",

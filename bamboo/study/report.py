@@ -24,7 +24,7 @@ from bamboo.runs.live import live_store
 from bamboo.runs.reconfigured import reconfigured_line
 from bamboo.runs.run_folder import RunFolder, job_of, parts_before, started_at_s
 from bamboo.runs.run_status import LOST, progress_from_store, status_of
-from bamboo.telemetry.records import MetricRecord, read_metrics
+from bamboo.telemetry.records import EvaluationRecord, MetricRecord, read_evaluations, read_metrics
 
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")
@@ -60,6 +60,7 @@ class Report:
     cost: Mapping[str, Any] = field(default_factory=dict)
     """The value of `bamboo cost RUN --json`; empty where it is unknown."""
     steps: Sequence[MetricRecord] = ()
+    evaluations: Sequence[EvaluationRecord] = ()
     tokens_per_sample: int = 1
     """0 where the data are no text."""
     loss_unit: str = "nats per token"
@@ -106,6 +107,7 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
         report.cost = cost_of_run(folder, now_s=now_s)
     with _noted(report, "loss and throughput"):
         report.steps = read_metrics(folder.metrics)
+        report.evaluations = read_evaluations(folder.metrics)
     with _noted(report, "the instances"):
         report.rented = rented_of(folder, ())
     with _noted(report, "preemptions, failovers and steps done again"):
@@ -124,7 +126,7 @@ def job_words(job: JobConfig) -> str:
     model = job.model
     data = job.data
     cluster = job.cluster
-    what = model.model if model.is_own else f"GPT of {model.layers} blocks, width {model.width}"
+    what = f"GPT of {model.layers} blocks, width {model.width}" if model.is_gpt else model.model
     source = PurePath(data.path).name if data.source == "path" else data.source
     source = f"its own {job.unit}s" if job.unit else source
     how = f"{cluster.pipelines} x {cluster.stages}, {cluster.redundancy} redundancy"

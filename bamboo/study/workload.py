@@ -158,7 +158,9 @@ def workload_of(
     saving = Saving(recompute=cluster.recomputes, host_moments=cluster.moments_on_host)
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
-        return saved(replace(modelled.workload, cuts=by_stages), saving)
+        return saved(
+            replace(modelled.workload, cuts=by_stages, eval_every=job.eval.every_steps), saving
+        )
     bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
     network_bytes_per_s = kind.network_gbps * 1e9 / 8
     if cluster.device == "virtual":
@@ -186,6 +188,7 @@ def workload_of(
         store_bytes_per_s=network_bytes_per_s,
         host_bytes_per_s=host_bytes_per_s(kind) if cluster.device == "cuda" else 0.0,
         cuts=by_stages,
+        eval_every=job.eval.every_steps,
     )
     return saved(found, saving)
 

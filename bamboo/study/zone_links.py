@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bamboo.errors import InputError
 from bamboo.planner.profiles.workload import WorkloadFigures
-from bamboo.schedule.links import Link, ZoneLinks
+from bamboo.planner.step.links import Link, ZoneLinks
 from bamboo.study.markets import MarketAsked
 
 MOST_LATENCY_MS = 3_600_000.0

@@ -17,6 +17,8 @@ from bamboo.errors import InputError
 from bamboo.named_files import open_named
 
 SCHEMA_VERSION = 1
+EVALUATION = "evaluation"
+"""The kind of a line of `metrics.jsonl` that is of no step."""
 MOST_STEPS = 10**12
 """No run has more."""
 
@@ -149,6 +151,56 @@ class MetricRecord:
         return record
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRecord:
+    """One line of `metrics.jsonl` of kind `evaluation`: what the state before a step gave."""
+
+    step: int
+    """The steps that were taken by then."""
+    loss: float
+    """By what the samples count; it need not be finite."""
+    count: int
+    unit: str
+    metrics: Mapping[str, float]
+    seconds: float
+    """How long all stood at this boundary for it."""
+    at_s: float
+    """Unix time at its end."""
+
+    def to_json(self) -> str:
+        """The line, without its newline."""
+        body = {
+            "v": SCHEMA_VERSION,
+            "kind": EVALUATION,
+            "step": self.step,
+            "loss": self.loss,
+            "loss_hex": self.loss.hex(),
+            "count": self.count,
+            "unit": self.unit,
+            **({"metrics": dict(self.metrics)} if self.metrics else {}),
+            "seconds": round(self.seconds, 6),
+            "t": self.at_s,
+        }
+        return json.dumps(body, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any], *, time: str = "t") -> "EvaluationRecord":
+        """From the values of a line, or of a node's report, whose time is `t_s`. Raises KeyError,
+        TypeError, ValueError, OverflowError."""
+        record = cls(
+            step=int(raw["step"]),
+            loss=float(raw["loss"]),
+            count=int(raw["count"]),
+            unit=str(raw["unit"]),
+            metrics={str(n): float(x) for n, x in dict(raw.get("metrics", {})).items()},
+            seconds=float(raw["seconds"]),
+            at_s=float(raw[time]),
+        )
+        if not 0 < record.step <= MOST_STEPS or not isfinite(record.seconds + record.at_s):
+            raise ValueError(f"the step {record.step} or its time {record.at_s}")
+        return record
+
+
 def _maybe(value: Any) -> float | None:
     return None if value is None else float(value)
 
@@ -210,8 +262,27 @@ def read_events(path: Path) -> Iterator[EventRecord]:
 
 def read_metrics(path: Path) -> list[MetricRecord]:
     """All metrics of a run, in step order. Raises InputError on a record it cannot read."""
-    lines = Tail(path).lines()
+    lines = [line for line in Tail(path).lines() if not _is_evaluation(line)]
     try:
         return sorted(map(MetricRecord.from_json, lines), key=lambda m: m.step)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def read_evaluations(path: Path) -> list[EvaluationRecord]:
+    """All evaluations of a run, in the order of their steps, each once. Raises InputError on a
+    record that it cannot read."""
+    found: dict[int, EvaluationRecord] = {}
+    for line in filter(_is_evaluation, Tail(path).lines()):
+        try:
+            record = EvaluationRecord.of(_record(line, what="evaluation"))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"{path}: an evaluation lacks or garbles {error}: {line[:120]}; take the original"
+            ) from error
+        found.setdefault(record.step, record)
+    return [found[step] for step in sorted(found)]
+
+
+def _is_evaluation(line: str) -> bool:
+    return f'"kind":"{EVALUATION}"' in line

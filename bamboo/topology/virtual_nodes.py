@@ -12,6 +12,8 @@ class BatchShape:
 
     virtual_nodes: int
     microbatches: int
+    evaluated: int = 0
+    """Microbatches of an evaluation; 0: there are none."""
 
     @property
     def total(self) -> int:
@@ -73,3 +75,9 @@ def blocks_of(shares: tuple[int, ...]) -> tuple[range, ...]:
         out.append(range(start, start + size))
         start += size
     return tuple(out)
+
+
+def evaluated_by(block: range, virtual_nodes: int, total: int) -> range:
+    """The microbatches of an evaluation, of which there are `total`, that the pipeline with this
+    block of virtual nodes computes: as large a share of them as it has of a step."""
+    return range(block.start * total // virtual_nodes, block.stop * total // virtual_nodes)

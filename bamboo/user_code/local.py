@@ -1,6 +1,7 @@
 """Which files are the user's own: neither Python's library, nor installed, nor Bamboo itself.
 
-A package that is installed as editable lies outside of site-packages, so it counts as local.
+A package that is installed as editable lies outside of site-packages, so it counts as local. Data
+that a job names lie where they are, so no file below them is the user's code unless it is a module.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +20,8 @@ _PACKAGES = Path(__file__).resolve().parents[2]
 OWN_FOLDERS = tuple(str(_PACKAGES / name) + os.sep for name in ("bamboo", "cloud", "cli"))
 """Where Bamboo's packages lie; its release is part of a run's identity by itself."""
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
+_MODULES = tuple(all_suffixes())
+"""How files end that can be imported."""
 
 
 @functools.cache
@@ -52,6 +56,18 @@ def not_watching() -> Iterator[None]:
         _here.asking = before
 
 
+_data = ""
+"""The folder or file of the job's data, with a separator behind it; empty: there is none."""
+
+
+def leave_data(path: Path | None) -> None:
+    """From now on what lies at this path are data: no run takes them along, and code may read them
+    at any time."""
+    global _data
+    _data = "" if path is None else os.path.realpath(path) + os.sep
+    is_local.cache_clear()
+
+
 @functools.lru_cache(maxsize=65536)
 def is_local(path: str) -> bool:
     """Whether an absolute path is a file of the user's."""
@@ -63,6 +79,8 @@ def is_local(path: str) -> bool:
     for one in (os.path.normpath(path), real):
         if one.startswith((*OWN_FOLDERS, *_SYSTEM, *_installed_folders())):
             return False
+    if _data and (real + os.sep).startswith(_data) and not real.endswith(_MODULES):
+        return False
     compiled = os.sep + "__pycache__" + os.sep in real  # what it is compiled from counts
     return not compiled and real != interpreter
 

@@ -20,6 +20,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import RunId
+from bamboo.kept_weights import HF_FOLDER
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from bamboo.topology.strategy import AUTO
 from bamboo.wiring import torch_process
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 
 WORKER_ENTRY = "bamboo.wiring.worker:run"
 PREFLIGHT_ENTRY = "bamboo.runtime.check.preflight:forked"
-PRELOADED = ("bamboo.wiring.worker", "bamboo.runtime.check.preflight")
-"""What the fork server of a local cloud imports."""
+_PRELOADED = ("bamboo.wiring.worker", "bamboo.runtime.check.preflight")
 PREFLIGHT_DEADLINE_S = 300.0
 STARTS = "starts/"
 """In a bucket, the prefix before the id of a run for what its instances start from."""
@@ -196,6 +196,17 @@ def run_preflight(
             "`bamboo plan JOB --gpu` models the layers without running them; or take less "
             "data.max_bytes or a smaller model",
         )
+
+
+def preloaded(job: JobConfig) -> tuple[str, ...]:
+    """What the fork server of a local cloud imports for a job: `module`, or `module:argument` for a
+    module whose function `preload` takes that. transformers takes seconds, and so only a job with a
+    Hugging Face model has it imported."""
+    if not job.model.is_hf:
+        return _PRELOADED
+    kept = Path(job.code) / HF_FOLDER if job.code else job.named(job.model.hf_folder)
+    adapters = ("bamboo.models.hf.lora",) if job.model.lora.rank else ()
+    return (*_PRELOADED, *adapters, f"bamboo.models.hf.workload:{kept.absolute()}")
 
 
 def _on_this_machine(job: JobConfig) -> JobConfig:

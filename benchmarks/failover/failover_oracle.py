@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bamboo.schedule.figures import gap_budgets, plan_run, step_time_s
-from bamboo.schedule.hit_step import hit_run
-from bamboo.schedule.layout import Costs, layout_of
+from bamboo.planner.step.figures import gap_budgets, plan_run, step_time_s
+from bamboo.planner.step.hit_step import hit_run
+from bamboo.planner.step.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 
 CALM_STEPS = 3

@@ -9,9 +9,9 @@ from dataclasses import asdict
 import click
 
 from bamboo.errors import InputError
-from bamboo.schedule.figures import figures, gap_budgets, plan_run
-from bamboo.schedule.layout import Costs, Layout, layout_of
-from bamboo.schedule.render import figures_text, grid_text
+from bamboo.planner.step.figures import figures, gap_budgets, plan_run
+from bamboo.planner.step.layout import Costs, Layout, layout_of
+from bamboo.planner.step.render import figures_text, grid_text
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES, wrong_with
 from cli.echo import echo_result

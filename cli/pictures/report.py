@@ -140,10 +140,14 @@ def _loss(axes: "Axes", report: Report) -> None:
     _line(axes, points, "good", label="the run")
     finite = [loss for _, loss in points if math.isfinite(loss)]
     entropy = report.entropy_nats
-    if entropy is not None and min(finite) - 1 < entropy < max(finite) + 1:
+    shown = entropy is not None and min(finite) - 1 < entropy < max(finite) + 1
+    if evaluated := [(float(one.step), one.loss) for one in report.evaluations]:
+        _line(axes, evaluated, "ink", label="evaluations")
+    if entropy is not None and shown:
         axes.axhline(entropy, color=INKS["muted"], linewidth=1.2, linestyle=(0, (4, 3)),
                      label="unigram entropy of the data")  # fmt: skip
-        _key(axes, 2)
+    if shown or evaluated:
+        _key(axes, 1 + shown + bool(evaluated))
     axes.set_xlabel("steps")
 
 

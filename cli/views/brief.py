@@ -18,7 +18,7 @@ from bamboo.study.planning import Planned
 from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
 from bamboo.value import MINIMUM_BILLED_S
-from cli.views.metrics import metric_words
+from cli.views.metrics import evaluation_words, metric_words
 from cli.views.plan import instances_by_market, model_words, notice_words, own_data
 
 WIDTH = 80
@@ -251,6 +251,8 @@ def _losses(body: Mapping[str, Any]) -> list[str]:
     lines = [_row("loss", f"{first:.4f} -> {last:.4f}; mean of the last {steps} {mean:.4f}")]
     if metrics := metric_words(body.get("last_metrics", {})):
         lines.append(_row("metrics", f"{', '.join(metrics)} in the last step"))
+    if evaluated := evaluation_words(body["status"].get("evaluation")):
+        lines.append(_row("evaluation", evaluated))
     return lines
 
 
@@ -273,6 +275,8 @@ def _data(planned: Planned) -> str:
     text = planned.data
     if not text:
         return own_data(planned)
+    if "tokens" in text:
+        return f"{count(text['tokens'], 'token')}, {size(text['bytes'])}"
     return f"{count(text['files'], 'file')}, {size(text['bytes'])}"
 
 

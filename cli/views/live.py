@@ -5,7 +5,7 @@ output is not a terminal.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
@@ -21,7 +21,7 @@ from bamboo.runs.node_names import with_short_names
 from bamboo.runs.preemption_lines import short_preemption_line
 from bamboo.runs.progress import OPERATIONS, Progress, node_rows
 from cli.echo import printable
-from cli.views.metrics import metric_words
+from cli.views.metrics import evaluation_words, metric_words
 from cli.views.trace import trace_figures
 
 SHOWN_PREEMPTIONS = 6
@@ -86,7 +86,7 @@ def figures(progress: Progress) -> str:
 
 
 def _figures(progress: Progress) -> RenderableType:
-    return Text(figures(progress))
+    return Text("\n".join(filter(None, (figures(progress), evaluation_line(progress)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,12 @@ def shadowed_by(progress: Progress, owned: list[str]) -> str:
         if str(slot) in owned
     ]
     return " ".join(names)
+
+
+def evaluation_line(progress: Progress) -> str:
+    """The newest evaluation in words; "" before the first one."""
+    found = progress.evaluation
+    return "" if found is None else evaluation_words(asdict(found))
 
 
 def step_line(progress: Progress) -> str:

@@ -8,7 +8,7 @@ from bamboo.runs.reconfigured import reconfigured_line
 from bamboo.value import MINIMUM_BILLED_S
 from cli.echo import columns, paragraph
 from cli.views.cost import beside_text, planned_lines
-from cli.views.metrics import metric_words
+from cli.views.metrics import evaluation_words, metric_words
 from cli.views.trace import trace_line
 from cli.views.verify import in_segments
 
@@ -35,6 +35,8 @@ def summary_text(body: Mapping[str, Any]) -> str:
         lines.append(line)
     if metrics := metric_words(body.get("last_metrics", {})):
         lines.append(f"  in the last step: {', '.join(metrics)}")
+    if evaluated := evaluation_words(body["status"].get("evaluation")):
+        lines.append(f"  {evaluated}")
     if among := in_segments(body.get("segments", ())):
         lines.append(f"  {among}")
     if body["final_note"]:

@@ -18,6 +18,7 @@ from bamboo.runs.reconfigured import reconfigured_line
 from bamboo.study.report import Report
 from cli.echo import printable
 from cli.views.cost import BESIDE, how_known, label_of
+from cli.views.metrics import evaluation_words
 from cli.views.report_style import STYLE
 
 NOT_KNOWN = "–"
@@ -249,6 +250,8 @@ def _about_the_loss(report: Report) -> Iterator[str]:
     if report.steps:
         first = report.steps[0]
         yield f"{first.loss:.4f} in step {first.step + 1}"
+    if evaluated := evaluation_words(report.status.get("evaluation")):
+        yield evaluated
     if report.entropy_nats is not None:
         yield f"{report.entropy_nats:.4f} is the unigram entropy of the data"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bamboo.quantities import rate, size, usd
 from cli.echo import columns, paragraph, terminal_width
-from cli.views.metrics import metric_words
+from cli.views.metrics import evaluation_words, metric_words
 
 
 def status_text(body: Mapping[str, Any]) -> str:
@@ -28,6 +28,8 @@ def status_text(body: Mapping[str, Any]) -> str:
             f"{rate(body[f'{unit}_per_usd'])} {unit}/$"
         ),
     ]
+    if evaluated := evaluation_words(body.get("evaluation")):
+        lines += whole(evaluated)
     if body["outcome"] and not body["ended"]:
         lines.append("  its receipt is not written yet: what the run left is looked for and ended")
     if not body.get("led", True):

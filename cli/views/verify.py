@@ -24,8 +24,9 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
 
 def _measured(body: Mapping[str, Any]) -> str:
     """` with accuracy and error`: the model's own metrics, each of every step."""
-    names = " and ".join(body.get("metrics", ()))
-    return f" with {names}" if names else ""
+    names, evaluations = " and ".join(body.get("metrics", ())), body.get("evaluations", 0)
+    words = f" with {names}" if names else ""
+    return words + (f", {count(evaluations, 'evaluation')}" if evaluations else "")
 
 
 def in_segments(segments: Sequence[Mapping[str, Any]]) -> str:

@@ -2,7 +2,8 @@
 forks of this process.
 
 `… cloud.local.zygote SOCKET MODULE…` imports the modules, listens on a unix socket and forks one
-child per connection. A request is one JSON line, Request; the answers are two JSON lines: `{"pid":
+child per connection. Of `module:argument`, the module's function `preload` is called with the
+argument. A request is one JSON line, Request; the answers are two JSON lines: `{"pid":
 n}` at once and `{"exit": status}` when the child ends (negative: the signal).
 
 Rules: it always has one thread (a fork of a threaded process inherits locks that no thread will
@@ -239,7 +240,10 @@ def main(argv: list[str]) -> int:
     path = Path(argv[0])
     with loading.for_good():
         for name in argv[1:]:
-            importlib.import_module(name)
+            module, _, argument = name.partition(":")
+            loaded = importlib.import_module(module)
+            if argument:
+                loaded.preload(argument)
     with listen_privately(path, backlog=64) as listener:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -27,6 +27,7 @@ from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
 from testbed.swarm.copies import Copy, Kept
+from testbed.swarm.evaluations import last_step_of
 from testbed.swarm.keeping import check_given_up, check_lost
 from testbed.swarm.red import Red
 from testbed.swarm.store import Entry
@@ -60,6 +61,8 @@ class Checkers:
         """When somebody asked the run to stop."""
         self._given_up: list[Event] = []
         """What the launcher has reported of waits in vain; a store that lost it gets it again."""
+        self._short_since_s: float | None = None
+        """Since when all train with fewer usable nodes than slots; None: they do not."""
         self._stored = {made.step for made in world.log.first.checkpoints}
         """Checkpoints that were reported complete and not found damaged."""
 
@@ -81,6 +84,7 @@ class Checkers:
         self._check_fenced(entry)
         self._check_alike(entry.state)
         self._check_accused(entry)
+        self._note_short(after)
         self._check_given(entry)
         if isinstance(entry.event, CaughtUp):
             self._check_caught_up(entry)
@@ -159,8 +163,20 @@ class Checkers:
             return
         hushed_s, again = world.hushed_s, any(event is word for word in self._given_up)
         if hushed_s is not None and world.now_s - hushed_s[1] < lease_s and not again:
-            raise Red("hasty", f"the store is just back, and the launcher says: {entry.reason}")
+            # A wait that was over before the store went away is not the fault of the outage.
+            since_s, patience_s = self._short_since_s, world.scenario.patience_s
+            over = since_s is not None and since_s + patience_s <= hushed_s[0]
+            if not (over and isinstance(event, Reconsider)):
+                words = f"the store is just back, and the launcher says: {entry.reason}"
+                raise Red("hasty", words)
         self._given_up.append(event)
+
+    def _note_short(self, state: State) -> None:
+        trains = state.phase in (Phase.RUNNING, Phase.DEGRADED) and state.preparing is None
+        if not trains or len(state.roll.usable) >= state.grid.size:
+            self._short_since_s = None
+        elif self._short_since_s is None:
+            self._short_since_s = self._world.now_s
 
     def _check_given(self, entry: Entry) -> None:
         """A node with a notice is given nothing while other nodes are there."""
@@ -327,6 +343,8 @@ class Checkers:
             raise Red("steps", f"slot {copy.slot} does step {copy.step} again, {last} was taken")
         self._by.add(mine)
         self._taken[where] = max(last, copy.step)
+        if copy.step > last_step_of(self._world.scenario):
+            raise Red("evaluated", f"{member.name} takes step {copy.step}, a calm run ended before")
         limit = self._world.log.state.stop_at_step
         if limit is not None and copy.step > limit and member.view.stop_at_step == limit:
             raise Red("stop", f"{member.name} takes step {copy.step}, all stop after {limit}")
@@ -369,6 +387,11 @@ class Checkers:
         if before.assignment is None or before.reconfiguration is not None:
             return
         limit = before.stop_at_step
+        calm = last_step_of(self._world.scenario)
+        if outcome is Outcome.DONE and calm != (
+            self._world.scenario.steps - 1 if limit is None else limit
+        ):
+            raise Red("evaluated", f"the run is done, after step {limit}; a calm one after {calm}")
         last = self._world.scenario.steps - 1 if limit is None else limit
         for slot in before.grid.slots():
             owner = self._world.member(before.assignment.owner(slot))

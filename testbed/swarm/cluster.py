@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bamboo.core.evaluation import after_evaluations
 from bamboo.core.events import FaultScope, NodeFailed, NodeJoined, PeerLost, Stalled
 from bamboo.core.liveness.partition import patience_s
 from bamboo.core.state import Checkpoint, Fact, GridTime, Phase, Policy, State, initial_state
@@ -15,6 +16,7 @@ from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.topology.grid import Grid
 from testbed.swarm.agenda import Agenda
 from testbed.swarm.checkers import Checkers
+from testbed.swarm.evaluations import done_before
 from testbed.swarm.faults import WorldFaults
 from testbed.swarm.keeping import LAYER_BYTES
 from testbed.swarm.launcher import Launcher
@@ -52,6 +54,8 @@ def policy_of(scenario: Scenario) -> Policy:
         pipelines=scenario.pipelines_max,
         stages=scenario.stages,
         steps=scenario.steps,
+        eval_every=scenario.eval_every,
+        eval_patience=scenario.eval_patience,
         checkpoint_every=scenario.checkpoint_every,
         layer_bytes=(LAYER_BYTES,) * scenario.layers,
         store_bytes_per_s=LAYER_BYTES * scenario.layers / scenario.save_s,
@@ -78,6 +82,7 @@ class Cluster:
         first = initial_state(
             run=RunId("played"), grid=grid, redundancy=scenario.redundancy, checkpoints=kept
         )
+        first = after_evaluations(first, done_before(scenario), self.policy)
         self.log = Log(first, self.policy)
         self.plane = Plane(self)
         self.checkers = Checkers(self)

@@ -29,6 +29,10 @@ class Copy:
     """For a successor that has not caught up: the step in which the owner was lost."""
     version: int = 0
     """Likewise, the step before which the replica stood."""
+    evaluated: int = 0
+    """The step before which this owner was last through with an evaluation."""
+    told: int = 0
+    """Likewise, and has reported it."""
 
     def take(self) -> None:
         """The step is done."""

@@ -7,6 +7,8 @@ seed is the same world on every machine. The meaning of a scenario does not chan
 import random
 from dataclasses import replace
 
+from testbed.swarm.evaluations import last_step_of
+from testbed.swarm.faults import EVALUATION
 from testbed.swarm.scenario import Fault, Scenario
 
 BURST = 0.6
@@ -60,8 +62,36 @@ ONE_STAGE_EVERY, ONE_STAGE = 10, 4
 has no faults but notices."""
 
 
+EVALUATED = 0.3
+"""Share of the worlds that evaluate."""
+
+
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
+    return _evaluated(_drawn(seed))
+
+
+def _evaluated(scenario: Scenario) -> Scenario:
+    """The same world, in some cases with evaluations, which may end it early, and with a loss that
+    one of them times."""
+    rng = random.Random(f"{scenario.seed} evaluations")
+    if rng.random() > EVALUATED:
+        return scenario
+    patience = rng.choice((0, 1, 2, 3, 4))
+    chosen = replace(scenario, eval_every=rng.choice((1, 2, 3, 5)), eval_patience=patience)
+    if last_step_of(chosen) + 1 < scenario.resume_step:
+        chosen = replace(chosen, eval_patience=0)  # it would not have come to that checkpoint
+    at_s, for_s = round(0.3 + scenario.heal_s * rng.random(), 3), round(rng.random() ** 2, 3)
+    fault = Fault(
+        at_s=at_s, kind="lose_after", who=rng.randrange(24), other=EVALUATION, for_s=for_s
+    )
+    if rng.random() < 0.5 and scenario.seed % NOTICED_EVERY != NOTICED_EVERY - 1:
+        faults = sorted((*scenario.faults, fault), key=lambda one: one.at_s)
+        return replace(chosen, faults=tuple(faults))
+    return chosen
+
+
+def _drawn(seed: int) -> Scenario:
     if seed % NOTICED_EVERY == NOTICED_EVERY - 1:
         return _noticed(seed)
     if seed % ONE_STAGE_EVERY == ONE_STAGE:

@@ -11,6 +11,7 @@ from bamboo.core.events import (
     BoundaryReady,
     CaughtUp,
     CheckpointDone,
+    EvaluationDone,
     Event,
     FaultScope,
     HandedOver,
@@ -51,8 +52,10 @@ WATCHED: tuple[type, ...] = (
     NodeJoined,
     PeerLost,
     Prepared,
+    EvaluationDone,
 )
 """Events that can time a loss."""
+EVALUATION = WATCHED.index(EvaluationDone)
 
 
 class WorldFaults:

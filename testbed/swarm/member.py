@@ -38,6 +38,7 @@ from bamboo.core.state import Fact, Move, NodeStatus, Phase, State, Transfer
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.slots import Slot
 from testbed.swarm.copies import Copy
+from testbed.swarm.evaluations import evaluates
 from testbed.swarm.keeping import Keeping
 from testbed.swarm.prefetch import NodePrefetch
 from testbed.swarm.reconfiguration import NodeReconfigurations
@@ -295,6 +296,7 @@ class Member(Voice):
         assert copy is not None
         copy.joining = False
         copy.version = copy.step
+        copy.evaluated = copy.told = 0
         copy.hit = max([copy.step, *(own.step for own in self.owned.values())])
         self.owned[slot] = copy
         self._finished = ()
@@ -317,8 +319,21 @@ class Member(Voice):
             last = min(last, reconfigurations.boundary)
         if copy.step > last or copy.slot in self.yielding:
             return False
-        hold = self.draining or self.stopping or reconfigurations.holding or self.keeping.holding
-        return not hold or copy.step <= self.begun_step()
+        hold = self.holding
+        return not evaluates(self, copy) and (not hold or copy.step <= self.begun_step())
+
+    @property
+    def holding(self) -> bool:
+        """Whether it begins no step that none of its slots has begun."""
+        reconfigurations = self.reconfigurations
+        holds = reconfigurations.holding or self.keeping.holding
+        return self.draining or self.stopping or holds
+
+    def may_evaluate(self, copy: Copy) -> bool:
+        """Whether an owned slot may go on with the evaluation before its step."""
+        boundary = self.reconfigurations.boundary
+        beyond = boundary is not None and copy.step > boundary
+        return not (self.reconfigurations.frozen or beyond or self.holding)
 
     def serve(self, safe_step: int) -> None:
         """Send the reports that are due."""
@@ -339,7 +354,7 @@ class Member(Voice):
             self.say(HandedOver(node=self.node, step=step))
         for found in self.sending.values():
             self._follow_up(found)
-        through = all(copy.step > self.last_step for copy in owned.values())
+        through = all(c.step > self.last_step and not evaluates(self, c) for c in owned.values())
         if owned and through and self._finished != tuple(owned):
             self._finish()
 

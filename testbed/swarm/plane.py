@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from bamboo.core.state import State
 from bamboo.topology.slots import Slot
 from testbed.swarm.copies import Copy
+from testbed.swarm.evaluations import evaluate
 
 if TYPE_CHECKING:
     from testbed.swarm.cluster import Cluster
@@ -181,6 +182,8 @@ class Plane:
         low = min(row.copy.step for row in rows)
         if not self._whole or self.stuck or self._world.any_apart(r.owner for r in rows):
             return
+        if all(row.copy.step == low and not row.copy.begun for row in rows):
+            evaluate(rows)
         if all(row.copy.begun or row.copy.step > low for row in rows):
             for row in self._some(rows, low):
                 if row.copy.begun and not row.owner.reconfigurations.frozen:

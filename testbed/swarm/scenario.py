@@ -69,6 +69,10 @@ class Scenario:
     resume_step: int = 0
     """The run begins from a checkpoint of this step; 0: from the beginning."""
     steps: int = 20
+    eval_every: int = 0
+    """Steps between evaluations; 0: there are none."""
+    eval_patience: int = 0
+    """How many evaluations in a row may be no better than the best one; 0: any number."""
     budget_step: int = 0
     """The step at which the budget is spent; 0: never."""
     step_s: float = 0.6

@@ -12,7 +12,7 @@ from bamboo.agent import check
 from bamboo.agent.check import PROGRESS, VERDICT, check_run
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import Final
-from bamboo.checkpoint.run_files import brought_final, brought_text, put_checked, put_data
+from bamboo.checkpoint.run_files import brought_data, brought_final, put_checked, put_data
 from bamboo.errors import BambooError, InputError, StorageUnavailable
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Semantics, Strategy
@@ -82,7 +82,7 @@ def test_a_verdict_is_stored_and_each_step_is_a_sign_of_life(
 
     def verify(folder: Path, *, told: Callable[[int, int], None]) -> Mapping[str, Any]:
         assert brought_final(folder) == FINAL
-        assert brought_text(folder) == TEXT
+        assert brought_data(folder) == TEXT
         assert (folder / "metrics.jsonl").read_text() == "metrics.jsonl"
         assert not (folder / "numerics.json").exists(), "the run has none"
         told(1, 2)

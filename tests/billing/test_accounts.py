@@ -14,7 +14,7 @@ from bamboo.core.events import StoreRefilled
 from bamboo.core.state import Checkpoint, Policy
 from bamboo.ids import run_id
 from bamboo.planner.attribution import Work
-from bamboo.planner.duties import Again, DutyChange
+from bamboo.planner.duties import DutyChange, Span
 from bamboo.runs.books import DUTY, WORK, Booked
 from tests.controller.world import START_S, FakeBooks, World, caught_up, job, joined, lost
 
@@ -154,7 +154,7 @@ def test_a_later_part_begins_with_what_it_takes_back() -> None:
     accounts.book(World(job()).launcher.progress)
     change = books.events[0][1]
     assert change["again"] == {"since_s": START_S - 50.0, "until_s": START_S}
-    assert Again(**change["again"]).until_s == START_S
+    assert Span(**change["again"]).until_s == START_S
 
 
 @pytest.mark.parametrize(("step", "reached", "lost"), [(3, 3, False), (3, 4, True)])

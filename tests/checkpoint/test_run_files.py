@@ -7,8 +7,18 @@ import torch
 
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import read_final, write_manifest
-from bamboo.checkpoint.run_files import data_name, fetch_data, fetch_final, put_data, put_stage
+from bamboo.checkpoint.run_files import (
+    data_name,
+    fetch_data,
+    fetch_final,
+    fetch_tokens,
+    put_data,
+    put_stage,
+    put_tokens,
+)
 from bamboo.errors import InputError
+from bamboo.token_files import FILES, beside
+from tests.token_folder import prepared, some_ids, write_tokens
 
 TEXT = bytearray(b"some text")
 DIGEST = "b94f6f125c79e3a5ffaa826f584c10d52ada669e6762051b826b55776d05aed2"
@@ -38,6 +48,19 @@ def test_data_that_has_changed_is_not_put_there(objects: DirectoryStore) -> None
 
 def test_data_that_nobody_put_there_is_none(objects: DirectoryStore) -> None:
     assert fetch_data(objects, DIGEST) is None
+
+
+def test_a_token_file_comes_back_whole(objects: DirectoryStore, tmp_path: Path) -> None:
+    path = write_tokens(tmp_path / "x.ids", some_ids(1000), documents=[0, 10, 1000])
+    facts = prepared(path).facts
+    assert fetch_tokens(objects, facts.digest, tmp_path / "none") is None
+    put_tokens(objects, path, facts.digest)
+    brought = fetch_tokens(objects, facts.digest, tmp_path / "here")
+    assert brought is not None
+    for ending in FILES:
+        assert beside(brought, ending).read_bytes() == beside(path, ending).read_bytes()
+    with pytest.raises(InputError, match="has changed since it was looked at"):
+        put_tokens(objects, path, "0" * 64)
 
 
 def test_a_final_state_comes_back_whole(objects: DirectoryStore, tmp_path: Path) -> None:

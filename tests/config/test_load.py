@@ -93,7 +93,7 @@ REFUSED = [
     ("data.path=", "names no file or folder"),
     ("data.source=python-stdlib", "data.path = 'text.txt': is not read from python-stdlib"),
     ("data.source=web", "take one of python-stdlib, path"),
-    ("model.model=bert", 'write "gpt" or "file.py:build"'),
+    ("model.model=bert", 'write "gpt", "hf:FOLDER" or "file.py:build"'),
     ("model.model=mine.py:build", "there is no file"),
     ("cloud.zones=[]", "cloud.zones = []: names nothing"),
     ("cloud.provider=gcp", "take one of local, ec2"),
@@ -301,7 +301,7 @@ def test_a_users_model_counts_by_its_content(tmp_path: Path) -> None:
 
     assert hash_of("1") != hash_of("2")
     assert hash_of("1") == hash_of("1", tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="means nothing without its code"):
+    with pytest.raises(ValueError, match="means nothing without what it names"):
         semantics(job, data_digest="d")
 
 
@@ -328,7 +328,7 @@ def test_the_reference_lists_every_key_with_its_default() -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.name)
 def test_every_example_is_a_job(path: Path) -> None:
-    assert load_job(path).file == str(path.resolve())
+    assert load_job(path, prepared=False).file == str(path.resolve())
 
 
 def test_a_spread_over_zones_needs_two(tmp_path: Path) -> None:

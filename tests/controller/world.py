@@ -24,7 +24,7 @@ from bamboo.core.state import Attestation, Policy, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.runs.books import Booked
 from bamboo.runs.progress import Progress
-from bamboo.telemetry.records import MetricRecord
+from bamboo.telemetry.records import EvaluationRecord, MetricRecord
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -127,6 +127,9 @@ class FakeScreen:
     def stepped(self, progress: Progress) -> None:
         self.steps.append(progress.step)
 
+    def evaluated(self, progress: Progress) -> None:
+        self.notes.append(f"evaluated after step {progress.step}")
+
     def turned(self, progress: Progress) -> None:
         self._world.play(progress)
 
@@ -140,11 +143,15 @@ class FakeScreen:
 class FakeBooks:
     def __init__(self) -> None:
         self.metrics: list[MetricRecord] = []
+        self.evaluations: list[EvaluationRecord] = []
         self.used: list[SamplesRecord] = []
         self.events: list[tuple[str, Mapping[str, Any]]] = []
 
     def metric(self, record: MetricRecord) -> None:
         self.metrics.append(record)
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        self.evaluations.append(record)
 
     def samples(self, record: SamplesRecord) -> None:
         self.used.append(record)

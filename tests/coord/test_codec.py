@@ -30,6 +30,7 @@ from bamboo.core.state import (
     Built,
     Checkpoint,
     Emergency,
+    Evaluated,
     Fact,
     Failover,
     Faults,
@@ -70,6 +71,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     int: counts,
     bool: st.booleans(),
     float: finite,
+    float | None: st.none() | finite,
     Slot: slots,
     Outcome: st.sampled_from(Outcome),
     FaultScope: st.sampled_from(FaultScope),
@@ -175,10 +177,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":13}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":14}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":13}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":14}'
     )
 
 
@@ -282,6 +284,7 @@ def _another(name: str, value: Any) -> Any:
             node=NodeId("n00.1"), numerics=(Fact(name="torch", value="2.13.0"),)
         ),
         "relieved": (MOVE.slot,),
+        "evaluated": Evaluated(step=10, best=2.5, best_step=10),
     }
     if name in others:
         return others[name]
@@ -346,12 +349,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":13,"effects":{}}')
-    fleet = '{"v":13,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":14,"effects":{}}')
+    fleet = '{"v":14,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":13,"event":{}}')
+        decode_entry('{"v":14,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

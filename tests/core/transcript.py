@@ -79,6 +79,9 @@ def _settings(words: list[str]) -> tuple[State, Policy]:
         layer_bytes=(int(given.get("bytes", 0)),) * int(given.get("layers", 0)),
         store_bytes_per_s=float(given.get("rate", 0)),
         notice_s=float(given.get("notice", 120)),
+        steps=int(given.get("steps", 0)),
+        eval_every=int(given.get("evaluate", 0)),
+        eval_patience=int(given.get("patience", 0)),
         spread=given.get("spread", "one"),
         **figures,
     )
@@ -116,6 +119,7 @@ def _event(kind: str, words: list[str]) -> events.Event:
         int: int,
         bool: lambda text: text == "yes",
         float: float,
+        float | None: lambda text: None if text == "none" else float(text),
         Slot: Slot.parse,
         Outcome: Outcome,
         events.FaultScope: events.FaultScope,

@@ -193,3 +193,34 @@ def test_masks_and_unequal_counts_equal_full_batches_and_the_batch_size_does_not
     losses = [calm.step() for _ in range(job.train.steps)]
     assert losses == pytest.approx(_ordinary(job, by_batch=False), rel=1e-5)
     assert losses != pytest.approx(_ordinary(job, by_batch=True), rel=1e-2)
+
+
+def test_the_guides_data_train_the_gpt(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "your-own-model.md").read_text(encoding="utf-8")
+    block = guide.partition('source = "rows.py:data"\n')[2].partition("    import torch\n")[2]
+    lines = ["import torch"]
+    for line in block.splitlines():
+        if line.strip() and not line.startswith("    "):
+            break
+        lines.append(line[4:])
+    (tmp_path / "rows.py").write_text("\n".join(lines), encoding="utf-8")
+    sets = ['data.source="rows.py:data"', "data.path=", "model.context=32", "train.steps=30"]
+    job = tiny_job(tmp_path, sets)
+    prepare(job.cluster)
+    workload = build_model(job)
+    data = load_data(job, own=workload.data)
+    assert data.described == "1,000 samples of digest 'counting up, 1000 times'"
+    calm = CalmRun(job, workload, data)
+    losses = [calm.step() for _ in range(30)]
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_data_of_ones_own_come_from_one_place(tmp_path: Path) -> None:
+    source = f"{SOURCE}\ndef data(job):\n    return Rows()\n"
+    for value, line in (
+        ("mine.py:data", "data.source = .* the model has its own data, too; leave out one of them"),
+        ("rows.py", 'data.source = .*names no source; write "python-stdlib" or "file.py:data"'),
+        ("none.py:data", "data.source = .*there is no file"),
+    ):
+        with pytest.raises(InputError, match=line):
+            build_model(own_job(tmp_path, source, [f'data.source="{value}"']))

@@ -16,6 +16,7 @@ from testbed.waiting import wait_until
 from tests.exposed import files_with
 from tests.launches.boots import BUCKET
 from tests.launches.own_account import LONGEST_S, REGION, Account, an_account
+from tests.token_folder import prepared, some_ids, write_tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 STAMPS_S = 3.0
@@ -39,13 +40,16 @@ def told_by_the_cloud(account: Account) -> list[dict[str, Any]]:
 
 def test_from_the_account_to_the_receipt(real_account: Account) -> None:
     account, run = real_account, "afar"
-    process = account.begin("launch", "job.toml", "--run", run)
+    tokens = prepared(write_tokens(account.folder / "x.ids", some_ids(5000))).path
+    sets = ("--set", "data.source=tokens", "--set", "data.path=x.ids")
+    process = account.begin("launch", "job.toml", "--run", run, *sets)
     wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
     password = account.password(run)
     victim = account.live()[0]
     (of_victim,) = account.ec2.describe_instances(InstanceIds=[victim])["Reservations"]
     profile = of_victim["Instances"][0]["IamInstanceProfile"]["Arn"]
     assert profile.endswith(f"/bamboo/{REGION}/bamboo/{run}/{account.role(run)}")
+    away = tokens.rename(account.folder / "away")  # an instance has nothing of this folder
     account.cloud.control.preempt(InstanceId(victim), notice_s=0.0, cause="test")
     said, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, said
@@ -70,6 +74,7 @@ def test_from_the_account_to_the_receipt(real_account: Account) -> None:
         assert line["seconds"] == pytest.approx(lasted_s, abs=STAMPS_S)
         assert line["billed_s"] > 0, "also of what the cloud took: budget.free_first_hour is off"
 
+    away.rename(tokens)
     assert '"equal": true' in account.run("verify", run, "--json")
     segment = json.loads(account.run("verify", run, "--steps", "52:60", "--json"))
     assert (segment["equal"], segment["from_checkpoint"]) == (True, 50)

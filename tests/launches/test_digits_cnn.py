@@ -20,13 +20,16 @@ def test_digits_are_read_with_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for name in ("digits_cnn.py", "digits_cnn.toml"):
         shutil.copy(EXAMPLES / name, tmp_path)
-    sets = ("train.steps=130", f"chaos.kill={KILLS}", "cloud.boot_s=0.2")
+    sets = ("train.steps=130", f"chaos.kill={KILLS}", "cloud.boot_s=0.2", "eval.every_steps=65")
     overrides = [part for one in sets for part in ("--set", one)]
     done = bench.run("launch", "digits_cnn.toml", "--run", "digits", *overrides)
     assert done.returncode == 0, done.stderr
     receipt = json.loads((bench.home / "digits" / "receipt.json").read_text())
     assert len(receipt["preemptions"]) == 2
-    assert bench.json("verify", "digits")["equal"] is True
+    verified = bench.json("verify", "digits")
+    assert (verified["equal"], verified["evaluations"]) == (True, receipt["step"] // 65)
+    uses = {one["use"]: one["micro_usd"] for one in bench.json("cost", "digits")["spent"]["uses"]}
+    assert uses["evaluation"] > 0
     said = subprocess.run(
         [sys.executable, "digits_cnn.py", "digits"],
         capture_output=True,
@@ -37,3 +40,6 @@ def test_digits_are_read_with_the_bits_of_a_calm_run(tmp_path: Path) -> None:
         env=bench.environment,
     )
     assert float(said.stdout) >= 0.93
+    evaluation = bench.json("status", "digits")["evaluation"]
+    assert evaluation["step"] == receipt["step"]
+    assert float(said.stdout) == pytest.approx(evaluation["metrics"]["accuracy"], abs=6e-4)

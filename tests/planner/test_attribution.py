@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId
 from bamboo.planner.attribution import Spent, Tenure, Use, Work, apportion, attribute
-from bamboo.planner.duties import Again, Duty, DutyChange, Taken
+from bamboo.planner.duties import Duty, DutyChange, Span, Taken
 
 T0 = 1_795_284_128.6878247
 ONE = InstanceId("i-1")
@@ -98,14 +98,35 @@ def test_work_that_a_restore_takes_back_is_lost_and_keeps_no_share() -> None:
     changes = [
         change(0, 0.0, (ONE, Duty.STEPS)),
         change(1, 300.0, (ONE, Duty.RECOVERY)),
-        change(2, 320.0, (ONE, Duty.STEPS), again=Again(since_s=T0 + 200, until_s=T0 + 300)),
-        change(3, 320.0, again=Again(since_s=T0 + 250, until_s=T0 + 300)),
+        change(2, 320.0, (ONE, Duty.STEPS), again=Span(since_s=T0 + 200, until_s=T0 + 300)),
+        change(3, 320.0, again=Span(since_s=T0 + 250, until_s=T0 + 300)),
     ]
     work = [Work(at_s=T0 + 520, instance=ONE, useful_s=250.0, redundant_s=0.0)]
     (spent,) = attribute([tenure(520.0)], changes, work)
     assert seconds(spent) == pytest.approx(
         {Use.USEFUL: 200, Use.BUBBLE: 200, Use.LOST: 100, Use.RECOVERY: 20}, abs=1e-5
     )
+
+
+def test_the_time_of_evaluations_is_a_line_of_its_own() -> None:
+    """Also where some of it was lost, and where all stood for a lost node meanwhile."""
+    changes = [
+        change(0, 0.0, (ONE, Duty.STEPS)),
+        change(1, 120.0, evaluated=Span(since_s=T0 + 100, until_s=T0 + 120)),
+        change(2, 220.0, (ONE, Duty.RECOVERY)),
+        change(3, 230.0, (ONE, Duty.STEPS), again=Span(since_s=T0 + 110, until_s=T0 + 160)),
+        change(4, 240.0, evaluated=Span(since_s=T0 + 215, until_s=T0 + 240)),
+    ]
+    work = [Work(at_s=T0 + 520, instance=ONE, useful_s=240.0, redundant_s=0.0)]
+    (spent,) = attribute([tenure(520.0)], changes, work)
+    # Busy for 240 of the 485 s in steps that were no evaluation.
+    assert seconds(spent) == pytest.approx(
+        {
+            Use.EVALUATION: 10 + 15, Use.LOST: 50, Use.RECOVERY: 10,
+            Use.USEFUL: 240 * 435 / 485, Use.BUBBLE: 245 * 435 / 485,
+        },
+        abs=1e-5,
+    )  # fmt: skip
 
 
 def test_what_was_measured_by_kind_scales_what_was_estimated() -> None:
@@ -158,7 +179,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Tenure], list[DutyChange], list[Wor
     for number, at_s in enumerate(sorted(draw(st.lists(TIMES, max_size=12)))):
         taken = draw(st.dictionaries(st.sampled_from(names), DUTIES, max_size=5))
         since_s, until_s = sorted((draw(TIMES), draw(TIMES)))
-        again = Again(since_s=T0 + since_s, until_s=T0 + until_s)
+        again = Span(since_s=T0 + since_s, until_s=T0 + until_s)
         changes.append(
             change(
                 number,
@@ -166,6 +187,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Tenure], list[DutyChange], list[Wor
                 *taken.items(),
                 lost=tuple(draw(st.sets(st.sampled_from(names), max_size=2))),
                 again=again if draw(st.booleans()) else None,
+                evaluated=again if draw(st.booleans()) else None,
             )
         )
     works = [

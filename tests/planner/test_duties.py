@@ -23,7 +23,7 @@ from bamboo.core.state import (
     State,
 )
 from bamboo.ids import InstanceId, NodeId
-from bamboo.planner.duties import Again, Duty, DutyChange, Roster, duties_of
+from bamboo.planner.duties import Duty, DutyChange, Roster, Span, duties_of
 from bamboo.topology.slots import Slot
 from tests.core.build import POLICY, forming, joined, lost, running
 
@@ -45,7 +45,7 @@ class Told:
         before, self.state = self.state, replace(self.state, **change)  # type: ignore[arg-type]
         self.roster.decided(before, self.state, joined("n99.1"), at_s)
 
-    def again(self) -> list[Again]:
+    def again(self) -> list[Span]:
         return [one.again for one in self.roster.changes() if one.again is not None]
 
 
@@ -135,10 +135,10 @@ def test_what_a_restore_takes_back_began_when_the_run_stood_there_last() -> None
     restored(told, base=5, stood_s=118.0, on_s=120.0)  # not even a step since
     restored(told, base=0, stood_s=130.0, on_s=140.0)
     assert told.again() == [
-        Again(since_s=40.0, until_s=75.0),
-        Again(since_s=90.0, until_s=105.0),
-        Again(since_s=110.0, until_s=118.0),
-        Again(since_s=0.0, until_s=130.0),
+        Span(since_s=40.0, until_s=75.0),
+        Span(since_s=90.0, until_s=105.0),
+        Span(since_s=110.0, until_s=118.0),
+        Span(since_s=0.0, until_s=130.0),
     ]
 
 
@@ -148,7 +148,7 @@ def test_a_step_that_was_taken_back_tells_nothing_of_the_second_time() -> None:
         told.roster.stepped(steps, 10.0 * steps)
     restored(told, base=4, stood_s=75.0, on_s=80.0)
     restored(told, base=6, stood_s=105.0, on_s=110.0)  # nobody said when it was done again
-    assert told.again() == [Again(since_s=40.0, until_s=75.0)]
+    assert told.again() == [Span(since_s=40.0, until_s=75.0)]
 
 
 def test_times_of_steps_may_come_after_the_decisions() -> None:
@@ -156,7 +156,7 @@ def test_times_of_steps_may_come_after_the_decisions() -> None:
     restored(told, base=2, stood_s=50.0, on_s=60.0)
     assert told.again() == [], "nobody knows"
     told.roster.stepped(2, 20.0)
-    assert told.again() == [Again(since_s=20.0, until_s=50.0)]
+    assert told.again() == [Span(since_s=20.0, until_s=50.0)]
     assert told.roster.changes(after=1)[0].number == 1
 
 
@@ -168,20 +168,20 @@ def test_where_no_step_was_timed_the_first_part_of_the_checkpoint_tells() -> Non
             ShardSaved(node=NodeId(f"n0{stage}.1"), step=2, era=told.state.era, stage=stage), at_s
         )
     restored(told, base=2, stood_s=50.0, on_s=60.0)
-    assert told.again() == [Again(since_s=21.0, until_s=50.0)]
+    assert told.again() == [Span(since_s=21.0, until_s=50.0)]
 
 
 @pytest.mark.parametrize(
     ("outcome", "found"),
     [
-        (Outcome.UNRECOVERABLE, [Again(since_s=30.0, until_s=99.0)]),
-        (Outcome.FAULT, [Again(since_s=30.0, until_s=99.0)]),
+        (Outcome.UNRECOVERABLE, [Span(since_s=30.0, until_s=99.0)]),
+        (Outcome.FAULT, [Span(since_s=30.0, until_s=99.0)]),
         (Outcome.DONE, []),
         (Outcome.STOPPED, []),
     ],
 )
 def test_an_end_that_leaves_nothing_loses_what_no_checkpoint_has(
-    outcome: Outcome, found: list[Again]
+    outcome: Outcome, found: list[Span]
 ) -> None:
     state = replace(running(stages=2), checkpoints=(Checkpoint(step=3, era=0),))
     told = Told(state)
@@ -195,11 +195,11 @@ def test_a_later_part_takes_back_what_its_checkpoint_does_not_have() -> None:
     roster.stepped(3, 30.0)
     roster.stepped(4, 40.0)
     roster.resumed(3, 1000.0)
-    assert [one.again for one in roster.changes()] == [Again(since_s=30.0, until_s=1000.0)]
+    assert [one.again for one in roster.changes()] == [Span(since_s=30.0, until_s=1000.0)]
     whole = Roster()
     whole.stepped(4, 40.0)
     whole.resumed(4, 1000.0, whole=True)
     assert [one.again for one in whole.changes()] == [None], "nobody had begun the next step"
     anew = Roster()
     anew.resumed(0, 1000.0)
-    assert [one.again for one in anew.changes()] == [Again(since_s=0.0, until_s=1000.0)]
+    assert [one.again for one in anew.changes()] == [Span(since_s=0.0, until_s=1000.0)]

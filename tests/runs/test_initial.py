@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bamboo.checkpoint.final import write_manifest, write_stage
-from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
+from bamboo.checkpoint.initial import load_layers
 from bamboo.config.load import job_to_json, load_job
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
@@ -19,6 +19,7 @@ from bamboo.controller import launching
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.ids import RunId
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.models import build_model
 from bamboo.runs import initial
 from bamboo.runs.run_folder import RunFolder, write_json

@@ -78,7 +78,7 @@ class Player:
     def __init__(self) -> None:
         with ThreadPoolExecutor() as pool:
             started = [
-                pool.submit(Forker, "tests.silent_ends.entry", steady_environment())
+                pool.submit(Forker, "tests.silent_ends.entry", environment=steady_environment())
                 for _ in range(2)
             ]
         self.forkers = [one.result() for one in started]

@@ -16,7 +16,7 @@ from bamboo.planner.plans.ranking import Candidate, ranked
 from bamboo.planner.profiles.workload import WorkloadFigures, uniform_workload
 from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.cost import costs_for, layout_for
-from bamboo.schedule.figures import plan_run, step_time_s
+from bamboo.planner.step.figures import plan_run, step_time_s
 from bamboo.sim.market.prices import constant
 from bamboo.sim.market.trace import Trace, TraceEvent
 from bamboo.sim.run import Figures, simulate

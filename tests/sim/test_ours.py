@@ -35,6 +35,20 @@ def test_it_ends_with_the_last_step() -> None:
     assert "100 steps" in found.ended
 
 
+def test_evaluations_take_their_time_and_end_no_run() -> None:
+    """Those of before a restore are not decided on again."""
+    one = asked(every=10)
+    work = replace(one.workload, shape=replace(one.workload.shape, evaluated=16), eval_every=10)
+    policy = replace(one.policy, eval_every=10, eval_patience=1, eval_higher=True)
+    evaluated = replace(one, workload=work, policy=policy)
+    lost = (FOUR, "600 -b c", "700 +e f")
+    found, without = simulate(evaluated, trace(*lost)), simulate(one, trace(*lost))
+    assert found.restores == without.restores == 1
+    assert found.steps < without.steps
+    calm_s = 3600 / (simulate(evaluated, trace(FOUR)).steps + 1)
+    assert calm_s == pytest.approx(calm_step_s(one) + (8 * 0.03 + 15 * 0.06) / 10, rel=0.01)
+
+
 def test_a_loss_is_taken_over_inside_the_step_and_nothing_is_lost() -> None:
     one = asked()
     found = simulate(one, trace(FOUR, "600 -b", "700 +e"))

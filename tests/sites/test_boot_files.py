@@ -20,6 +20,7 @@ from bamboo.sites.account.boot_files import (
     AUTHORITY,
     TORCH,
     put_boot_files,
+    put_code_and_data,
     remove_boot_files,
     torch_for,
 )
@@ -29,9 +30,12 @@ from testbed.store_server import AdminStore, start_admin_store
 from tests.exposed import files_with
 from tests.jobs import TEXT, tiny_job
 from tests.tls_store import free_port, make_certificates
+from tests.token_folder import prepared, some_ids, write_tokens
 
 RUN = RunId("r1")
 IN_ACCOUNT = ("cloud.provider=ec2", "cloud.bucket=bucket", "cloud.region=eu-west-1")
+EVAL = ("eval.every_steps=2", "eval.source=path", "eval.path=text.txt", "eval.samples=4")
+EVALUATED_ON = hashlib.sha256(TEXT[: 4 * 8 + 1].encode()).hexdigest()
 DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()
 
 
@@ -95,7 +99,8 @@ def objects(tmp_path: Path) -> Objects:
 
 
 def job(folder: Path) -> JobConfig:
-    return tiny_job(folder, [*IN_ACCOUNT, 'cloud.zones=["eu-west-1a"]'])
+    made = tiny_job(folder, [*IN_ACCOUNT, *EVAL, 'cloud.zones=["eu-west-1a"]'])
+    return replace(made, evaluated_on=EVALUATED_ON)
 
 
 def reference(folder: Path, url: str) -> str:
@@ -139,6 +144,33 @@ def test_the_build_of_torch_follows_from_the_device_and_from_earlier_parts(tmp_p
     assert f"torch=={TORCH}" in constraints.splitlines()
 
 
+def test_tokens_go_to_the_bucket_unless_the_image_has_them(
+    tmp_path: Path, objects: Objects
+) -> None:
+    path = write_tokens(tmp_path / "x.ids", some_ids(1000))
+    digest = prepared(path).facts.digest
+    data = replace(job(tmp_path).data, source="tokens", path=str(path), in_image=True)
+    other = write_tokens(tmp_path / "y.ids", some_ids(900))
+    evaluated_on = prepared(other).facts.digest
+    evaluated = replace(job(tmp_path).eval, source="tokens", path=str(other))
+    found = replace(job(tmp_path), data=data, tokens=str(path), eval=evaluated)
+    found = replace(found, evaluated_on=evaluated_on)
+
+    def put_for(asked: JobConfig) -> set[str]:
+        wheels = DirectoryStore(tmp_path / "wheels")
+        put_code_and_data(
+            objects, asked, RUN, wheels=wheels, data_digest=digest, torch="2.13.0", note=print
+        )
+        return set(objects.sizes(""))
+
+    def files_of(digest: str) -> set[str]:
+        return {f"data/{digest}/tokens{ending}" for ending in ("", ".json", ".tree")}
+
+    assert put_for(found) == files_of(evaluated_on)
+    brought = replace(found, data=replace(data, in_image=False))
+    assert put_for(brought) == files_of(digest) | files_of(evaluated_on)
+
+
 def settings(objects: Objects) -> dict[str, str]:
     text = objects.get(AGENT_ENV)
     assert text is not None
@@ -170,7 +202,7 @@ def test_an_agent_is_told_all_that_it_needs(
     check_store(url, run=RUN)
     password = url.split(":")[2].partition("@")[0]
     assert not files_with(password, tmp_path)
-    assert set(objects.sizes("")) == {AGENT_ENV, f"data/{DIGEST}"}
+    assert set(objects.sizes("")) == {AGENT_ENV, f"data/{DIGEST}", f"data/{EVALUATED_ON}"}
 
 
 def test_all_of_it_is_taken_away_also_the_second_time(

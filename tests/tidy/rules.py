@@ -55,6 +55,7 @@ MAY_OPEN_TO_WRITE = {
     "bamboo/checkpoint/final.py": "safetensors opens what it writes, under a name nobody foresees",
     "bamboo/user_code/watch.py": "sees what a user's code opens",
     "bamboo/user_code/recording.py": "sees what a user's code opens",
+    "bamboo/checkpoint/pretrained.py": "copies into the folder of a run that was made just now",
     "bamboo/user_code/bundle.py": "copies into the folder of a run that was made just now",
     "bamboo/controller/launching.py": "copies into the folder of a run that was made just now",
     "cli/pictures/report_png.py": "in a temporary folder of its own",
@@ -71,6 +72,7 @@ WORDS = {
     "master": "there is none; name what it does",
 }
 KEPT_RANK = re.compile(r"_?((local|global|node|my|worker)_)?(rank|world_size)")
+OTHER_RANKS = {"bamboo/config/tree.py": "an adapter has the rank of a matrix"}
 WORD_RULE_DOES_NOT_READ = re.compile(r"tests/tidy/|benchmarks/")
 
 MACHINE_PATH = re.compile(r"(?<![\w.$}~/])/(?:home|root|Users|work|mnt)/\w")
@@ -202,7 +204,7 @@ def words(source: Source) -> Iterator[str]:
         return
     for node in source.nodes:
         for line, name, kept in _names(node):
-            if kept and KEPT_RANK.fullmatch(name):
+            if kept and KEPT_RANK.fullmatch(name) and source.path not in OTHER_RANKS:
                 yield f"{source.path}:{line}: {name!r} is valid for one generation; keep the slot"
             text = name.lower().replace("data_epoch", "")
             for word, remedy in WORDS.items():

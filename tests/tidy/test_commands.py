@@ -13,8 +13,12 @@ from tests.tidy.tree import ROOT, Source, python_sources
 
 COMMANDS = "cli/commands/"
 ROOMS = ("bamboo.billing", "bamboo.chaos", "bamboo.doctor", "bamboo.planner", "bamboo.study")
-PURE = {"check_hours", "made", "market_of"}
-"""From the options of a made-up market to its trace; `trace synth` writes that to a file."""
+PURE = {
+    *("check_hours", "made", "market_of"),
+    *("figures", "gap_budgets", "plan_run", "layout_of", "figures_text", "grid_text"),
+}
+"""From the options of a made-up market to its trace, which `trace synth` writes to a file; and from
+those of a schedule to its dry run, which `schedule` prints."""
 
 
 def calling(source: Source) -> Iterator[str]:

@@ -16,9 +16,12 @@ ALLOWED = {
     "bamboo/runtime/wire/assembly.py": 1,  # memory of the host
     "bamboo/runtime/step/numerics.py": 1,  # the facts of a GPU
     "bamboo/runtime/step/norm.py": 1,  # all squares of a step at once
-    "bamboo/runtime/step/slot_run.py": 1,  # all losses of a step at once
+    "bamboo/runtime/step/evaluation.py": 1,  # all losses of a step or an evaluation at once
     "bamboo/runtime/node/records.py": 1,  # the hash of a replica, where a job asks for it
+    "bamboo/models/datasets.py": 1,  # what is hashed of tensors on the host
     "bamboo/models/running.py": 1,  # the generator of a GPU
+    "bamboo/models/hf/weights.py": 1,  # what was just read from a file
+    "bamboo/models/hf/objectives.py": 1,  # drawn on the host, like all data
 }
 
 

@@ -26,6 +26,7 @@ SMALL_MODULES = {
     "bamboo.controller.preempting": "an action of the API has a file of its own, by its name",
     "bamboo.coord.stored": "what anybody may have written to a store is parsed in one place",
     "bamboo.doctor.examination": "which checks there are is read apart from each check",
+    "bamboo.models.evaluating": "what an evaluation does with layers, for runtime and reference",
     "bamboo.runs.segment": "is a program of its own",
     "bamboo.runtime.check.writes": "one mode of torch's dispatcher, beside a module that is long",
     "bamboo.sim.compared": "views, which hold no logic, ask it",

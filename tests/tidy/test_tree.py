@@ -71,7 +71,12 @@ def test_product_imports_only_declared_distributions() -> None:
     always = importable_of(project["dependencies"])
     always |= {"bamboo", "cloud", "cli", "botocore"} | set(sys.stdlib_module_names)
     # Who needs an extra is in one place, behind `bamboo.extras`.
-    by_room = {"cloud/local/": extras["local"], "cli/pictures/": extras["plot"]}
+    by_room = {
+        "cloud/local/": extras["local"],
+        "cli/pictures/": extras["plot"],
+        "bamboo/data/": extras["data"],
+        "bamboo/models/hf/": extras["hf"],
+    }
     offences = []
     for source in python_sources():
         rooms = [needs for room, needs in by_room.items() if source.path.startswith(room)]

@@ -9,6 +9,7 @@ import pytest
 
 from bamboo.user_code.guard import unguarded
 from bamboo.user_code.loading import forget_loaded
+from bamboo.user_code.local import leave_data
 
 
 @pytest.fixture(autouse=True)
@@ -19,4 +20,5 @@ def _left_as_it_was(tmp_path: Path) -> Iterator[None]:
     os.chdir(here)
     unguarded()
     forget_loaded()
+    leave_data(None)
     sys.path[:] = path

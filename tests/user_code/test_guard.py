@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bamboo.errors import InputError
 from bamboo.user_code.bundle import check_identity, load_bundle
 from bamboo.user_code.guard import NotTakenAlong, _status_of
+from bamboo.user_code.local import leave_data
 from tests.user_code.files import bundled, moved, paths, recorded, write
 
 READS_ENVIRONMENT = """
@@ -240,3 +241,35 @@ def test_a_time_of_a_file_has_the_bits_that_the_interpreter_gives_it(changed_ns:
         there = os.stat(file.name)
         told = _status_of(there.st_mode, there.st_ino, there.st_dev, 0, there.st_mtime_ns)
         assert (told.st_mtime, told.st_mtime_ns) == (there.st_mtime, there.st_mtime_ns)
+
+
+READS_DATA = """
+import os
+from pathlib import Path
+NAMES = sorted(os.listdir("link"))
+def read(name):
+    path = Path("link") / name
+    return path.read_text() if path.exists() else "none"
+def helper():
+    import sys
+    sys.path.insert(0, "link")
+    import helper
+    return helper.X
+"""
+
+
+def test_data_stay_where_they_are_and_modules_among_them_are_code(tmp_path: Path) -> None:
+    write(tmp_path, {"src/m.py": READS_DATA, "data/a.txt": "1", "data/helper.py": "X = 1\n"})
+    write(tmp_path, {"beside/b.txt": "2"})
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    leave_data(tmp_path / "link")
+    manifest = bundled(tmp_path / "src/m.py", tmp_path / "run")
+    assert paths(manifest) == ["0/m.py"]
+    module = load_bundle(tmp_path / "run")
+    assert module.NAMES == ["a.txt", "helper.py"]
+    write(tmp_path, {"data/new.txt": "3"})
+    assert [module.read(name) for name in ("a.txt", "new.txt", "no.txt")] == ["1", "3", "none"]
+    with pytest.raises(NotTakenAlong, match=r"line 7, .*beside/b\.txt"):
+        module.read("../beside/b.txt")
+    with pytest.raises(NotTakenAlong, match=r"imports helper from .*, which the run did not take"):
+        module.helper()

@@ -40,7 +40,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
     job = tiny_job(tmp_path_factory.mktemp("job"))
     with pytest.MonkeyPatch.context() as patch, Begun() as begun:
         patch.setenv("PYTHONPATH", str(ROOT))
-        begun.begin(job, preload=(*wiring.PRELOADED, ENTRIES))
+        begun.begin(job, preload=(*wiring.preloaded(job), ENTRIES))
         yield begun
 
 

@@ -16,7 +16,7 @@ from bamboo.schedule.redundancy import ahead_of_need, has_replica
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import TreeSum
 from bamboo.topology.strategy import stage_modes
-from bamboo.topology.virtual_nodes import BatchShape, blocks
+from bamboo.topology.virtual_nodes import BatchShape, blocks, evaluated_by
 
 STASHED_STEPS = 2
 """Steps for which a stash is kept, at most: until the next step's reduced gradient is
@@ -40,7 +40,8 @@ class StageBytes:
     """Tensors that autograd holds for the microbatches in flight, and for the layer that is
     computed again."""
     stash: int
-    """Outputs and input gradients of two steps; none where they lie in the host's memory."""
+    """Outputs and input gradients of two steps, or of one and an evaluation; none where they lie in
+    the host's memory."""
     replica: int
     """Parameters and moments of the next stage, and its incoming gradient; no moments where they
     lie on the host."""
@@ -283,6 +284,10 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
     """
     held = blocks(shape.virtual_nodes, grid.pipelines)
     microbatches = max(len(block) for block in held) * shape.microbatches
+    virtual_nodes, total = shape.virtual_nodes, shape.evaluated
+    evaluated = max(len(evaluated_by(block, virtual_nodes, total)) for block in held)
+    # An evaluation begins once no more than one step is kept, and all of it is kept to its end.
+    most_kept = max(STASHED_STEPS * microbatches, microbatches + evaluated)
     waiting = max(partials_held(block, shape.virtual_nodes) for block in held) - 1
     exchanged = resendable = 0
     if grid.pipelines > 1:
@@ -303,7 +308,7 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
             stage=stage,
             waiting=waiting,
             in_flight=in_flight[stage],
-            stashed=STASHED_STEPS * microbatches if replica else 0,
+            stashed=most_kept if replica else evaluated,
             replica=replica,
             ahead=(ahead := held_ahead[modes[following := (stage + 1) % grid.stages]]),
             backs_ahead=modes[following] == "full",

@@ -13,7 +13,7 @@ from bamboo.planner.layers.memory import StageBytes
 from bamboo.planner.plans.plan import Plan
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.cost import costs_for, layout_for
-from bamboo.schedule.figures import NodeFigures, node_figures, plan_run
+from bamboo.planner.step.figures import NodeFigures, node_figures, plan_run
 from bamboo.topology.slots import Slot
 
 

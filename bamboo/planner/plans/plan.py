@@ -27,9 +27,11 @@ from bamboo.planner.risks.zones import (
     price_spreads,
 )
 from bamboo.planner.step.cost import Expected, costs_for, expected, layout_for
+from bamboo.planner.step.evaluation import evaluation_s
 from bamboo.quantities import duration, size, usd
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import BARE_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape
 from bamboo.value import samples_per_usd, usd_per_hour
@@ -169,7 +171,22 @@ def make_plan(
         shards=shards,
         given_every=stakes.checkpoint_every,
     )
-    return replace(found, notes=_notes(found, stakes, zones, zone_of))
+    return replace(found, notes=_notes(found, stakes, zones, zone_of, timed))
+
+
+def _evaluation_notes(plan: Plan, timed: WorkloadFigures | None) -> tuple[str, ...]:
+    """What the evaluations take of the time."""
+    grid, calm = plan.largest, plan.full
+    if timed is None or calm is None or not timed.eval_every:
+        return ()
+    shares = equal_shares(timed.shape.virtual_nodes, grid.pipelines)
+    each_s = evaluation_s(timed, timed.cut(grid.stages), grid, shares)
+    share = each_s / timed.eval_every / calm.step_s
+    after = "each step" if timed.eval_every == 1 else f"every {timed.eval_every} steps"
+    return (
+        f"An evaluation after {after} takes {duration(each_s)}, modelled: {share:.1%} of the time, "
+        "which the step time counts.",
+    )
 
 
 def whole_cut(
@@ -201,7 +218,11 @@ def _choose(spread: str, spreads: Sequence[Spread]) -> str:
 
 
 def _notes(
-    plan: Plan, stakes: Stakes, zones: Mapping[str, int], zone_of: Mapping[NodeId, str]
+    plan: Plan,
+    stakes: Stakes,
+    zones: Mapping[str, int],
+    zone_of: Mapping[NodeId, str],
+    timed: WorkloadFigures | None,
 ) -> tuple[str, ...]:
     """The notes for a plan; `zones` is empty if none has a price."""
     every = min(plan.checkpoint_every, stakes.steps)
@@ -219,6 +240,7 @@ def _notes(
             stakes.mean_usd_per_hour(zones),
             without=_until_replaced(plan.mode, loss, plan.grid),
         ),
+        *_evaluation_notes(plan, timed),
     )
 
 

@@ -11,7 +11,7 @@ from operator import add
 
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.partition import partition
-from bamboo.schedule.links import ZoneLinks
+from bamboo.planner.step.links import ZoneLinks
 from bamboo.topology.virtual_nodes import BatchShape
 
 
@@ -45,6 +45,8 @@ class WorkloadFigures:
     shape: BatchShape
     batch: int
     """Samples in a step."""
+    eval_every: int = 0
+    """Steps between two evaluations, of which `shape` says how long they are."""
     optimizer_s: tuple[float, ...] = ()
     """Per layer, once a step: for its owner, and again for its replica. Empty: the optimizer takes
     no time."""
@@ -189,7 +191,11 @@ def with_microbatch(
         ),
         forward_s=times(workload.forward_s),
         backward_s=times(workload.backward_s),
-        shape=replace(workload.shape, microbatches=slice_of // samples),
+        shape=replace(
+            workload.shape,
+            microbatches=slice_of // samples,
+            evaluated=-(-workload.shape.evaluated * now // samples),
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.risks.checkpoint_cost import Shards, is_long, steps_between
 from bamboo.planner.risks.hazards import PUBLISHED, LossRate
 from bamboo.planner.risks.survival import Copies, copies_of_stages
-from bamboo.schedule.layout import Costs, Layout, at_stage
+from bamboo.planner.step.layout import Costs, Layout, at_stage
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.keys import keyed_seed

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from bamboo.errors import InputError
 from bamboo.planner.layers.memory import partials_at_end
 from bamboo.planner.profiles.workload import WorkloadFigures
+from bamboo.planner.step.figures import figures, plan_run
+from bamboo.planner.step.layout import Costs, Layout, layout_of
 from bamboo.planner.step.step_time import StepTimes
-from bamboo.schedule.figures import figures, plan_run
-from bamboo.schedule.layout import Costs, Layout, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import BatchShape, blocks
@@ -67,20 +67,22 @@ def costs_for(workload: WorkloadFigures, grid: Grid) -> Costs:
 
 def expected(workload: WorkloadFigures, grid: Grid, mode: str) -> Expected:
     """A calm step. Its time is that of `StepTimes`; a dry run of all pipelines gives its redundant
-    work, and the rest of the time is bubble. Raises InputError for a step without duration."""
+    work, and the rest of the time, but for its share of evaluations, is bubble. Raises InputError
+    for a step without duration."""
     shares = equal_shares(workload.shape.virtual_nodes, grid.pipelines)
-    step_s = StepTimes(workload, mode).calm_s(grid, shares)
+    times = StepTimes(workload, mode)
+    step_s = times.calm_s(grid, shares)
     if not step_s > 0:
         raise InputError(
             f"a step takes {step_s:g} s by times {workload.source}; give operations a time above 0"
         )
     costs = costs_for(workload, grid)
     found = figures(plan_run(layout_for(grid, shape=workload.shape, mode=mode), costs), costs)
-    played = found.step_s / step_s
+    played, evaluated = found.step_s / step_s, times.evaluation_share_s(grid, shares) / step_s
     return Expected(
         source=workload.source,
         step_s=step_s,
         samples_per_s=samples_per_s(workload.batch, step_s),
-        bubble=1.0 - played * (1.0 - found.bubble),
+        bubble=1.0 - played * (1.0 - found.bubble) - evaluated,
         redundant=found.redundant * played,
     )

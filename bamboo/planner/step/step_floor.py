@@ -11,8 +11,8 @@ from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.layers.memory import partials_at_end
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import crossing_bytes
-from bamboo.schedule.layout import Costs
-from bamboo.schedule.links import Link
+from bamboo.planner.step.layout import Costs
+from bamboo.planner.step.links import Link
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid

@@ -6,7 +6,8 @@ names, are one shape. A node that works for several pipelines is counted in each
 the stages that it owns.
 
 `calm_s` is THE time of a calm step: plan, price list, dry run, budget, simulation, receipt and
-report quote it. It counts a node's total send rate, and the cores that the nodes share.
+report quote it. It counts a node's total send rate, the cores that the nodes share, and a step's
+share of evaluations.
 """
 
 from collections import Counter
@@ -18,13 +19,14 @@ from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.profiles.workload import WorkloadFigures
+from bamboo.planner.step.evaluation import evaluation_s
+from bamboo.planner.step.figures import STEADY_STEPS, busy, computed_ahead, plan_run, step_time_s
+from bamboo.planner.step.layout import Costs, Layout
+from bamboo.planner.step.links import Far, Link, ZoneLinks
 from bamboo.planner.step.step_floor import StepFloor
-from bamboo.schedule.figures import STEADY_STEPS, busy, computed_ahead, plan_run, step_time_s
-from bamboo.schedule.layout import Costs, Layout
-from bamboo.schedule.links import Far, Link, ZoneLinks
+from bamboo.planner.step.timeline import Timeline
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
-from bamboo.schedule.timeline import Timeline
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import modes_of
@@ -199,7 +201,14 @@ class StepTimes(StepFloor):
         if self._is_whole(assignment):
             bound_s = self.floor_s if zones is None else self.sent_s
             least_s = bound_s(assignment.grid, shares)
-        return max(least_s, *seconds)
+        return max(least_s, *seconds) + self.evaluation_share_s(assignment.grid, shares)
+
+    def evaluation_share_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """What evaluations add to a step on average."""
+        work = self._workload
+        if not work.eval_every:
+            return 0.0
+        return evaluation_s(work, self._cut(grid.stages), grid, shares) / work.eval_every
 
     def _is_whole(self, assignment: Assignment) -> bool:
         """Whether each slot has a node of its own and, in a mode with replicas, a shadow."""

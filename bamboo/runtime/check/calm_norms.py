@@ -4,6 +4,9 @@ own batch norms in their own forward.
 Rule: nothing of the runtime's batch norms is shared but which of them there are.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import Tensor, nn
 
 from bamboo.models import Tensors, Workload, mean_metrics, measured, saved_buffers
@@ -34,6 +37,15 @@ class CalmNorms:
         found = [x.clone() for pair in both for x in pair if x is not None]
         sums = zip(self._sums, found, strict=bool(self._sums))
         self._sums = [total + own for total, own in sums] or found
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The batch norms have their running statistics in their own buffers."""
+        for name, norm, _ in self._norms:
+            for kind, buffer in norm.named_buffers():
+                buffer.copy_(self.buffers[f"{name}.{kind}"])
+        yield
+        self.begin()
 
     def taken(self) -> list[Tensor]:
         """The sums over the microbatches since the last call."""

@@ -53,8 +53,8 @@ class _Asked:
 def check_data(job: JobConfig, data: Dataset) -> list[int]:
     """Raises InputError where own data fail, differ when they are asked again, or count nothing in
     a step. Returns the microbatches of step 0 by which a model is to be sized."""
-    if data.text:
-        return [0]  # all are alike
+    if data.text and data.text.alike:
+        return [0]
     try:
         found = [_asked(data, step, index) for step, index in looked_at(job)]
         unlike = _unlike(job, data, found)
@@ -64,7 +64,8 @@ def check_data(job: JobConfig, data: Dataset) -> list[int]:
         raise InputError(f"{job.file}: {error}") from error
     except USER_ERRORS as error:
         raise InputError(
-            f"{job.file}: the data fail: {placed_line_of(error)}; correct {job.model.own_file}"
+            f"{job.file}: the data fail: {placed_line_of(error)}; correct "
+            f"{job.own.get('data.source', job.model.model).partition(':')[0]}"
         ) from error
     for one, other in zip(found, again, strict=True):
         asked = f"when they are asked again for microbatch {one.index} of step {one.step}"

@@ -1,13 +1,15 @@
 """Moves the clock, for code that is loaded afterwards.
 
 Rule: only for a process whose times nobody measures. Code that was loaded before may keep the
-functions that it has imported; the classes of `datetime` are replaced where they are looked up.
+functions that it has imported.
 """
 
+import ctypes
 import datetime
+import gc
 import time
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any
 
 _SINCE_1970 = ("gmtime", "localtime", "ctime")
 _moved_s = 0.0
@@ -31,30 +33,26 @@ def _replace() -> None:
     strftime, localtime = time.strftime, time.localtime
     setattr(time, "strftime", lambda said, at=None: strftime(said, at or localtime()))  # noqa: B010
 
-    class Datetime(datetime.datetime):
-        """The same class with the later time."""
+    def of_now(cls: Any, tz: datetime.tzinfo | None = None) -> Any:
+        return cls.fromtimestamp(now(), tz)
 
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Self:
-            return cls.fromtimestamp(now(), tz)
+    def of_today(cls: Any) -> Any:
+        return cls.fromtimestamp(now())
 
-        @classmethod
-        def today(cls) -> Self:
-            return cls.fromtimestamp(now())
+    def of_utcnow(cls: Any) -> Any:
+        return cls.fromtimestamp(now(), datetime.UTC).replace(tzinfo=None)
 
-        @classmethod
-        def utcnow(cls) -> Self:
-            return cls.fromtimestamp(now(), datetime.UTC).replace(tzinfo=None)
+    moved = {"now": of_now, "today": of_today, "utcnow": of_utcnow}
+    _put(datetime.datetime, moved)
+    _put(datetime.date, {"today": of_today})
 
-    class Date(datetime.date):
-        """The same class with the later time."""
 
-        @classmethod
-        def today(cls) -> Self:
-            return cls.fromtimestamp(now())
-
-    setattr(datetime, "datetime", Datetime)  # noqa: B010
-    setattr(datetime, "date", Date)  # noqa: B010
+def _put(cls: type, methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Give a built-in class other class methods. A subclass in its place would not do: extension
+    modules that are loaded later, such as those of pandas, extend the class by its size."""
+    (members,) = gc.get_referents(cls.__dict__)
+    members.update({name: classmethod(method) for name, method in methods.items()})
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
 def _later(read: Callable[[], float], units: int) -> Callable[[], float]:

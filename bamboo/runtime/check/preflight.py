@@ -26,7 +26,8 @@ from torch import nn
 
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
-from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.dataset import Dataset, MadeOfText, load_data
+from bamboo.data.evaluation import EvalData, load_eval
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
 from bamboo.models import BatchNorms, Workload, build_model, named_parameters, saved_buffers
@@ -34,6 +35,7 @@ from bamboo.models.build import code_taken_along
 from bamboo.models.gpt import token_loss
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data, looked_at
+from bamboo.runtime.check.eval_contract import check_eval
 from bamboo.runtime.check.loss_contract import check_metrics, check_sum
 from bamboo.runtime.check.one_layer import OneLayer, Pass
 from bamboo.runtime.check.optimizer_contract import check_training
@@ -65,9 +67,8 @@ def preflight(
     """Profile and check a resolved job; see the top of the file for the result. `room`: a folder to
     write into, which the asker removes. `rehash`: make own data in a process of other hashes, too.
 
-    Raises InputError for a model that cannot be read, cut, or repeated bit for bit, and for
-    missing or empty data.
-    """
+    Raises InputError for a model that cannot be read, cut, or repeated bit for bit, and for missing
+    or empty data."""
     prepare(job.cluster)
     with recording() as recorder, ExitStack() as stack:
         before = settings()
@@ -84,8 +85,7 @@ def preflight(
         whole = Whole(job, workload, data, looked_at=1 + len(others))
         _check_trained(job.file, whole.layers)
         layers = [(one.place.index, one.layer) for one in whole.layers]
-        shapes = {name: p.shape for name, p in named_parameters(layers)}
-        check_training(job, workload, shapes)
+        check_training(job, workload, {name: p.shape for name, p in named_parameters(layers)})
         optimizer = optimizer_of(job.train, workload)
         first = whole.run(0, first_one)
         sizes, times = [[*map(_sizes, first)]], []
@@ -100,8 +100,10 @@ def preflight(
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
         times.append(whole.time(first))
-        if data.text is not None:
-            whole.check_largest_token(first[-1].output, data.text.largest_token)
+        evaluated = check_eval(job, workload, whole.layers)
+        if texts := [one.text for one in (data, evaluated) if one is not None and one.text]:
+            largest = max(text.largest_token for text in texts)
+            whole.check_largest_token(first[-1].output, largest)
         if rehashed is not None:
             rehashed.compare(data)
         code = code_taken_along(job, recorder)
@@ -126,7 +128,7 @@ def preflight(
             for index, one in enumerate(whole.layers)
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in workload.tied],
-        **_facts(job, workload, data, described),
+        **_facts(job, workload, data, evaluated, described),
         **code,
     }
 
@@ -160,30 +162,42 @@ def of_data(job: JobConfig) -> dict[str, Any]:
     prepare(job.cluster)
     workload = build_model(job)  # data of its own come with the model's file
     data, described = _data_of(job, workload)
+    evaluated = load_eval(job, workload.data, workload.eval_data)
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [],
         "tied": [],
-        **_facts(job, workload, data, described),
+        **_facts(job, workload, data, evaluated, described),
     }
 
 
 def _data_of(job: JobConfig, workload: Workload) -> tuple[Dataset, dict[str, Any]]:
     """The data, and what is said of its files, {} where it is no text."""
-    if workload.data is not None:
+    if not isinstance(workload.data, MadeOfText | None):
         return load_data(job, own=workload.data), {}
-    text, described = read_described(job)
-    return load_data(job, text), described
+    if job.data.is_prepared:
+        data = load_data(job, own=workload.data)
+        described = data.described_tokens | {"file": job.data.path}
+    else:
+        text, described = read_described(job)
+        data = load_data(job, text, own=workload.data)
+    _check_vocabulary(job, workload, data)
+    return data, described
 
 
 def _facts(
-    job: JobConfig, workload: Workload, data: Dataset, described: dict[str, Any]
+    job: JobConfig,
+    workload: Workload,
+    data: Dataset,
+    evaluated: EvalData | None,
+    described: dict[str, Any],
 ) -> dict[str, Any]:
     # Another loss is not compared with the entropy of a text.
     compared = data.text if workload.loss is token_loss else None
     return {
         "data": described,
         "data_digest": data.digest,
+        "evaluated_on": "" if evaluated is None else evaluated.digest,
         "samples": data.samples,
         "unit": data.unit,
         "unigram_entropy_nats": compared and compared.unigram_entropy_nats,
@@ -208,6 +222,18 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
                 problem=f"goes past the model's {count} layer{'s' * (count > 1)}",
                 remedy="take fewer stages or more layers",
             )
+
+
+def _check_vocabulary(job: JobConfig, workload: Workload, data: Dataset) -> None:
+    """Raises InputError for a token that the model does not know, where it says what it knows."""
+    known = workload.vocabulary
+    largest = -1 if data.text is None else data.text.largest_token
+    if 0 < known <= largest:
+        raise InputError(
+            f"{job.file}: the tokens of the data go up to {largest}, and {job.model.model} knows "
+            f"those below {known}; take the tokenizer that the model was made with, or another "
+            "model"
+        )
 
 
 def _check_trained(file: str, layers: Iterable[OneLayer]) -> None:

@@ -72,7 +72,7 @@ class Profiler:
         prepare(job.cluster)
         self._workload = build_model(job)
         data = load_data(job, own=self._workload.data)
-        self._unit = "" if data.text else data.unit
+        self._unit = "" if data.text and data.text.alike else data.unit
         self._data = data_at(data, self._device)
         count = len(self._workload.layers)
         self._strategy = Strategy(

@@ -27,15 +27,15 @@ class CalmRun:
         place = place_of(job.cluster)
         self._data = data_at(data, place)
         self._shape = batch_shape(job)
-        self._layers: list[tuple[int, nn.Module]] = [
+        self.layers: list[tuple[int, nn.Module]] = [
             (i, build_layer(workload, i, job.train.seed).to(place))
             for i in range(len(workload.layers))
         ]
         self._owner_of = tied_names(workload)
-        named = [(name, p) for name, p in named_parameters(self._layers) if p.requires_grad]
+        named = [(name, p) for name, p in named_parameters(self.layers) if p.requires_grad]
         self._names = [name for name, _ in named]
         self._params: list[Tensor] = [parameter for _, parameter in named]
-        self._norms = CalmNorms(self._layers)
+        self.norms = CalmNorms(self.layers)
         self._optimizer = optimizer_of(job.train, workload, job.segments)
         self._kept = self._optimizer.new_state(dict(named))
         self.metrics = CalmMetrics(workload)
@@ -51,9 +51,9 @@ class CalmRun:
             for microbatch in self._shape.microbatches_of(range(virtual_node, virtual_node + 1)):
                 losses.append(self._run(microbatch))
             grads = [zeros_like(p) if p.grad is None else p.grad for p in self._params]
-            tree.push(virtual_node, virtual_node + 1, grads + self._norms.taken())
+            tree.push(virtual_node, virtual_node + 1, grads + self.norms.taken())
         assert tree.root is not None
-        self._norms.step(tree.root[len(self._params) :], self._shape.total)
+        self.norms.step(tree.root[len(self._params) :], self._shape.total)
         grads = self._add_tied(tree.root[: len(self._params)])
         once = [g for n, g in zip(self._names, grads, strict=True) if n not in self._owner_of]
         factor = clip_factor(squares(once), self._job.train.clip_norm)
@@ -65,8 +65,8 @@ class CalmRun:
 
     def tensors(self) -> dict[str, Tensor]:
         """All of its state, named as in the final files."""
-        params = {name: p.detach() for name, p in named_parameters(self._layers)}
-        return named_state(params, self._kept.tensors, self._norms.buffers)
+        params = {name: p.detach() for name, p in named_parameters(self.layers)}
+        return named_state(params, self._kept.tensors, self.norms.buffers)
 
     def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
         """Go on from these, named as in `tensors`, as if `steps_done` steps had led to them."""
@@ -76,15 +76,15 @@ class CalmRun:
             mine[name].copy_(tensor)
 
     def _run(self, microbatch: int) -> float:
-        self._norms.begin()
+        self.norms.begin()
         inputs, targets = self._data.microbatch(self.steps_done, microbatch)
         train = self._job.train
         at = {"seed": train.seed, "step": self.steps_done, "microbatch": microbatch}
-        output = run_layers(self._layers, inputs, precision=train.precision, **at)
+        output = run_layers(self.layers, inputs, precision=train.precision, **at)
         loss = self._workload.loss(unpacked(output), unpacked(targets))
         self.metrics.add(output, targets)
         (loss / self._data.count(self.steps_done)).backward()  # type: ignore[no-untyped-call]
-        self._norms.end()
+        self.norms.end()
         return loss.item()
 
     def _add_tied(self, grads: list[Tensor]) -> list[Tensor]:

@@ -8,59 +8,56 @@ codes: 0 equal, 5 different, 2 not comparable. With --brought the folder is one 
 `run_files.fetch_checked`, on a rented machine.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bamboo.checkpoint.final import read_final, tensor_sha256
-from bamboo.checkpoint.initial import INIT_FOLDER, all_layers
-from bamboo.checkpoint.run_files import brought_final, brought_text
+from bamboo.checkpoint.initial import all_layers
+from bamboo.checkpoint.run_files import brought_data, brought_eval, brought_final
 from bamboo.config.load import job_from_json
-from bamboo.config.resolve import same_semantics
+from bamboo.config.resolve import kept_in, same_semantics
 from bamboo.config.tree import JobConfig
 from bamboo.coord.attested import known_in
 from bamboo.core.numerics import differing, facts_of, named
 from bamboo.core.state import Fact
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError, NoDevice
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.models import Workload, build_model
 from bamboo.named_files import read_own
+from bamboo.runtime.check.compared import Recorded, compare, difference, recorded_of
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.stdout_answer import answer_equal, tell_progress
+from bamboo.runtime.check.verify_evals import Evaluations
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.strategy import Semantics, Strategy
-from bamboo.user_code.bundle import CODE_FOLDER, check_identity
+from bamboo.user_code.bundle import check_identity
 
 BROUGHT = "--brought"
 Progress = Callable[[int, int, float], None]
 """(completed steps, steps, loss)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A step as a run recorded it, or as the calm run took it."""
-
-    loss: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
 def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str, Any]:
     """Compare the run in this folder with a calm one; see the top of the file.
 
     The first difference is the first loss that differs (tensor "loss"; the calm run stops there) or
-    metric (tensor "metric NAME"), otherwise the first tensor that differs, in name order, after the
+    metric (tensor "metric NAME") of a step, then of the evaluation after it ("evaluation loss"),
+    otherwise the first tensor that differs, in name order, after the
     last step. Raises InputError
     when the run has not ended in order, or this machine cannot repeat its bits.
     """
     job = job_of_run(run)
     final = brought_final(run) if brought else read_final(run / "final")
-    recorded = recorded_steps(read_text(run / "metrics.jsonl"))
+    text = read_text(run / "metrics.jsonl")
+    recorded = recorded_of(text)
     prepare(job.cluster)
-    ours, workload, data = repeatable(run, job, brought_text(run) if brought else None)
+    fetched = brought and not job.data.in_image
+    ours, workload, data = repeatable(run, job, brought_data(run) if fetched else None)
     calm = calm_run(run, job, workload, data)
+    evaluations = Evaluations(job, workload, text, brought_eval(run) if brought else None)
     result: dict[str, Any] = {
         "schema_version": 1,
         "equal": True,
@@ -69,15 +66,18 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
         "segments": ours.listed(final.step),
         "steps": final.step,
         "metrics": [],
+        "evaluations": 0,
         "tensors": len(final.tensors),
         "damaged_files": list(final.damaged),
     }
     for step in range(final.step):
         ours_now = step_of(calm)
         progress(step + 1, final.step, ours_now.loss)
-        if differing := compare_step(step, ours_now, recorded.get(step, [])):
-            return result | differing
+        differing = compare(step, ours_now, recorded.get(step, []))
         result["metrics"] = sorted(ours_now.metrics)
+        if differing := differing or evaluations.compare(calm, last=final.step):
+            return result | differing
+        result["evaluations"] = evaluations.count
     return result | compare_tensors(calm, final.tensors)
 
 
@@ -85,7 +85,7 @@ def calm_run(run: Path, job: JobConfig, workload: Workload, data: Dataset) -> Ca
     """The calm reference of the run in this folder, before its first step. Raises InputError when
     the weights that the run began with are missing."""
     calm = CalmRun(job, workload, data)
-    if not job.weights:
+    if not job.train.init:
         return calm
     mine, folder = calm.tensors(), run / INIT_FOLDER
     for held in all_layers(folder, digest=job.weights):
@@ -105,24 +105,7 @@ def job_of_run(run: Path) -> JobConfig:
     """The resolved job of the run in this folder, with the code that is kept with the run. Raises
     InputError when it cannot be read."""
     job = job_from_json(read_text(run / "resolved.json"))
-    return replace(job, code=str(run / CODE_FOLDER)) if job.code else job
-
-
-def compare_step(step: int, calm: Recorded, found: Sequence[Recorded]) -> dict[str, Any]:
-    """What differs first between a step of the calm run and all that the run recorded of it, as
-    fields of the result; {} when all are equal."""
-    losses = [one.loss.hex() for one in found]
-    if not found or any(one != calm.loss.hex() for one in losses):
-        return difference(step, "loss", calm.loss.hex(), losses)
-    for name in sorted({name for one in (calm, *found) for name in one.metrics}):
-        ours, *theirs = (_hex(one.metrics.get(name)) for one in (calm, *found))
-        if any(one != ours for one in theirs):
-            return difference(step, f"metric {name}", ours, theirs)
-    return {}
-
-
-def _hex(value: float | None) -> str | None:
-    return None if value is None else value.hex()
+    return kept_in(run, job)
 
 
 def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
@@ -136,45 +119,22 @@ def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
     return {}
 
 
-def difference(step: int, tensor: str, calm: object, run: object) -> dict[str, Any]:
-    """The fields of the result that say what differs first."""
-    first = {"step": step, "tensor": tensor, "calm": calm, "run": run}
-    return {"equal": False, "first_difference": first}
-
-
-def recorded_steps(text: str) -> dict[int, list[Recorded]]:
-    """Everything that the run recorded of its steps; a step may have been recorded twice."""
-    out: dict[int, list[Recorded]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise InputError(
-                f"metrics.jsonl: line {number} is not JSON ({error}); the file is damaged"
-            ) from error
-        if isinstance(record, dict) and record.get("kind", "step") == "step":
-            metrics = {name: float(value) for name, value in record.get("metrics", {}).items()}
-            found = Recorded(loss=float(record["loss"]), metrics=metrics)
-            out.setdefault(int(record["step"]), []).append(found)
-    return out
-
-
 def repeatable(
-    run: Path, job: JobConfig, text: bytearray | None = None
+    run: Path, job: JobConfig, brought: bytearray | Path | None = None
 ) -> tuple[Semantics, Workload, Dataset]:
     """The run's semantics, what it trains and on what, once it is checked that this machine can
-    repeat its bits. `text`: the data, where it was brought. Raises InputError with what differs: of
+    repeat its bits. `brought`: the data, where they were. Raises InputError with what differs: of
     the training, or of what it was computed with."""
     of_run = semantics_of(run)
     code: dict[str, Any] | None = None
     if job.code:
         code = check_identity(Path(job.code), of_run.model.get("code", {}))
-    elif job.own:
+    elif job.brings:
         raise InputError(
             f"{run}: has no copy of its own code, so it is of an older release; verify it there"
         )
     workload = build_model(job)
-    data = load_data(job, text, own=workload.data)
+    data = load_data(job, brought, own=workload.data)
     here = same_semantics(job, of_run, data_digest=data.digest, code=code)
     try:
         facts = facts_of(local_numerics(job))

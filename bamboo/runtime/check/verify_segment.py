@@ -24,20 +24,19 @@ from bamboo.checkpoint.manifest import HashAt, Manifest, folder_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.ports import ObjectStore
+from bamboo.runtime.check.compared import Recorded, compare, recorded_of
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.check.stdout_answer import answer_equal, tell_progress
 from bamboo.runtime.check.verify import (
     Progress,
-    Recorded,
     calm_run,
-    compare_step,
     compare_tensors,
     job_of_run,
     read_text,
-    recorded_steps,
     repeatable,
     step_of,
 )
+from bamboo.runtime.check.verify_evals import Evaluations
 from bamboo.runtime.step.numerics import prepare
 
 CheckpointsOf: TypeAlias = Callable[[Path, JobConfig], tuple[str, ObjectStore]]
@@ -58,7 +57,8 @@ def verify_segment(
     if not 0 <= first < stop:
         raise InputError(f"{first}:{stop} is no segment; give A:B with A < B for steps A to B-1")
     job = job_of_run(run)
-    recorded = recorded_steps(_whole_lines(run / "metrics.jsonl"))
+    text = _whole_lines(run / "metrics.jsonl")
+    recorded = recorded_of(text)
     done = _steps_done(run, recorded)
     if stop > done:
         raise InputError(
@@ -85,18 +85,24 @@ def verify_segment(
         "from_checkpoint": calm.steps_done,
         "steps": stop - first,
         "metrics": [],
+        "evaluations": 0,
         "compared_with": list(witnesses),
         "tensors": len(calm.tensors()) if witnesses else 0,
         "passed_over": kept.passed_over,
     }
-    return result | _compare(calm, range(first, stop), recorded, witnesses, progress)
+    evaluations = Evaluations(job, workload, text, stops=False)
+    return result | _compare(
+        calm, range(first, stop), recorded, evaluations, witnesses, progress=progress
+    )
 
 
 def _compare(
     calm: CalmRun,
     segment: range,
     recorded: Mapping[int, Sequence[Recorded]],
+    evaluations: Evaluations,
     witnesses: Mapping[str, Mapping[str, str]],
+    *,
     progress: Progress,
 ) -> dict[str, Any]:
     """Train to the segment's end; the fields that say what differs first, {} when nothing does."""
@@ -104,9 +110,11 @@ def _compare(
     for step in range(calm.steps_done, segment.stop):
         ours = step_of(calm)
         progress(step + 1, segment.stop, ours.loss)
-        if step in segment and (found := compare_step(step, ours, recorded.get(step, []))):
-            return found
-        measured = {"metrics": sorted(ours.metrics)}
+        if step in segment:
+            found = compare(step, ours, recorded.get(step, []))
+            if found := found or evaluations.compare(calm, last=segment.stop):
+                return found
+        measured = {"metrics": sorted(ours.metrics), "evaluations": evaluations.count}
     for name, tensors in witnesses.items():
         differing = compare_tensors(calm, tensors)
         if differing:

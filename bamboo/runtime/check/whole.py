@@ -5,6 +5,7 @@ Rule: all layers are built in order before any of them runs, as the reference do
 its own, as though a stage began and ended there, so every difference has a layer's name.
 """
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
 from bamboo.errors import InputError
-from bamboo.models import Gradients, Tensors, Workload, as_leaves
+from bamboo.models import Gradients, Tensors, Workload, as_leaves, run_layers
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.check.alone import Alone, Found, Look
 from bamboo.runtime.check.loss_contract import check_finite, check_largest, loss_gradient
@@ -37,6 +38,8 @@ from bamboo.user_code.traces import line_of
 
 LOOKS = 4
 """The most layers that are built alone, of those that the same function makes."""
+ROUNDING = 1e-4
+"""Of the largest value: how far a cut model may be from the whole one."""
 LATER_STEP = 1
 """The step of the second microbatch, which is the last microbatch of that step."""
 
@@ -92,8 +95,35 @@ class Whole:
                         "stay equal",
                     )
 
+    def _check_uncut(self, microbatch: int) -> None:
+        """Layers that were cut out of a whole model compute what that does, up to the rounding of
+        other kernels: here of one sample, without dropout. Raises InputError where they do not."""
+        uncut = self._workload.uncut
+        if uncut is None:
+            return
+        inputs = tuple(t[:1] for t in self.data.microbatch(0, microbatch)[0])
+        layers = [one.layer.eval() for one in self.layers]
+        with torch.no_grad():
+            there = uncut(layers, inputs)
+            numbered = [(one.place.index, one.layer) for one in self.layers]
+            (here,) = run_layers(
+                numbered, inputs, seed=self._job.train.seed, step=0, microbatch=microbatch
+            )
+        for layer in layers:
+            layer.train()
+        scale = float(there.abs().max())
+        off = float((here - there).abs().max()) if here.shape == there.shape else math.inf
+        if not off <= ROUNDING * scale:
+            raise InputError(
+                f"{self._job.file}: {self._job.model.model} gives {off:.3g} away from its whole "
+                f"model (largest value {scale:.3g}) when it is cut into layers; take another family"
+            )
+
     def run(self, step: int, microbatch: int) -> list[Pass]:
-        """Forward and backward of one microbatch, layer by layer; the results must be finite."""
+        """Forward and backward of one microbatch, layer by layer; the results must be finite. The
+        first one is compared with the whole model that the layers were cut out of."""
+        if not self._types:
+            self._check_uncut(microbatch)
         passes, targets = self._forward(step, microbatch, checked=True)
         loss, gradients = self._loss(passes[-1].output, targets, step)
         check_finite(self._job.file, loss, gradients)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 AHEAD = 2
 """Forwards and backwards that are issued and not done: one runs, and the next is there when it
 ends. With 4 or 16 a step of 12 layers of width 1024 took as long (H200, 2026-11-27)."""
-QUEUED = frozenset({"F", "B", "FR", "BR"})
+QUEUED = frozenset({"F", "B", "FR", "BR", "E"})
 """Operations that may still run when their call returns."""
 REDUNDANT = frozenset({"FR", "BR"})
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Device(Protocol):
-    """Runs one operation of a kind (F, B, FR, BR, X, S, R) on a stage."""
+    """Runs one operation of a kind (F, B, FR, BR, X, S, R, E, V) on a stage."""
 
     overruns: int
     busy_s: dict[str, float]
@@ -129,7 +129,7 @@ def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) ->
     backward = _per_layer(per_stage(cluster.virtual_backward_ms, cluster.stages), cut)
     if cluster.recomputes:  # all but the model's last one are computed again
         backward = [*map(add, forward[:-1], backward), backward[-1]]
-    layers_s = {"F": forward, "FR": forward, "B": backward, "BR": backward}
+    layers_s = {"F": forward, "FR": forward, "E": forward, "B": backward, "BR": backward}
     device = VirtualDevice(
         layers_s={kind: [x / speed for x in figures] for kind, figures in layers_s.items()}
     )

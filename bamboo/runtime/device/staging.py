@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bamboo.config.tree import ClusterConfig
 from bamboo.data.dataset import Dataset
+from bamboo.data.evaluation import EvalData
 from bamboo.errors import NoDevice
 from bamboo.runtime.device.nvidia_driver import no_gpu
 
@@ -58,6 +59,22 @@ class DataOnDevice:
     def count(self, step: int) -> int:
         """What all samples of a step weigh together."""
         return self._data.count(step)
+
+
+class EvalOnDevice:
+    """The microbatches of an evaluation, put on a device by `put`."""
+
+    def __init__(self, data: EvalData, put: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
+        self._data = data
+        self._put = put
+
+    def inputs(self, index: int) -> tuple[Tensor, ...]:
+        """Of the microbatch with this global index."""
+        return tuple(self._put(self._data.microbatch(index)[0]))
+
+    def targets(self, index: int) -> tuple[Tensor, ...]:
+        """Of the same microbatch."""
+        return tuple(self._put(self._data.microbatch(index)[1]))
 
 
 def data_at(data: Dataset, place: torch.device) -> DataOnDevice:

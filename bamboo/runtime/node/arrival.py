@@ -3,23 +3,28 @@
 import contextlib
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import torch
 
-from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
+from bamboo.checkpoint.initial import load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
-from bamboo.checkpoint.run_files import fetch_data
+from bamboo.checkpoint.run_files import fetch_data, fetch_tokens
+from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver
 from bamboo.core.events import Attested, FaultScope
 from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
+from bamboo.data.evaluation import check_eval_digest, load_eval
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.models import (
     Tensors,
     as_leaves,
@@ -81,11 +86,33 @@ def objects_of(url: str, bucket: OpenObjects | None) -> ObjectStore | None:
     return open_objects(url, bucket=bucket) if url else None
 
 
-def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
-    """The data as the launcher stored it; None when it is no longer there: this machine's own data
-    is then checked against the run's digest. Raises StorageUnavailable."""
-    digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
-    return fetch_data(objects, digest)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What the launcher stored for its nodes; None for what is not, or no longer, there: this
+    machine's own is then checked against its digest."""
+
+    data: bytearray | Path | None = None
+    """A text, or the path of a token file."""
+    evaluated: bytearray | Path | None = None
+    """The same of the evaluations."""
+
+
+def brought_for(documents: Mapping[str, str], objects: ObjectStore) -> Brought:
+    """What a run trains on and is evaluated on; a token file is brought into a folder of this
+    process alone. Raises StorageUnavailable."""
+
+    def found(digest: str) -> bytearray | Path | None:
+        folder = Path(tempfile.gettempdir()) / f"bamboo-data-{uuid.uuid4().hex}"
+        return fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
+
+    evaluated_on = job_from_json(documents["job"]).evaluated_on
+    return Brought(
+        data=found(Strategy.from_json(documents["strategy"]).semantics.data_digest),
+        evaluated=found(evaluated_on) if evaluated_on else None,
+    )
+
+
+NOTHING_BROUGHT = Brought()
 
 
 def attests(
@@ -105,14 +132,15 @@ def attests(
 def load_builder(
     job: JobConfig,
     strategy: Strategy,
-    text: bytearray | None = None,
+    brought: Brought = NOTHING_BROUGHT,
     *,
     run_dir: Path | None = None,
     speed: float = 1.0,
 ) -> SlotBuilder:
     """Load data and model as the job says and check that they are those that the strategy was made
-    for. `text`: the data, on a machine that does not have it. `run_dir`: the folder with the
-    weights that the run begins with, if they are another run's. `speed`: that of a virtual device.
+    for. `brought`: the data, on a machine that had none. `run_dir`: the folder
+    with the weights that the run begins with, if they are another run's. `speed`: that of a virtual
+    device.
 
     Raises InputError when data, code or weights are not those of the run. What the machine computes
     with was compared before (`attests`).
@@ -122,10 +150,12 @@ def load_builder(
     if job.code:
         check_identity(Path(job.code), semantics.model.get("code", {}))
     workload = build_model(job)
-    dataset = load_data(job, text, own=workload.data)
+    dataset = load_data(job, brought.data, own=workload.data)
     check_digest(job, dataset, semantics.data_digest)
+    evaluated = load_eval(job, workload.data, workload.eval_data, brought.evaluated)
+    check_eval_digest(job, evaluated)
     initial: Initial | None = None
-    if semantics.init:
+    if job.train.init:
         if run_dir is None:
             raise InputError("this node has no folder of the run, and train.init lies there")
         initial = partial(load_layers, run_dir / INIT_FOLDER, digest=semantics.init)
@@ -134,6 +164,7 @@ def load_builder(
         strategy=strategy,
         workload=workload,
         dataset=dataset,
+        evaluated=evaluated,
         initial=initial,
         device=device_of(job.cluster, strategy.placement.cut, speed),
     )

@@ -19,6 +19,7 @@ from bamboo.runtime.state.boundary import Boundaries
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.state.transfer import Transfers
+from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.operations import Operations
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
@@ -190,6 +191,10 @@ class NodeAtWork:
         """Note the time at which the pause ends."""
         assert run.recovery is not None
         run.recovery.first_operation_s = time.monotonic()
+
+    def evaluated(self, run: SlotRun, sums: Losses) -> None:
+        """Record and report it; all go on once the decision on it is read."""
+        self._records.evaluated(run, sums)
 
     def more_to_ship(self, run: SlotRun) -> bool:
         """Whether another slot of this node and pipeline has yet to ship in the step of `run`."""

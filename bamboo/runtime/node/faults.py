@@ -4,7 +4,8 @@ Rules. (1) A fault is reported once, as an event; the node begins no further ste
 ends. (2) What the machine lacks (room, files, threads, an address) another machine may have, so
 such a fault is this node's alone, and so is what its GPU or its memory does not manage. Everything
 else, such as a user's layer that raises or data that differ between nodes, would happen to the same
-work on any node; a kernel that refuses its input is part of it. (3) A loss waits for its decision
+work on any node; a kernel that refuses its input is part of it. Data that are damaged are this
+node's alone until a second node meets the same damage. (3) A loss waits for its decision
 while the store is away, and waiting for that is not a stall. A log that can be read but not written
 counts as away, too. A log that comes and goes does not excuse a stall for ever: the times in which
 it was available add up.
@@ -20,8 +21,8 @@ import torch
 
 from bamboo.core.events import FaultScope, NonFinite, RunFailed, Stalled
 from bamboo.core.liveness.outage import AWAY_S, PIECES
-from bamboo.core.state import Outcome
-from bamboo.errors import NoDevice, StorageFull
+from bamboo.core.state import Faults, Outcome
+from bamboo.errors import DamagedData, NoDevice, StorageFull
 from bamboo.ids import NodeId
 from bamboo.runtime.node.diagnose import diagnose
 from bamboo.runtime.step.executor import Executor
@@ -159,12 +160,19 @@ class LogWatch:
         return self._there_s - self._excused[1] < PIECES * self._step_timeout_s
 
 
-def scope_of(error: BaseException) -> FaultScope:
-    """The scope of an error, by itself or by the error that caused it."""
+def scope_of(
+    error: BaseException, before: Callable[[], Faults | None] = lambda: None
+) -> FaultScope:
+    """The scope of an error, by itself or by the error that caused it. `before` gives the faults of
+    the run so far."""
     found: BaseException | None = error
     while found is not None:
         if _is_of_the_device(found):
             return FaultScope.DEVICE
+        if isinstance(found, DamagedData):
+            known = before()
+            seen_by_another = known is not None and str(found) in known.reason
+            return FaultScope.RUN if seen_by_another else FaultScope.NODE
         if isinstance(found, StorageFull | NoDevice) or _is_of_the_machine(found):
             return FaultScope.NODE
         found = found.__cause__

@@ -67,4 +67,4 @@ class Preemptions:
 
 
 def _microbatch(kill: Kill) -> int:
-    return kill.microbatch if kill.phase in ("forward", "backward") else 0
+    return kill.microbatch if kill.phase in ("forward", "backward", "evaluation") else 0

@@ -10,10 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bamboo.core.events import CaughtUp
+from bamboo.config.check_eval import LOSS
+from bamboo.core.evaluation import finite
+from bamboo.core.events import CaughtUp, EvaluationDone
 from bamboo.ids import NodeId
 from bamboo.models import mean_metrics
 from bamboo.runtime.device.devices import Device
+from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.norm import mean_loss
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
@@ -47,6 +50,8 @@ class Records:
         self._outbox = outbox
         self._store_away = store_away
         self._data = builder.dataset
+        self._evaluated_on = builder.evaluated
+        self._stop_metric = builder.job.eval.stop.metric or LOSS
         self._losses: dict[int, dict[str, Any]] = {}
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
@@ -73,6 +78,30 @@ class Records:
         self._forget()
         if run.owner and run.slot.pipeline == 0:
             self._outbox.metric(record)
+
+    def evaluated(self, run: SlotRun, sums: Losses) -> None:
+        """Record the evaluation before the step of `run`, then report that it is done."""
+        data, wanted = self._evaluated_on, self._stop_metric
+        assert data is not None, "a slot evaluates only where there are data for it"
+        loss = mean_loss([sums[m] for m in sorted(sums)], data.count)
+        measured, seconds = _metrics(sums.metrics), time.monotonic() - run.entered_s
+        self._outbox.metric(
+            {
+                "kind": "evaluation",
+                "step": run.step,
+                "loss": loss,
+                "loss_hex": loss.hex(),
+                "count": data.count,
+                "unit": data.unit,
+                **measured,
+                "seconds": seconds,
+                "t_s": time.time(),
+            }
+        )
+        value = measured.get("metrics", {}).get(wanted, math.nan) if wanted != LOSS else loss
+        self._outbox.event(
+            EvaluationDone(node=self._me, step=run.step, value=finite(value), seconds=seconds)
+        )
 
     def _forget(self) -> None:
         """Drop the oldest losses, but keep them until their owner can have reported them after an

@@ -33,14 +33,14 @@ from bamboo.core.events import StopReady
 from bamboo.core.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
+from bamboo.planner.step.figures import gap_budgets
+from bamboo.planner.step.layout import Costs, Layout
 from bamboo.runtime.device.devices import per_stage
 from bamboo.runtime.node.at_work import NodeAtWork
 from bamboo.runtime.state.decision import Decided, Goodbye
 from bamboo.runtime.step.executor import Completed, Interrupted
 from bamboo.runtime.step.slot_run import Recovery
 from bamboo.runtime.step.takeover import declare_safe, resend, tell_what_was_reduced
-from bamboo.schedule.figures import gap_budgets
-from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
@@ -116,6 +116,9 @@ class Trainer(NodeAtWork):
             self._goodbye = Goodbye.ENDED
             return
         self._era = state.era
+        if state.evaluated is not None:
+            self.executor.note_evaluated(state.evaluated.step)
+            self.mailbox.forget_evaluation(state.evaluated.step)
         self._boundaries.save_watch.read(decided)
         if state.reconfiguration is None and self._checkpoints is not None:
             self._checkpoints.known([made.step for made in state.checkpoints], state.era)

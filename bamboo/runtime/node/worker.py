@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -28,13 +27,15 @@ from bamboo.checkpoint.final import write_stage
 from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.checkpoint.run_files import put_stage
 from bamboo.config.load import job_from_json
+from bamboo.config.resolve import kept_in
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store, opened_in_time
 from bamboo.core.events import NodeFailed, NodeJoined, NodeLeft
 from bamboo.core.numerics import facts_of
-from bamboo.core.state import State
+from bamboo.core.state import Faults, State
 from bamboo.errors import (
+    BambooError,
     CoreMisuse,
     StorageUnavailable,
     StoreRefused,
@@ -46,13 +47,15 @@ from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
 from bamboo.runtime.device.host_memory import touch
 from bamboo.runtime.node.arrival import (
     JOIN_DEADLINE_S,
+    NOTHING_BROUGHT,
+    Brought,
     attests,
+    brought_for,
     documents_of,
     load_builder,
     needed_bytes,
     objects_of,
     speed_of,
-    text_of,
     warm_up,
     write_aside_in,
 )
@@ -75,7 +78,6 @@ from bamboo.runtime.wire.link import VirtualLink
 from bamboo.runtime.wire.login_guard import raise_file_limit
 from bamboo.runtime.wire.transport import ZmqTransport
 from bamboo.topology.strategy import Strategy
-from bamboo.user_code.bundle import CODE_FOLDER
 
 FAULT_STATUS = 1
 LEAVE_DEADLINE_S = 5.0
@@ -101,7 +103,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
             objects = objects_of(config.get("run_url", ""), bucket)
             brought = objects_of(config.get("start_url", ""), bucket)
-            text = None if brought is None else text_of(documents, brought)
+            data = NOTHING_BROUGHT if brought is None else brought_for(documents, brought)
             refused = attests(
                 driver,
                 job_from_json(documents["job"]),
@@ -123,7 +125,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             documents=documents,
             bucket=bucket,
             objects=objects,
-            text=text,
+            data=data,
             overtaken=overtaken,
         )
         goodbye = worker.live()
@@ -184,11 +186,18 @@ def _say_fault(
     overtaken reports none: the run goes on without it."""
     if overtaken.is_set() or (isinstance(error, CoreMisuse) and overtaken.wait(OVERTAKEN_S)):
         return
+
+    def before() -> Faults | None:
+        try:
+            return driver.state().faults
+        except BambooError:  # the store is away
+            return None
+
     event = NodeFailed(
         node=NodeId(config["node"]),
         instance=InstanceId(config["instance"]),
         zone=ZoneId(config["zone"]),
-        scope=scope_of(error),
+        scope=scope_of(error, before),
         reason=reason_of(error, run=config["run"], node=config["node"]),
         step=step,
     )
@@ -209,7 +218,7 @@ class _Worker:
         documents: Mapping[str, str],
         bucket: OpenObjects | None,
         objects: ObjectStore | None,
-        text: bytearray | None,
+        data: Brought,
         overtaken: threading.Event,
     ) -> None:
         self._overtaken = overtaken
@@ -223,10 +232,10 @@ class _Worker:
         self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
-        if self._job.code and self._run_dir is not None:
-            self._job = replace(self._job, code=str(self._run_dir.absolute() / CODE_FOLDER))
+        if self._run_dir is not None:
+            self._job = kept_in(self._run_dir.absolute(), self._job)
         self._objects = objects
-        self._text = text
+        self._data = data
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.step: Callable[[], int] = lambda: -1
@@ -237,7 +246,7 @@ class _Worker:
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
         speed = speed_of(job, self._config["zone"])
-        builder = load_builder(job, strategy, self._text, run_dir=self._run_dir, speed=speed)
+        builder = load_builder(job, strategy, self._data, run_dir=self._run_dir, speed=speed)
         touch(needed_bytes(builder))
         warm_up(builder)
         transport = self._transport()

@@ -113,7 +113,7 @@ class Executor(Roster):
                 continue
             if op is None and self.finished and not linger:
                 return Completed()
-            calm = not (self.stopping or linger) and bool(self.owned)
+            calm = not (self.stopping or linger or self.evaluated_here) and bool(self.owned)
             if not calm:
                 self._moved_s = time.monotonic()
             elif time.monotonic() - self._moved_s > self._stall_s:
@@ -125,14 +125,16 @@ class Executor(Roster):
 
     @property
     def finished(self) -> bool:
-        taken = all(run.step > self.last_step for run in self.owned.values())
-        return bool(self.owned) and taken and self._settled()
+        return self.through and self._settled()
 
     # ------------------------------------------------------------------ what is ready
 
     def _ready(self) -> list[ReadyOp]:
         ready = []
         for slot, run in self.owned.items():
+            if self.evaluates(run):
+                ready += self.ready_evaluation(run)
+                continue
             head = run.head
             if (not self.frozen or head.kind in ("X", "S")) and self._can(run, head):
                 ready.append(ReadyOp(slot, run.step, head, run.recovering))

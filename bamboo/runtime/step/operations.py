@@ -6,7 +6,7 @@ False when it meets a gradient that is not finite, and has then changed nothing.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from torch import Tensor
 
@@ -16,11 +16,12 @@ from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import compute_in_parts
 from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.optim.state import OptimizerState
+from bamboo.runtime.step.evaluation import inputs_in
 from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.norm import clip_factor
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox, Message
-from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.instruction import Instruction, Kind
 from bamboo.topology.strategy import stage_modes
 
 
@@ -38,6 +39,9 @@ class Listener(Protocol):
 
     def more_to_ship(self, run: SlotRun) -> bool:
         """Whether another slot of this node and pipeline is still in the step of `run`."""
+
+    def evaluated(self, run: SlotRun, sums: Losses) -> None:
+        """The evaluation before the step of `run` is done: what all pipelines measured."""
 
     def idle(self) -> None:
         """Nothing is ready; the loop is about to wait."""
@@ -132,7 +136,7 @@ class Operations:
         self._redundancy = redundancy
         self._clip_norm = clip_norm
         self.shadows_first = ShadowsFirst(mailbox)
-        self.counts: dict[str, int] = dict.fromkeys(("F", "B", "FR", "BR", "X", "S", "R"), 0)
+        self.counts: dict[str, int] = dict.fromkeys(get_args(Kind), 0)
         self._table: dict[str, Callable[[SlotRun, Instruction], bool]] = {
             "F": self._forward,
             "B": self._backward,
@@ -141,6 +145,8 @@ class Operations:
             "FR": self._forward_ahead,
             "BR": self._backward_ahead,
             "R": self.step_replica,
+            "E": self._evaluate,
+            "V": self._tell_evaluation,
         }
 
     def perform(self, run: SlotRun, instruction: Instruction) -> bool:
@@ -289,6 +295,42 @@ class Operations:
             statistics()
 
         self.device.run("R", stage, take)
+
+    # ------------------------------------------------------------------ evaluations
+
+    def _evaluate(self, run: SlotRun, op: Instruction) -> bool:
+        local, evaluation = op.microbatch, run.evaluating
+        assert local is not None
+        self._listener.at("evaluation", run, local)
+        index, data = evaluation.microbatches[local], evaluation.plan.data
+        if run.stage.is_first:
+            x = data.inputs(index)
+        else:
+            x = inputs_in(self._mailbox.take(run.slot, "eval", run.step, local).tensors)
+
+        def work() -> Tensors:
+            y = run.stage.evaluate(x, index)
+            if run.stage.is_last:
+                evaluation.measured(local, *run.stage.measure(y, data.targets(index)))
+            return y
+
+        y = self.device.run("E", op.stage, work)
+        evaluation.cursor += 1
+        if not run.stage.is_last:
+            self._mailbox.post(evaluation.output_key(run.step, local), y)
+        return True
+
+    def _tell_evaluation(self, run: SlotRun, op: Instruction) -> bool:
+        evaluation = run.evaluating
+        sums = self.device.run("V", op.stage, evaluation.sums)
+        evaluation.cursor += 1
+        if run.slot.pipeline:
+            self._mailbox.post(evaluation.sums_key(run.step), (), sums.meta())
+            return True
+        for pipeline in evaluation.others():
+            sums.take(self._mailbox.take(run.slot, "sums", run.step, pipeline).meta)
+        self._listener.evaluated(run, sums)
+        return True
 
     # ------------------------------------------------------------------ the shadow's operations
 

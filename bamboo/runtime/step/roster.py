@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.messages import Mailbox
+from bamboo.schedule.picker import ReadyOp
 from bamboo.topology.slots import Slot
 
 
@@ -25,6 +26,9 @@ class Roster:
         """Only exchanges and steps run, of what is computed already; no forward or backward."""
         self.boundary: int | None = None
         """The last step that may be begun; None: any."""
+        self.evaluated = 0
+        """The step before which the newest evaluation that was decided on took place."""
+        self._whole = last_step
         self.yielding: frozenset[Slot] = frozenset()
         """Owned slots that begin no step because they change hands, or may do so."""
 
@@ -82,6 +86,54 @@ class Roster:
         held = (self.hold and run.step > self.begun_step) or run.slot in self.yielding
         last = self.last_step if self.boundary is None else min(self.last_step, self.boundary)
         return not held and run.step <= last and run.step - 1 <= self.mailbox.safe_step
+
+    # ------------------------------------------------------------------ evaluations
+
+    def note_evaluated(self, step: int) -> None:
+        """The evaluation before this step was decided on, so the step may begin."""
+        self.evaluated = max(self.evaluated, step)
+
+    def evaluates(self, run: SlotRun) -> bool:
+        """Whether the run's step begins only after an evaluation that has yet to be decided on. No
+        such step is left where all have agreed to stop earlier."""
+        evaluation, step = run.evaluation, run.step
+        left = step <= self.last_step or self.last_step == self._whole
+        due = evaluation is not None and evaluation.plan.is_before(step)
+        return due and step > self.evaluated and left
+
+    def ready_evaluation(self, run: SlotRun) -> list[ReadyOp]:
+        """The next operation of that evaluation, if it can run, under the limits of a step; but a
+        slot that is to change hands goes on, for after the last step it never does."""
+        beyond = self.boundary is not None and run.step > self.boundary
+        held = self.hold or self.frozen or beyond
+        head = run.evaluating.head
+        if held or run.step - 1 > self.mailbox.safe_step or head is None:
+            return []
+        slot, step = run.slot, run.step
+        fed = run.stage.is_first
+        if head.microbatch is None:
+            others = run.evaluating.others()
+            fed = all(self.mailbox.has(slot, "sums", step, pipeline) for pipeline in others)
+        elif not fed:
+            fed = self.mailbox.has(slot, "eval", step, head.microbatch)
+        return [ReadyOp(slot, step, head, run.recovering)] if fed else []
+
+    @property
+    def evaluated_here(self) -> bool:
+        """Whether every owned slot is through with its forwards of an evaluation. Those of later
+        stages may take much longer, and a slot that lacks an input finds out that none comes."""
+        owned = self.owned.values()
+        return bool(owned) and all(self.evaluates(x) and x.evaluating.through for x in owned)
+
+    @property
+    def through(self) -> bool:
+        """Whether every owned slot, of which there is one, has taken its last step and is through
+        with all evaluations."""
+        owned = self.owned.values()
+        done = all(run.step > self.last_step and not self.evaluates(run) for run in owned)
+        return bool(owned) and done
+
+    # ------------------------------------------------------------------ where they stand
 
     @property
     def stopping(self) -> bool:

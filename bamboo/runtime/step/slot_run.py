@@ -5,15 +5,16 @@ has computed ahead. Promoting it changes its role and nothing else: it walks the
 the start of its step, and results that are computed already are only sent.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.models import Gradients, Tensors, as_leaves, named_parameters
 from bamboo.runtime.optim.state import OptimizerState, named_state
+from bamboo.runtime.step.evaluation import Evaluation, settled
 from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Losses, Stand
 from bamboo.runtime.step.stage import Pending, Stage
 from bamboo.schedule.instruction import Instruction
@@ -64,6 +65,7 @@ class SlotRun:
         stage: Stage,
         kept: OptimizerState,
         owner: bool,
+        evaluation: Evaluation | None = None,
         replica_on_host: bool = False,
         step: int = 0,
     ) -> None:
@@ -96,6 +98,7 @@ class SlotRun:
             Instruction(stage=stage_number, kind="BR", microbatch=m) for m in count
         ]
         self.replica_step = Instruction(stage=stage_number, kind="R")
+        self.evaluation = evaluation
         self.recovery: Recovery | None = None
         self.joining = False
         """Whether it is a replica that follows its owner and is not its shadow yet."""
@@ -115,6 +118,9 @@ class SlotRun:
         self.backed: dict[int, Gradients] = {}
         """Input gradients of the redundant backwards that the shadow has run."""
         self.exchange = Exchange(self.plan, self.step)
+        if self.evaluation is not None:
+            self.evaluation.begin()
+        self.entered_s = time.monotonic()
         self.shipped = False
         """Whether the gradient of this step went to the shadow before the step is taken."""
         self._losses: dict[int, Tensor] = {}
@@ -126,16 +132,7 @@ class SlotRun:
 
     def settle_losses(self) -> None:
         """Read the losses of this step from the device, once all backwards are issued."""
-        if not self._losses:
-            return
-        pairs = [pair for one in self._metrics.values() for pair in one.values()]
-        found = torch.stack(list(self._losses.values()))
-        # All numbers are read at once, because a GPU is idle while one is read.
-        numbers = iter((torch.cat([found.double(), *pairs]) if pairs else found).tolist())
-        losses = self.exchange.losses
-        losses |= zip(self._losses, numbers)  # noqa: B905, the pairs come behind them
-        for microbatch, names in self._metrics.items():
-            losses.metrics[microbatch] = {name: (next(numbers), next(numbers)) for name in names}
+        self.exchange.losses.take(settled(self._losses, self._metrics).meta())
         self._losses = {}
         self._metrics = {}
 
@@ -143,6 +140,12 @@ class SlotRun:
     def head(self) -> Instruction:
         """The operation that the owner runs next."""
         return self.program[self.cursor]
+
+    @property
+    def evaluating(self) -> Evaluation:
+        """The same as `evaluation`, in a run that evaluates."""
+        assert self.evaluation is not None, "asked only where the job evaluates"
+        return self.evaluation
 
     @property
     def recovering(self) -> bool:

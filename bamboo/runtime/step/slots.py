@@ -6,14 +6,16 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from bamboo.config.resolve import batch_shape
+from bamboo.config.resolve import batch_shape, eval_total
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
+from bamboo.data.evaluation import EvalData
 from bamboo.models import Workload, build_shell
 from bamboo.runtime.device.devices import Device, device_of
-from bamboo.runtime.device.staging import DataOnDevice
+from bamboo.runtime.device.staging import DataOnDevice, EvalOnDevice
 from bamboo.runtime.optim.optimizer import optimizer_of
 from bamboo.runtime.optim.state import Layout, layout_of, values_in
+from bamboo.runtime.step.evaluation import EvalPlan, Evaluation
 from bamboo.runtime.step.exchange import ExchangePlan, Tie
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Stage
@@ -37,6 +39,7 @@ class SlotBuilder:
         strategy: Strategy,
         workload: Workload,
         dataset: Dataset,
+        evaluated: EvalData | None = None,
         shares: tuple[int, ...] = (),
         initial: Initial | None = None,
         device: Device | None = None,
@@ -49,6 +52,7 @@ class SlotBuilder:
         self.strategy = strategy
         self.workload = workload
         self.dataset = dataset
+        self.evaluated = evaluated
         self.optimizer = optimizer_of(job.train, workload, job.segments)
         self.batch = batch_shape(job)
         grid = strategy.placement.grid
@@ -68,6 +72,7 @@ class SlotBuilder:
             strategy=replace(self.strategy, placement=placement),
             workload=self.workload,
             dataset=self.dataset,
+            evaluated=self.evaluated,
             shares=shares,
             initial=self._initial,
             device=self.device,
@@ -130,9 +135,22 @@ class SlotBuilder:
             stage=stage,
             kept=kept,
             owner=owner,
+            evaluation=self._evaluation(slot),
             replica_on_host=on_host,
             step=step,
         )
+
+    def _evaluation(self, slot: Slot) -> Evaluation | None:
+        if self.evaluated is None:
+            return None
+        plan = EvalPlan(
+            every_steps=self.job.eval.every_steps,
+            total=eval_total(self.job),
+            data=EvalOnDevice(self.evaluated, self.device.put),
+        )
+        block = blocks_of(self.shares)[slot.pipeline]
+        grid, virtual_nodes = self.strategy.placement.grid, self.batch.virtual_nodes
+        return Evaluation(plan, slot, grid, block=block, virtual_nodes=virtual_nodes)
 
     def _ties(self) -> tuple[Tie, ...]:
         """The tied parameters, each with all its uses in layer order."""

@@ -19,6 +19,7 @@ from bamboo.models import (
     as_leaves,
     build_layer,
     build_shell,
+    evaluate,
     measured,
     named_parameters,
     put_parameters,
@@ -120,11 +121,8 @@ class Stage:
         statistics = self.untrained.norms.taken()
         self._check_unwritten(before)
         if not self.is_last:
-            # What is sent is kept for two steps, and a parameter that is handed on changes in them.
-            kept = tuple(
-                t.clone() if t.untyped_storage().data_ptr() in self._stepped else t for t in y
-            )
-            return Pending(input=leaves, output=kept, loss=None, statistics=statistics)
+            sent = self._apart(y)
+            return Pending(input=leaves, output=sent, loss=None, statistics=statistics)
         targets = self._data.microbatch(step, microbatch)[1]
         loss = self._workload.loss(unpacked(y), unpacked(targets))
         return Pending(
@@ -134,6 +132,26 @@ class Stage:
             statistics=statistics,
             metrics=measured(self._workload, y, targets),
         )
+
+    def evaluate(self, x: Tensors, microbatch: int) -> Tensors:
+        """Run the layers in eval mode on one microbatch (global index) of an evaluation; nothing of
+        them changes, and no graph is kept."""
+        before = self._versions()
+        y = evaluate(
+            self.layers, x, seed=self.seed, microbatch=microbatch, precision=self.precision
+        )
+        self._check_unwritten(before)
+        return self._apart(y)
+
+    def measure(self, y: Tensors, targets: Tensors) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Loss and metrics of an evaluated microbatch, on the last stage."""
+        with torch.no_grad():
+            loss = self._workload.loss(unpacked(y), unpacked(targets))
+        return loss, measured(self._workload, y, targets)
+
+    def _apart(self, y: Tensors) -> Tensors:
+        """What is sent is kept for two steps, and a parameter that is handed on changes in them."""
+        return tuple(t.clone() if t.untyped_storage().data_ptr() in self._stepped else t for t in y)
 
     def measured_forward(self, x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
         """The same as `forward`, and the bytes that autograd saved in addition to parameters and

@@ -404,6 +404,12 @@ class Mailbox(Inbox):
 
     # ------------------------------------------------------------------ forgetting
 
+    def forget_evaluation(self, step: int) -> None:
+        """Keep nothing of the evaluation before this step: it was decided on."""
+        kept = self._stash.get(step, {})
+        for key in [key for key in kept if key.kind in ("eval", "sums")]:
+            self.stash_bytes -= kept.pop(key).size_bytes()
+
     def prune(self, replicas_from: Mapping[Slot, int]) -> None:
         """Forget all messages of steps before `safe_step`, except the gradients that a replica of
         this node has yet to follow, from its step in `replicas_from` on."""

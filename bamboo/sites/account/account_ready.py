@@ -103,9 +103,13 @@ def check_job_for_account(job: JobConfig) -> None:
 
 def check_code_for_account(job: JobConfig) -> None:
     """Raises InputError for a job in an account with code of the user's own: no instance has it."""
-    for key in () if job.cloud.provider == "local" else job.own:
+    for key in () if job.cloud.provider == "local" else job.brings:
+        what = "a file" if key in job.own else "a model"
         raise _at(
-            job, key, "a file of yours is not brought to instances", f"take a built-in one, {LOCAL}"
+            job,
+            key,
+            f"{what} of yours is not brought to instances",
+            f"take a built-in one, {LOCAL}",
         )
 
 

@@ -11,11 +11,13 @@ over. The login's password is in the secret and nowhere else, and opens this one
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from bamboo import wiring
-from bamboo.checkpoint.run_files import CHECKED, put_data
+from bamboo.checkpoint.run_files import CHECKED, put_data, put_tokens
+from bamboo.config.prepared import find_tokens
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
@@ -108,8 +110,16 @@ def put_code_and_data(
 ) -> dict[str, str]:
     """Write what instances begin with but for the login, as `put_boot_files` does, and return their
     settings, to be written last. Raises InputError, StorageUnavailable."""
-    if not job.unit:  # else each instance makes them from the code that comes with the run
+    if job.data.is_prepared and not job.data.in_image:
+        note(f"{run}: the tokens go to the bucket")
+        put_tokens(objects, Path(job.tokens), data_digest)
+    # A model's own data are made by each instance, from the code that comes with the run.
+    if not job.data.is_prepared and not job.unit:
         put_data(objects, read_source(job), data_digest)
+    if job.evaluated.is_prepared:
+        put_tokens(objects, find_tokens(job, job.evaluated, section="eval")[0], job.evaluated_on)
+    elif job.eval.source:
+        put_data(objects, read_source(replace(job, data=job.evaluated)), job.evaluated_on)
     wheel = own_wheel()
     if wheel.name not in wheels.sizes(wheel.name):
         note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")

@@ -195,9 +195,9 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
     check_ended(folder)
     check_code_for_account(job)
     semantics = strategy_of(folder).semantics
-    # A model's own data are made, and compared, where they are used.
+    # A model's own data are made, and compared, where they are used, and so are tokens.
     digest = semantics.data_digest
-    if not job.unit:
+    if not job.unit and not job.data.is_prepared:
         digest = hashlib.sha256(read_source(job)).hexdigest()
     same_semantics(job, semantics, data_digest=digest)
     attested = known_in(folder.path, semantics)

@@ -12,7 +12,7 @@ from bamboo.core.state import Phase, Policy, State, initial_state
 from bamboo.ids import NodeId, run_id
 from bamboo.planner.risks.survival import Outcome, broken, copies_of_slots, outcome, survival
 from bamboo.planner.risks.zones import laid_out
-from bamboo.schedule.layout import layout_of
+from bamboo.planner.step.layout import layout_of
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES

@@ -26,7 +26,7 @@ from bamboo.planner.risks.zones import (
     nodes_by_zone,
     price_spreads,
 )
-from bamboo.schedule.layout import Costs, layout_of
+from bamboo.planner.step.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 
 DAY_OF_STEPS = 86_400

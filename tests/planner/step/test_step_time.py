@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.profiles.workload import WorkloadFigures, uniform_workload
 from bamboo.planner.step.cost import costs_for, expected, layout_for
+from bamboo.planner.step.figures import plan_run, step_time_s
+from bamboo.planner.step.layout import Costs, layout_of, merged
+from bamboo.planner.step.links import Link, ZoneLinks
 from bamboo.planner.step.step_time import StepTimes
-from bamboo.schedule.figures import plan_run, step_time_s
-from bamboo.schedule.layout import Costs, layout_of, merged
-from bamboo.schedule.links import Link, ZoneLinks
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import BatchShape

@@ -120,7 +120,7 @@ def test_every_parameter_and_moment_is_named_and_moved(tmp_path: Path) -> None:
     calm.step()
     end = calm.tensors()
     assert {name.split("/")[0] for name in end} == {"param", "exp_avg", "exp_avg_sq"}
-    assert len(end) == 3 * len(list(named_parameters(calm._layers)))
+    assert len(end) == 3 * len(list(named_parameters(calm.layers)))
     assert all(not torch.equal(start[name], end[name]) for name in end)
 
 

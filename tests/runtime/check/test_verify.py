@@ -18,8 +18,9 @@ from bamboo.coord.attested import FILE
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
+from bamboo.runtime.check.compared import Recorded, compare
 from bamboo.runtime.check.reference import CalmRun
-from bamboo.runtime.check.verify import Recorded, compare_step, verify
+from bamboo.runtime.check.verify import verify
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
@@ -169,12 +170,12 @@ def test_a_loss_recorded_twice_must_be_the_same_twice(tmp_path: Path) -> None:
 
 def test_what_is_measured_beside_the_loss_is_compared() -> None:
     calm = Recorded(loss=1.0, metrics={"hits": 0.5})
-    assert compare_step(3, calm, [calm, calm]) == {}
+    assert compare(3, calm, [calm, calm]) == {}
     for other in ({"hits": math.nextafter(0.5, 1)}, {}, {"hits": 0.5, "more": 1.0}):
-        found = compare_step(3, calm, [calm, Recorded(loss=1.0, metrics=other)])
+        found = compare(3, calm, [calm, Recorded(loss=1.0, metrics=other)])
         assert found["first_difference"]["tensor"].startswith("metric ")
     nan = Recorded(loss=1.0, metrics={"hits": math.nan})
-    assert compare_step(3, nan, [nan]) == {}
+    assert compare(3, nan, [nan]) == {}
 
 
 def test_a_loss_that_was_never_recorded_is_a_difference(tmp_path: Path) -> None:

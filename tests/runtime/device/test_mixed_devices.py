@@ -142,7 +142,7 @@ def test_a_run_that_grows_and_loses_nodes(
     on_both = {"runtime/wire/chunks.py _joined"} if replica_moments == "host" else set()
     assert guard.read.keys() == on_both | {
         "runtime/step/norm.py squares",
-        "runtime/step/slot_run.py SlotRun.settle_losses",
+        "runtime/step/evaluation.py settled",
     }
 
 
@@ -169,7 +169,7 @@ def test_several_tensors_between_stages(guard: Guard, kinds: set[str], tmp_path:
     assert kinds >= {"act", "grad", "ship"}
     assert guard.read.keys() == {
         "runtime/step/norm.py squares",
-        "runtime/step/slot_run.py SlotRun.settle_losses",
+        "runtime/step/evaluation.py settled",
     }
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from bamboo.planner.step.layout import layout_of
 from bamboo.runtime.node.trainer import gap_budget_of
-from bamboo.schedule.layout import layout_of
 from bamboo.topology.grid import Grid
 from tests.runtime.test_interleavings import job
 

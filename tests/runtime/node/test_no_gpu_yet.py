@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from bamboo import wiring
+from tests.jobs import tiny_job
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -67,8 +69,8 @@ print("none")
 """
 
 
-def test_what_is_loaded_before_a_fork_uses_no_gpu() -> None:
-    loaded = (*wiring.PRELOADED, "bamboo.runs.segment", "testbed.entry")
+def test_what_is_loaded_before_a_fork_uses_no_gpu(tmp_path: Path) -> None:
+    loaded = (*wiring.preloaded(tiny_job(tmp_path)), "bamboo.runs.segment", "testbed.entry")
     assert "bamboo.wiring.worker" in loaded
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *loaded],

@@ -1,0 +1,195 @@
+"""`bamboo prepare`: makes the token file of a job's data, or the tree over one that is there.
+
+Rule: the same contents give the same tokens, wherever the files lie and whatever was prepared
+before. What was made once is not made again.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bamboo.config.prepared import (
+    Source,
+    made_at,
+    refuse,
+    seen_at,
+    source_files,
+    token_file,
+    tokenizer_digest,
+)
+from bamboo.config.tree import TOKENS, DataConfig, JobConfig
+from bamboo.data.pieces import Piece, pieces_of
+from bamboo.data.token_writer import TokenWriter, write_tree
+from bamboo.errors import InputError
+from bamboo.extras import need
+from bamboo.named_files import sha256_of
+from bamboo.new_files import write_whole
+from bamboo.token_files import Facts, Header, read_facts, read_header
+from bamboo.topology.strategy import AUTO
+
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+"""What tokenizers call the token that ends a document."""
+NO_END = "none"
+BATCH_CHARACTERS = 1 << 21
+"""Text that goes to the tokenizer together, which divides it over the cores."""
+BATCH_IDS = 1 << 20
+MIB = 1 << 20
+ONLY_MINE = 0o700
+Told = Callable[[int, int], None]
+"""Is called with (done, of all), in MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The token file of a job's data."""
+
+    path: Path
+    header: Header
+    facts: Facts
+    source_bytes: int
+    """Of what was read."""
+    took_s: float
+    """0: it was there already."""
+
+
+def prepare(job: JobConfig, data: DataConfig, told: Told, *, section: str = "data") -> Prepared:
+    """Make what a run reads of these data; `section` is the one of the job file that describes
+    them. Raises InputError."""
+    began_s = time.monotonic()
+    if data.source == TOKENS:
+        path, header = token_file(job, data, section=section)
+        total = max(1, header.size_bytes // MIB)
+        facts = write_tree(path, header, lambda done_bytes: told(done_bytes // MIB, total))
+        size_bytes, made = header.size_bytes, True
+    else:
+        source = source_files(job, data, section=section)
+        path, made = _of_text(job, data, source, told, section=section)
+        header, size_bytes = read_header(path), source.size_bytes
+        found = read_facts(path, header)
+        assert found is not None, "it was written, or was there"
+        facts = found
+    took_s = time.monotonic() - began_s if made else 0.0
+    return Prepared(path=path, header=header, facts=facts, source_bytes=size_bytes, took_s=took_s)
+
+
+def _of_text(
+    job: JobConfig, data: DataConfig, source: Source, told: Told, *, section: str
+) -> tuple[Path, bool]:
+    """The token file, and whether it was made now."""
+    tokenizer = tokenizer_digest(job, data, section=section)
+    path = made_at(data, [sha256_of(file) for file in source.files], tokenizer)
+    made = not _is_whole(path)
+    if made:
+        total = max(1, source.size_bytes // MIB)
+        tokenizer_ids = _Tokenizer(job, data, section) if data.tokenizer else None
+        pieces = pieces_of(job, data, source, section=section)
+        with _writable(path.parent):
+            _write(path, pieces, tokenizer_ids, lambda done: told(done // MIB, total))
+    seen = seen_at(job, data, source, section=section)
+    with _writable(seen.parent):
+        write_whole(seen, path.parent.name.encode())
+    return path, made
+
+
+class _Tokenizer:
+    """A tokenizer that knows nothing of padding, of a longest text, or of tokens around it."""
+
+    def __init__(self, job: JobConfig, data: DataConfig, section: str) -> None:
+        need("data", what=f"{section}.tokenizer", only="tokenizers")
+        from tokenizers import Tokenizer
+
+        path = job.named(data.tokenizer)
+        try:
+            self._made = Tokenizer.from_file(str(path))
+        except Exception as error:  # it has no class of its own for what is wrong
+            key, problem = f"{section}.tokenizer", f"is no tokenizer ({error})"
+            raise refuse(job, key, data.tokenizer, problem, "name a tokenizer.json") from error
+        self._made.no_padding()
+        self._made.no_truncation()
+        ids = self._made.get_vocab(with_added_tokens=True)
+        self.vocabulary = max(ids.values()) + 1
+        self.digest = tokenizer_digest(job, data, section=section)
+        self.end: int | None = None
+        """The id that is put behind each document."""
+        if data.end == AUTO:
+            self.end = next((ids[name] for name in ENDS if name in ids), None)
+        elif data.end != NO_END:
+            self.end = ids.get(data.end)
+            if self.end is None:
+                key, problem = f"{section}.end", f"is no token of {path.name}"
+                raise refuse(job, key, data.end, problem, f"name one, or {NO_END!r}")
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        found = self._made.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [one.ids for one in found]
+
+
+def _write(
+    path: Path, pieces: Iterable[Piece], tokenizer: _Tokenizer | None, told: Callable[[int], None]
+) -> None:
+    """Make the token file of these documents; without a tokenizer their contents are ids."""
+    end = () if tokenizer is None or tokenizer.end is None else (tokenizer.end,)
+    known: dict[str, Any] = {"vocabulary": None, "tokenizer": "", "end": None}
+    if tokenizer is not None:
+        known = {
+            "vocabulary": tokenizer.vocabulary,
+            "tokenizer": tokenizer.digest,
+            "end": tokenizer.end,
+        }
+    length = 0  # of the document that goes on
+    with TokenWriter(path, **known) as writer:
+        for batch in _batches(pieces, BATCH_IDS if tokenizer is None else BATCH_CHARACTERS):
+            contents = [piece.content for piece in batch]
+            parts: list[Sequence[int]] = []
+            ends, place = [], 0
+            for piece, ids in zip(
+                batch, contents if tokenizer is None else tokenizer.ids(contents), strict=True
+            ):
+                parts.append(ids)
+                place, length = place + len(ids), length + len(ids)
+                if not piece.ends:
+                    continue
+                if not length:
+                    raise InputError(f"{piece.place}: the document is empty; leave it out")
+                parts.append(end)
+                place, length = place + len(end), 0
+                ends.append(place)
+            flat = np.fromiter(itertools.chain.from_iterable(parts), np.int64, count=place)
+            writer.add(flat, np.asarray(ends, dtype=np.int64))
+            told(batch[-1].done_bytes)
+        writer.end()
+
+
+def _batches(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece.content)
+        if size >= most:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _is_whole(path: Path) -> bool:
+    return path.exists() and read_facts(path, read_header(path)) is not None
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(mode=ONLY_MINE, parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written: {error.strerror}; make room there, or set BAMBOO_HOME"
+        ) from error

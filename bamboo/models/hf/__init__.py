@@ -1,0 +1,1 @@
+"""Hugging Face models as lists of layers, by the code of transformers itself."""

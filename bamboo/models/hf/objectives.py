@@ -1,0 +1,141 @@
+"""What a model is trained to find in tokens, where that is not the next one.
+
+Rule: all that is drawn for a sample is drawn from its key, so each data epoch draws others, and
+any node draws the same.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from bamboo.data.dataset import Data
+from bamboo.errors import InputError
+
+UNCOUNTED = -100
+"""The target of a token that the loss leaves out."""
+Batch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+
+
+class MaskedWords:
+    """Tokens of which some are to be found again (Devlin et al., 2019): 15 of 100, of which 80 of
+    100 are covered by the mask, the largest token of the vocabulary, 10 are another token, and 10
+    are left as they are."""
+
+    unit = "masked token"
+    SHARE = 0.15
+    COVERED = 0.8
+    SWAPPED = 0.9
+
+    def __init__(self, data: Data, *, vocabulary: int) -> None:
+        _check_free(data, vocabulary - 1, "the mask")
+        self._data = data
+        self._mask = vocabulary - 1
+        count: int | Callable[[int, int], int] = getattr(data, "count", 1)
+        self._length = count if callable(count) else None
+        self._tokens = 0 if callable(count) else count
+        self.samples = data.samples
+        self.digest = _digest_of(data, "masked", vocabulary)
+
+    def count(self, index: int, key: int) -> int:
+        """How many are to be found."""
+        return int(self._chosen(index, key, torch.Generator().manual_seed(key)).sum())
+
+    def _chosen(self, index: int, key: int, generator: torch.Generator) -> Tensor:
+        tokens = self._length(index, key) if self._length else self._tokens
+        return torch.rand(tokens, generator=generator) < self.SHARE
+
+    def batch(self, indices: Sequence[int], keys: Sequence[int]) -> Batch:
+        """((tokens_BT,), (targets_BT,)), int64; of documents of unequal length ((tokens_BT,
+        mask_BT), (targets_BT,)), where the mask is false behind their ends."""
+        (tokens_BT,), _ = self._data.batch(indices, keys)
+        seen_BT, targets_BT = tokens_BT.clone(), torch.full_like(tokens_BT, UNCOUNTED)
+        mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+        for row, (index, key) in enumerate(zip(indices, keys, strict=True)):
+            generator = torch.Generator().manual_seed(key)
+            chosen_T = self._chosen(index, key, generator)
+            length = len(chosen_T)
+            how_T = torch.rand(length, generator=generator)
+            any_T = torch.randint(self._mask, (length,), generator=generator)
+            seen_T, plain_T = seen_BT[row, :length], tokens_BT[row, :length]
+            targets_BT[row, :length][chosen_T] = plain_T[chosen_T]
+            seen_T[chosen_T & (how_T < self.COVERED)] = self._mask
+            swapped_T = chosen_T & (how_T >= self.COVERED) & (how_T < self.SWAPPED)
+            seen_T[swapped_T] = any_T[swapped_T]
+            mask_BT[row, :length] = True
+        return ((seen_BT, mask_BT) if self._length else (seen_BT,)), (targets_BT,)
+
+
+class LostSpans:
+    """Text with spans left out, which the decoder says (Raffel et al., 2020): 15 of 100 tokens, in
+    spans of 3 on the mean. In place of each span stands one of the largest tokens of the
+    vocabulary, from the last one downwards; before each span that is said stands the same one."""
+
+    unit = "token"
+    SHARE = 0.15
+    SPAN = 3.0
+
+    def __init__(self, data: Data, *, vocabulary: int, start: int, end: int) -> None:
+        self._data = data
+        self._vocabulary = vocabulary
+        self._start = start
+        self._end = end
+        tokens = getattr(data, "count", 1)
+        if callable(tokens):
+            raise InputError(
+                "spans are left out of windows of one length, and data.documents = 'padded' gives "
+                "others; take 'packed'"
+            )
+        self._lost = max(1, round(tokens * self.SHARE))
+        self._spans = max(1, round(self._lost / self.SPAN))
+        self._left = tokens - self._lost
+        _check_free(data, vocabulary - self._spans, "the spans that are left out")
+        self.samples = data.samples
+        self.digest = _digest_of(data, "spans", vocabulary, start, end)
+        self.count = self._lost + self._spans + 1
+        """Tokens that the decoder says, with the end."""
+
+    def batch(self, indices: Sequence[int], keys: Sequence[int]) -> Batch:
+        """((tokens_BS, before_BT), (targets_BT,)), int64: what the encoder is given, what the
+        decoder has said before each target, and the targets."""
+        (tokens_BT, *_), _ = self._data.batch(indices, keys)
+        rows = [self._row(tokens, key) for tokens, key in zip(tokens_BT, keys, strict=True)]
+        seen, said = (torch.stack(part) for part in zip(*rows, strict=True))
+        before = torch.cat([torch.full_like(said[:, :1], self._start), said[:, :-1]], dim=1)
+        return (seen, before), (said,)
+
+    def _row(self, tokens_T: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(key)
+        kept = _parts(self._left, self._spans, generator)
+        lost = _parts(self._lost, self._spans, generator)
+        seen: list[Tensor] = []
+        said: list[Tensor] = []
+        at = 0
+        for number, (length, gone) in enumerate(zip(kept, lost, strict=True)):
+            sign = tokens_T.new_tensor([self._vocabulary - 1 - number])
+            seen += [tokens_T[at : at + length], sign]
+            said += [sign, tokens_T[at + length : at + length + gone]]
+            at += length + gone
+        return torch.cat(seen), torch.cat([*said, tokens_T.new_tensor([self._end])])
+
+
+def _parts(total: int, parts: int, generator: torch.Generator) -> list[int]:
+    """So many lengths of at least 1, all divisions being as likely."""
+    cuts = torch.randperm(total - 1, generator=generator)[: parts - 1].sort().values.tolist()
+    ends = [cut + 1 for cut in cuts] + [total]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _check_free(data: Data, first: int, what: str) -> None:
+    """Raises InputError unless all tokens from `first` on are free for that."""
+    largest = getattr(data, "largest_token", -1)
+    if largest >= first:
+        raise InputError(
+            f"the tokens of the data go up to {largest}, and {what} need those from {first} on; "
+            f"take a larger vocabulary in the model's config.json"
+        )
+
+
+def _digest_of(data: Data, *how: object) -> str:
+    return hashlib.sha256(repr((data.digest, how)).encode()).hexdigest()
