@@ -13,7 +13,7 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -57,10 +57,16 @@ class Found:
     """One run of one mode."""
 
     extra_s: tuple[float, ...]
-    pause_s: tuple[float, ...]
-    """From each kill to the lost stage's first operation on its shadow."""
+    failovers: tuple[Mapping[str, float], ...]
+    """For each kill: ms after it until it was `seen`, `decided`, and its shadow was `promoted` and
+    began its `first_operation`."""
     calm_s: float
     difference: str
+
+    @property
+    def pause_s(self) -> tuple[float, ...]:
+        """From each kill to the lost stage's first operation on its shadow."""
+        return tuple(found["first_operation"] / 1e3 for found in self.failovers)
 
 
 def losses(count: int, seed: int) -> tuple[Loss, ...]:
@@ -96,11 +102,11 @@ def played(job: JobConfig, todo: Sequence[Loss], step_s: float) -> Found:
         run.wait_step(max(run.losses()) + SETTLED_STEPS)
         ours.stop(run)
         commits = [commit.at_s for commit in ours.commits_of(run)]
-        pauses = [found["first_operation"] / 1e3 for found in ours.failovers(run, struck)]
+        failovers = ours.failovers(run, struck)
         unlike = difference(run, len(run.losses()))
     calm_s = _calm_s(commits, stamps)
     extra = tuple(_hit_s(commits, at_s) - calm_s for at_s in stamps)
-    return Found(extra_s=extra, pause_s=tuple(pauses), calm_s=calm_s, difference=unlike)
+    return Found(extra_s=extra, failovers=failovers, calm_s=calm_s, difference=unlike)
 
 
 def _strike(run: Cluster, loss: Loss) -> tuple[float, str, int]:
