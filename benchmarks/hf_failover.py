@@ -7,10 +7,10 @@ models the same times, so what differs is what a node does beside its layers. Th
 blocks, of the same width. The models take turns; in a round both lose the same stages at the same
 shares of a step.
 
-A pause counts from SIGKILL, and from the moment at which a survivor sees that a connection ended. In
-between the kernel frees the process's memory before it closes its sockets, which takes longer for
-one that has imported transformers: 31 to 43 ms with 427 MB, 14 to 20 ms with 249 MB, each the median
-of 20 kills of an idle fork (2026-11-28). An instance that is taken away has no such end.
+A pause counts from SIGKILL, and from the moment at which a survivor sees that a connection ended.
+In between the kernel frees the process's memory before it closes its sockets, which takes longer
+for one that has imported transformers: 31 to 43 ms with 427 MB, 14 to 20 ms with 249 MB, each the
+median of 20 kills of an idle fork (2026-11-28). An instance that is taken away has no such end.
 """
 
 import argparse
