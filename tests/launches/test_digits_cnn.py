@@ -24,7 +24,9 @@ def test_digits_are_read_with_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     overrides = [part for one in sets for part in ("--set", one)]
     done = bench.run("launch", "digits_cnn.toml", "--run", "digits", *overrides)
     assert done.returncode == 0, done.stderr
+    assert not any(word in done.stdout + done.stderr for word in ("entropy", "token"))
     receipt = json.loads((bench.home / "digits" / "receipt.json").read_text())
+    assert (receipt["unit"], receipt["tokens"]) == ("image", None)
     assert len(receipt["preemptions"]) == 2
     verified = bench.json("verify", "digits")
     assert (verified["equal"], verified["evaluations"]) == (True, receipt["step"] // 65)

@@ -8,13 +8,14 @@ import pytest
 
 from tests.launches.test_launch import Bench
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+# In `make test` the example with tensors of all sorts shows a launch with tuples between stages.
+pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(180)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=14, stage=2, notice_s=5}]'
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.full)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_encoder_decoder_has_the_bits_of_a_calm_run(tmp_path: Path, precision: str) -> None:
     bench = Bench(tmp_path)
     for name in ("encoder_decoder.py", "encoder_decoder.toml"):

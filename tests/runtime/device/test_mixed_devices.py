@@ -109,7 +109,9 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
-@pytest.mark.parametrize("replica_moments", ["device", "host"])
+@pytest.mark.parametrize(
+    "replica_moments", [pytest.param("device", marks=pytest.mark.full), "host"]
+)
 def test_a_run_that_grows_and_loses_nodes(
     guard: Guard, kinds: set[str], replica_moments: str
 ) -> None:

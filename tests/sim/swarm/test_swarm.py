@@ -7,7 +7,7 @@ import pytest
 from testbed.swarm.many import play_many, play_portion
 from tests.sim.swarm.planted import BUGS, WITHIN, find
 
-SEEDS = int(os.environ.get("BAMBOO_SWARM_SEEDS", "500"))
+SEEDS = int(os.environ.get("BAMBOO_SWARM_SEEDS", "250"))
 PORTION = 250
 
 
