@@ -1,12 +1,16 @@
-"""Writes a file that a user asked for: whole or not at all, and never over another one unless
-forced.
+"""Writes a file or a folder that a user asked for: whole or not at all, and never over another one
+unless forced.
 
-Rule: the file is written under another name and then renamed, so a full disk leaves what was there,
+Rule: it is written under another name and then renamed, so a full disk leaves what was there,
 and no link is followed. Every error of the disk is one line with the path and what to do.
 """
 
 import errno
 import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bamboo.errors import InputError
@@ -65,3 +69,58 @@ def _write(path: Path, data: bytes, *, replace: bool, mode: int) -> None:
     with whole_file(path, mode=mode, replace=replace) as file:
         os.fchmod(file.fileno(), mode & ~users_umask())
         file.write(data)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write into, which is `path` when the block ends without an error; otherwise
+    nothing is left of it. Its files get the permissions that the user's umask leaves. Raises
+    InputError for a `path` where something is, unless that is an empty folder."""
+    _refuse_to_fill(path)
+    path = path.absolute()
+    aside = path.parent / f".{path.name[:100]}-{uuid.uuid4().hex}"
+    try:
+        aside.mkdir()
+        try:
+            yield aside
+            _open_to_others(aside)
+            os.rename(aside, path)  # in place of an empty folder at most
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        remedy = "make room there" if error.errno in DISK_FULL else "give another path"
+        raise InputError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
+
+
+def _refuse_to_fill(path: Path) -> None:
+    try:
+        if "\0" in str(path):
+            raise ValueError("a name has no zero byte")
+        is_link = path.is_symlink()
+        is_folder = path.is_dir()
+        there = path.exists()
+        entries = os.listdir(path) if is_folder else []
+        has_parent = path.absolute().parent.is_dir()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be written: {why}; give another path") from error
+    if is_link:
+        raise InputError(f"{path} is a link, which is not followed; give the folder itself")
+    if entries:
+        raise InputError(f"{path} is there already, with {entries[0]} in it; give another folder")
+    if there and not is_folder:
+        raise InputError(f"{path} is there already, and no folder; give another name")
+    if not has_parent:
+        folder = path.absolute().parent
+        raise InputError(f"{path} cannot be written: there is no folder {folder}; make it")
+
+
+def _open_to_others(folder: Path) -> None:
+    """All that is below, as the user's own programs would have made it, and on the disk."""
+    away = users_umask()
+    for where, _, names in os.walk(folder):
+        os.chmod(where, 0o777 & ~away)
+        for name in names:
+            with open(os.path.join(where, name), "rb") as file:
+                os.fchmod(file.fileno(), 0o666 & ~away)
+                os.fsync(file.fileno())

@@ -130,8 +130,8 @@ def _metrics_of(steps: "Sequence[MetricRecord]") -> Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run, by its folder."""
+class _Trained:
+    """What a run has trained, and what can be done with it."""
 
     folder: "RunFolder"
 
@@ -139,6 +139,80 @@ class Run:
     def id(self) -> str:
         """The name by which every command finds it too."""
         return self.folder.id
+
+    def final_state(self) -> "dict[str, NDArray[Any]]":
+        """Parameters (`param/<layer>.<name>`), moments (`exp_avg/…`, `exp_avg_sq/…`) and buffers
+        (`buffer/…`) at its end; those in bfloat16, which NumPy lacks, as float32. In an account
+        they are fetched first. Raises InputError where there are none, or a file is damaged."""
+        from bamboo.checkpoint.tensor_file import arrays
+        from bamboo.runs.final_state import wrong_with_final
+
+        if why := wrong_with_final(self.folder):
+            raise InputError(f"run {self.id} has no final state: {why}")
+        found: dict[str, NDArray[Any]] = {}
+        for file in sorted(self.folder.final.glob("stage-*.safetensors")):
+            found |= arrays(file)
+        return found
+
+    def export(
+        self, to: str | Path, *, step: int | None = None, format: str = "safetensors"
+    ) -> dict[str, Any]:
+        """Write what it has trained into a new folder, as `bamboo export` does: a Hugging Face
+        model for `from_pretrained`, adapters for peft, any other as one file for `load_state_dict`
+        of your own module; with the format `dcp` for torch.distributed.checkpoint. `step` names a
+        checkpoint instead of its end. Raises InputError."""
+        from bamboo.runs import afterwards
+
+        return afterwards.export(self.folder, named_file(to, what="to"), step=step, form=format)
+
+    def evaluate(
+        self,
+        source: str | Path | None = None,
+        *,
+        samples: int = 0,
+        step: int | None = None,
+        told: Told = untold,
+    ) -> dict[str, Any]:
+        """Loss and metrics of what it has trained, as `bamboo eval` shows them: on `python-stdlib`,
+        or a path of text or tokens; without a source on what [eval] names. `samples` 0 are all.
+        `told` is called with (microbatches done, of all). Raises InputError."""
+        from bamboo.runs import afterwards
+
+        where = source if source is None else named_file(source, what="source")
+        return afterwards.evaluate(self.folder, source=where, samples=samples, step=step, told=told)
+
+    def sample(
+        self,
+        prompt: str,
+        *,
+        length: int = 100,
+        temperature: float = 1.0,
+        seed: int = 0,
+        tokenizer: str | Path | None = None,
+        step: int | None = None,
+        told: Told = untold,
+    ) -> dict[str, Any]:
+        """A text that begins with the prompt, as `bamboo sample` shows it: `text`, its `tokens`,
+        and how many of them were the prompt's. `tokenizer` is a file, for a run that keeps none.
+        Raises InputError."""
+        from bamboo.runs import afterwards
+
+        return afterwards.sample(
+            self.folder,
+            prompt,
+            length=length,
+            temperature=temperature,
+            seed=seed,
+            tokenizer=tokenizer,
+            step=step,
+            told=told,
+        )
+
+
+class Run(_Trained):
+    """A run, by its folder."""
+
+    __slots__ = ()
 
     @property
     def detached(self) -> bool:
@@ -207,20 +281,6 @@ class Run:
         if not self.folder.receipt.exists():
             return None
         return self.folder.read_json(self.folder.receipt)
-
-    def final_state(self) -> "dict[str, NDArray[Any]]":
-        """Parameters (`param/<layer>.<name>`), moments (`exp_avg/…`, `exp_avg_sq/…`) and buffers
-        (`buffer/…`) at its end; those in bfloat16, which NumPy lacks, as float32. In an account
-        they are fetched first. Raises InputError where there are none, or a file is damaged."""
-        from bamboo.checkpoint.tensor_file import arrays
-        from bamboo.runs.final_state import wrong_with_final
-
-        if why := wrong_with_final(self.folder):
-            raise InputError(f"run {self.id} has no final state: {why}")
-        found: dict[str, NDArray[Any]] = {}
-        for file in sorted(self.folder.final.glob("stage-*.safetensors")):
-            found |= arrays(file)
-        return found
 
     # ------------------------------------------------------------------ what is checked
 

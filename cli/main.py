@@ -43,6 +43,9 @@ COMMANDS: dict[str, str] = {
     "report": "Write a report of a run: one HTML file with its curves, losses and dollars.",
     "doctor": "Check this machine and the account, with a remedy for each fault.",
     "verify": "Train a run again calmly and compare every bit.",
+    "export": "Write what a run has trained, for other programs.",
+    "eval": "Evaluate what a run has trained, forward only.",
+    "sample": "Let the language model of a run go on with a text.",
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
 

@@ -46,6 +46,7 @@ MODULES = (
         "bamboo.runtime.check.preflight",
         "bamboo.runtime.check.verify",
         "bamboo.runtime.check.verify_samples",
+        "bamboo.runtime.after.program",
     ),
     *("bamboo.runtime.check.profile", "tests.launches.boots", "tests.warm_child"),
 )

@@ -173,7 +173,8 @@ class TrainConfig:
     hands to the next is bfloat16; parameters, gradients and moments stay float32."""
     init: str = ""
     """`run:ID` or `run:ID@step`: begin with the weights of another run, after its last step or
-    after this one; empty: with weights that the layers draw."""
+    after this one; `dcp:FOLDER`: with those that torch.distributed.checkpoint wrote; empty: with
+    weights that the layers draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -511,7 +512,7 @@ class JobConfig:
         if chosen.source in PREPARED:
             like = self.data if self.data.is_prepared else DataConfig()
             return replace(like, source=chosen.source, path=chosen.path, in_image=False)
-        most = chosen.samples * self.model.context + 1
+        most = chosen.samples * self.model.context + 1 if chosen.samples else 0
         return DataConfig(source=chosen.source, path=chosen.path, max_bytes=most)
 
     def named(self, path: str) -> Path:

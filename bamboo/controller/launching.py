@@ -241,13 +241,15 @@ def _write_files(
 
 def _with_own_copies(folder: RunFolder, prepared: Prepared) -> JobConfig:
     """The job that trains with the run's own copies of the user's code and of the initial weights,
-    once those are written."""
+    once those are written; the tokenizer is kept for what is done with the run afterwards."""
     job, code = prepared.job, prepared.planned.code
     weights = prepared.weights
     if weights is not None:
         initial.keep(job, weights, folder)
         if not job.train.init:
             job = replace(job, pretrained=str(folder.path.absolute() / INIT_FOLDER))
+    if job.data.tokenizer:
+        shutil.copyfile(job.named(job.data.tokenizer), folder.tokenizer)
     if code is not None:
         write_bundle(code, folder.code)
         job = replace(job, code=str(folder.code))

@@ -31,6 +31,9 @@ class EvalData:
         ]
         self._keys = [keyed_seed(seed, "evaluation", sample) for sample in range(samples)]
         """The key of each sample, which is the same in every evaluation."""
+        self.samples = samples
+        self.total = len(self._parts)
+        """How many microbatches there are."""
 
     def microbatch(self, index: int) -> tuple[Tensors, Tensors]:
         """(inputs, targets) of the microbatch with this global index. Raises InputError where own
@@ -67,7 +70,8 @@ def load_eval(
 ) -> EvalData | None:
     """What a job is evaluated on; None where it asks for no evaluation. `trained` and `own`: the
     workload's `data` and `eval_data`. `brought`: the text of the evaluation, if it was read
-    elsewhere already, or the path of its token file on this machine.
+    elsewhere already, or the path of its token file on this machine. Without `eval.samples` it is
+    all that the source has.
 
     Raises InputError where there are no such data, or fewer samples than the job asks for."""
     chosen = job.eval
@@ -100,7 +104,8 @@ def load_eval(
             f"take at most {data.samples}",
         )
     train = job.train
-    return EvalData(data, samples=chosen.samples, microbatch=train.microbatch, seed=train.seed)
+    samples = chosen.samples or data.samples
+    return EvalData(data, samples=samples, microbatch=train.microbatch, seed=train.seed)
 
 
 def check_eval_digest(job: JobConfig, data: EvalData | None) -> None:

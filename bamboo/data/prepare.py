@@ -17,7 +17,6 @@ import numpy as np
 from bamboo.config.prepared import (
     Source,
     made_at,
-    refuse,
     seen_at,
     source_files,
     token_file,
@@ -26,16 +25,12 @@ from bamboo.config.prepared import (
 from bamboo.config.tree import TOKENS, DataConfig, JobConfig
 from bamboo.data.pieces import Piece, pieces_of
 from bamboo.data.token_writer import TokenWriter, write_tree
+from bamboo.data.tokenizer import Tokenizer
 from bamboo.errors import InputError
-from bamboo.extras import need
 from bamboo.named_files import sha256_of
 from bamboo.new_files import write_whole
 from bamboo.token_files import Facts, Header, read_facts, read_header
-from bamboo.topology.strategy import AUTO
 
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-"""What tokenizers call the token that ends a document."""
-NO_END = "none"
 BATCH_CHARACTERS = 1 << 21
 """Text that goes to the tokenizer together, which divides it over the cores."""
 BATCH_IDS = 1 << 20
@@ -87,7 +82,7 @@ def _of_text(
     made = not _is_whole(path)
     if made:
         total = max(1, source.size_bytes // MIB)
-        tokenizer_ids = _Tokenizer(job, data, section) if data.tokenizer else None
+        tokenizer_ids = Tokenizer(job, data, section=section) if data.tokenizer else None
         pieces = pieces_of(job, data, source, section=section)
         with _writable(path.parent):
             _write(path, pieces, tokenizer_ids, lambda done: told(done // MIB, total))
@@ -97,42 +92,8 @@ def _of_text(
     return path, made
 
 
-class _Tokenizer:
-    """A tokenizer that knows nothing of padding, of a longest text, or of tokens around it."""
-
-    def __init__(self, job: JobConfig, data: DataConfig, section: str) -> None:
-        need("data", what=f"{section}.tokenizer", only="tokenizers")
-        from tokenizers import Tokenizer
-
-        path = job.named(data.tokenizer)
-        try:
-            self._made = Tokenizer.from_file(str(path))
-        except Exception as error:  # it has no class of its own for what is wrong
-            key, problem = f"{section}.tokenizer", f"is no tokenizer ({error})"
-            raise refuse(job, key, data.tokenizer, problem, "name a tokenizer.json") from error
-        self._made.no_padding()
-        self._made.no_truncation()
-        ids = self._made.get_vocab(with_added_tokens=True)
-        self.vocabulary = max(ids.values()) + 1
-        self.digest = tokenizer_digest(job, data, section=section)
-        self.end: int | None = None
-        """The id that is put behind each document."""
-        if data.end == AUTO:
-            self.end = next((ids[name] for name in ENDS if name in ids), None)
-        elif data.end != NO_END:
-            self.end = ids.get(data.end)
-            if self.end is None:
-                key, problem = f"{section}.end", f"is no token of {path.name}"
-                raise refuse(job, key, data.end, problem, f"name one, or {NO_END!r}")
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
-        found = self._made.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [one.ids for one in found]
-
-
 def _write(
-    path: Path, pieces: Iterable[Piece], tokenizer: _Tokenizer | None, told: Callable[[int], None]
+    path: Path, pieces: Iterable[Piece], tokenizer: Tokenizer | None, told: Callable[[int], None]
 ) -> None:
     """Make the token file of these documents; without a tokenizer their contents are ids."""
     end = () if tokenizer is None or tokenizer.end is None else (tokenizer.end,)

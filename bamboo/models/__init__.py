@@ -27,6 +27,7 @@ from bamboo.models.workload import (
     mean_metrics,
     measured,
     tied_names,
+    whole_name,
 )
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "step_statistics",
     "tied_names",
     "unpacked",
+    "whole_name",
 ]

@@ -130,11 +130,17 @@ def _layers(job: JobConfig, modules: Mapping[str, ModuleType]) -> Workload:
     """The workload of a user's own model."""
     built = _called(job, modules, "model.model", job)
     if not isinstance(built, Workload):
-        return Workload(layers=_factories(job, built), loss=token_loss)
+        return Workload(layers=_factories(job, built), loss=token_loss, prefixes=_prefixes(built))
     flaw = flaw_of(built)
     if flaw is not None:
         raise _refuse(job, *flaw)
-    return replace(built, layers=_factories(job, built.layers))
+    layers = _factories(job, built.layers)
+    return replace(built, layers=layers, prefixes=built.prefixes or _prefixes(built.layers))
+
+
+def _prefixes(built: object) -> tuple[str, ...]:
+    """The names that the user gave to layers, as an nn.Sequential of an OrderedDict has them."""
+    return tuple(f"{name}." for name in built._modules) if isinstance(built, nn.Sequential) else ()
 
 
 def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], ...]:

@@ -98,6 +98,9 @@ class Workload:
     uncut: Callable[[Sequence[nn.Module], Tensors], Tensor] | None = None
     """(layers, inputs) -> what the last layer returns, by the forward of the whole model that they
     were cut out of, with their own parameters and without dropout. The preflight compares."""
+    prefixes: tuple[str, ...] = ()
+    """What stands before the names of each layer's tensors in the state of the whole model, such as
+    `head.`; empty: its number and a dot, as in an nn.Sequential of a list of layers."""
 
 
 def measured(workload: Workload, output: Tensors, targets: Tensors) -> dict[str, Tensor]:
@@ -125,6 +128,12 @@ def mean_metrics(measured: Iterable[Mapping[str, Sequence[float]]]) -> dict[str,
             before = totals.get(name, (0.0, 0.0))
             totals[name] = (before[0] + total, before[1] + count)
     return {name: total / count for name, (total, count) in totals.items() if count}
+
+
+def whole_name(workload: Workload, index: int, name: str) -> str:
+    """What the tensor `name` of layer `index` is called in the state of the whole model."""
+    prefix = workload.prefixes[index] if workload.prefixes else f"{index}."
+    return prefix + name
 
 
 def tied_names(workload: Workload) -> dict[str, str]:

@@ -1,21 +1,20 @@
 """The weights that a run begins with, where its layers do not draw them: those of another run, by
-`train.init = "run:ID[@step]"`, or those in the folder of a Hugging Face model.
+`train.init = "run:ID[@step]"`, of another program, by `"dcp:FOLDER"`, or those in the folder of a
+Hugging Face model.
 
 Rule: only the weights are taken, neither the moments nor the place in the data. They are checked
 before the launch and kept with the new run, which then no longer needs where they came from.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from bamboo import wiring
-from bamboo.checkpoint.catalogue import examine, steps
-from bamboo.checkpoint.final import read_final
 from bamboo.checkpoint.initial import (
     Weights,
     check_weights,
@@ -26,10 +25,14 @@ from bamboo.checkpoint.pretrained import check_pretrained, keep_pretrained, pret
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.kept_weights import INIT_FOLDER, weight_files
-from bamboo.runs import final_state, run_folder
-from bamboo.runs.run_folder import RunFolder, job_of
-from bamboo.runs.run_status import strategy_of
+from bamboo.named_files import what_is_wrong
+from bamboo.runs import run_folder
+from bamboo.runs.run_folder import RunFolder
+from bamboo.runs.state_files import NoState, state_files
 
+_FORMS = 'write "run:ID", "run:ID@20" for a checkpoint of it, or "dcp:FOLDER"'
+DCP = "dcp:"
+_DCP_METADATA = ".metadata"
 _INIT = re.compile(r"run:([^@\s]+)(?:@([0-9]{1,9}))?", re.ASCII)
 
 
@@ -57,7 +60,7 @@ def begin_with(job: JobConfig) -> tuple[JobConfig, Weights | None]:
         return replace(job, weights=found.digest), found
     if not job.train.init:
         return job, None
-    with _files(job, source_of(job)) as (files, run, step):
+    with _files(job) as (files, run, step):
         weights = weights_in(files, run=run, step=step)
     return replace(job, weights=weights.digest), weights
 
@@ -70,7 +73,7 @@ def keep(job: JobConfig, weights: Weights, folder: RunFolder) -> None:
         if _are_pretrained(job):
             keep_pretrained(job.named(job.model.hf_folder), weights, kept)
             return
-        with _files(job, source_of(job)) as (files, _, _):
+        with _files(job) as (files, _, _):
             keep_weights(files, weights, kept)
     except OSError as error:
         raise InputError(
@@ -98,8 +101,9 @@ def said(weights: Weights) -> str:
     if not weights.run:
         count = len(weights.tensors)
         return f"begins with the {count} tensors of its folder ({weights.digest[:12]})"
+    of_run = f"of run {weights.run} after step {weights.step}"
     return (
-        f"begins with the weights of run {weights.run} after step {weights.step} "
+        f"begins with the weights {f'in {weights.run}' if weights.run.startswith(DCP) else of_run} "
         f"({weights.digest[:12]}), kept with the run; moments, data and learning rate start over"
     )
 
@@ -108,7 +112,7 @@ def source_of(job: JobConfig) -> Source:
     """The source that the job names. Raises InputError for a text that names no run."""
     found = _INIT.fullmatch(job.train.init)
     if found is None:
-        raise _at(job, "names no run", 'write "run:ID", or "run:ID@20" for a checkpoint of it')
+        raise _at(job, "names no run", _FORMS)
     step = None if found[2] is None else int(found[2])
     try:
         return Source(folder=run_folder.find(run_folder.home(), found[1]), step=step)
@@ -153,45 +157,30 @@ def _in_order(name: str) -> tuple[int, str]:
 
 
 @contextmanager
-def _files(job: JobConfig, source: Source) -> Iterator[tuple[list[Path], str, int]]:
-    """The files of that state, the run and its number of steps, until the block ends."""
-    folder = source.folder
-    if why := final_state.wrong_with_final(folder, step=source.step):
-        if source.step is None:
-            there = steps(wiring.checkpoints_of(folder, job_of(folder)))
-            remedy = "take another run"
-            if there:
-                remedy = f'take a checkpoint of it, "run:{folder.id}@{there[0]}"'
-            raise _at(job, f"run {folder.id} has no final state: {why}", remedy)
-        with _checkpoint(job, source) as files:
-            yield files, folder.id, source.step
+def _files(job: JobConfig) -> Iterator[tuple[Sequence[Path], str, int]]:
+    """The files of the state that the job names, the run and its number of steps, until the block
+    ends."""
+    if job.train.init.startswith(DCP):
+        there = job.named(job.train.init.removeprefix(DCP))
+        if wrong := what_is_wrong(there / _DCP_METADATA):
+            raise _at(job, wrong, "name a folder that torch.distributed.checkpoint wrote")
+        with TemporaryDirectory(prefix="bamboo-") as scratch:
+            wiring.run_take(job, there, Path(scratch))
+            yield sorted(Path(scratch).glob("*.safetensors")), job.train.init, 0
         return
-    final = read_final(folder.final)
-    yield sorted(folder.final.glob("stage-*.safetensors")), folder.id, final.step
-
-
-@contextmanager
-def _checkpoint(job: JobConfig, source: Source) -> Iterator[list[Path]]:
-    folder, step = source.folder, source.step
-    assert step is not None, "asked for a checkpoint by its step"
-    objects = wiring.checkpoints_of(folder, job_of(folder))
-    there = sorted(steps(objects))
-    named = ", ".join(str(one) for one in there if one != step)
-    remedy = f"take one that is there ({named})" if named else "take another run"
-    if step not in there:
-        raise _at(job, f"run {folder.id} has no checkpoint of step {step}", remedy)
-    hashes = strategy_of(folder).semantics.hash_at
-    manifest, why = examine(objects, step, run=folder.id, semantic_hash=hashes)
-    if manifest is None or why:
-        raise _at(job, f"the checkpoint of step {step} of run {folder.id} {why}", remedy)
-    with TemporaryDirectory(prefix="bamboo-") as scratch:
-        files = []
-        for number, shard in enumerate(manifest.shards):
-            path = Path(scratch) / f"{number}.safetensors"
-            if not objects.fetch(shard.name, path):
-                raise _at(job, f"{shard.name} of run {folder.id} is gone", "take another step")
-            files.append(path)
-        yield files
+    source = source_of(job)
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(state_files(source.folder, source.step))
+        except NoState as error:
+            remedy = "take another run"
+            if error.steps:
+                remedy = f'take a checkpoint of it, "run:{source.folder.id}@{error.steps[-1]}"'
+            if source.step is not None and error.steps:
+                named = ", ".join(map(str, error.steps))
+                remedy = f"take one that is there ({named})"
+            raise _at(job, error.problem, remedy) from error
+        yield found.files, source.folder.id, found.step
 
 
 def _at(job: JobConfig, problem: str, remedy: str) -> InputError:

@@ -311,6 +311,11 @@ class RunFolder:
         return self.path.absolute() / CODE_FOLDER
 
     @property
+    def tokenizer(self) -> Path:
+        """The run's own copy of the tokenizer that made its tokens, if its job names one."""
+        return self.path / "tokenizer.json"
+
+    @property
     def endpoint(self) -> Path:
         """How to reach the run while it lives; readable by its owner only."""
         return self.path / "endpoint.json"

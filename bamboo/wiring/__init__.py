@@ -278,6 +278,41 @@ def run_verify(
     )
 
 
+def run_after(
+    what: str,
+    folder: Path,
+    files: Sequence[Path],
+    options: Mapping[str, Any],
+    *,
+    told: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """`export`, `evaluate` or `sample` the state in these files of the run in this folder, in a
+    process of its own. `told` is called with (done, of all). Raises InputError with the process's
+    line when that is impossible, BambooError when it broke."""
+    asked = {
+        "do": what,
+        "run": str(folder.absolute()),
+        "files": [str(path.absolute()) for path in files],
+        "options": dict(options),
+    }
+    return torch_process.answer(
+        ("bamboo.runtime.after.program",), json.dumps(asked), what=f"to {what}", told=told
+    )
+
+
+def run_take(job: JobConfig, source: Path, folder: Path) -> None:
+    """Write the weights that torch.distributed.checkpoint wrote into the folder `source` as those
+    of a job, into files in `folder`. Raises the same errors as `run_after`."""
+    asked = {
+        "do": "take",
+        "job": job_to_json(job),
+        "source": str(source.absolute()),
+        "folder": str(folder),
+    }
+    what = "reading train.init"
+    torch_process.answer(("bamboo.runtime.after.program",), json.dumps(asked), what=what)
+
+
 # ---------------------------------------------------------------- the cloud
 
 

@@ -25,8 +25,11 @@ UNSAFE_FORMATS = {
     *("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"),
     *("yaml", "joblib", "jsonpickle"),
 }
-READS_OUR_OWN = {("tests/infra/test_compose.py", "yaml")}
-"""A file of this repository, by the loader that makes plain values only."""
+MAKES_PLAIN_VALUES = {
+    ("tests/infra/test_compose.py", "yaml"),
+    ("bamboo/checkpoint/distributed.py", "pickle"),
+}
+"""By the loader that makes plain values only, or of a list of plain classes only."""
 UNSAFE_CALLS = {
     "yaml.load": "makes what it is told to; take yaml.safe_load",
     "eval": "runs what it is given; parse it",
@@ -57,6 +60,9 @@ MAY_OPEN_TO_WRITE = {
     "bamboo/user_code/recording.py": "sees what a user's code opens",
     "bamboo/checkpoint/pretrained.py": "copies into the folder of a run that was made just now",
     "bamboo/user_code/bundle.py": "copies into the folder of a run that was made just now",
+    "bamboo/runtime/after/exported.py": "in a folder that was made just now, under another name",
+    "bamboo/runtime/after/taken.py": "in a temporary folder of its caller",
+    "bamboo/models/hf/saving.py": "in a folder that was made just now, under another name",
     "bamboo/controller/launching.py": "copies into the folder of a run that was made just now",
     "cli/pictures/report_png.py": "in a temporary folder of its own",
     "bamboo/runs/lock.py": "opens a file to lock it, and writes nothing",
@@ -127,7 +133,7 @@ def unsafe_formats(source: Source) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if (source.path, name) in READS_OUR_OWN:
+            if (source.path, name) in MAKES_PLAIN_VALUES:
                 continue
             if name.split(".")[0] in UNSAFE_FORMATS:
                 yield f"{source.path}:{node.lineno}: {name} runs what it reads; take JSON"

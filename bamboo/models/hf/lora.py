@@ -11,6 +11,7 @@ from torch import nn
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.models.hf.parts import base_name
 
 NAMED = 12
 """How many kinds of linear layers an error names."""
@@ -22,7 +23,7 @@ class Adapters:
     def __init__(self, job: JobConfig) -> None:
         lora = job.model.lora
         self._targets = frozenset(lora.targets)
-        self._config = PeftConfig(
+        self.config = PeftConfig(
             r=lora.rank,
             lora_alpha=lora.alpha,
             lora_dropout=lora.dropout,
@@ -34,9 +35,9 @@ class Adapters:
         values that peft draws; everything else is frozen."""
         model.requires_grad_(False)
         if self._targets & {name.rpartition(".")[2] for name in _named(model)}:
-            inject_adapter_in_model(self._config, model)
+            inject_adapter_in_model(self.config, model)
             for name, parameter in model.named_parameters():
-                parameter.requires_grad_("lora_" in name)
+                parameter.requires_grad_(not base_name(name))
 
 
 def check_targets(job: JobConfig, whole: nn.Module) -> None:
@@ -52,11 +53,6 @@ def check_targets(job: JobConfig, whole: nn.Module) -> None:
                 problem=f"{target!r} matches no linear layer of {type(whole).__name__}",
                 remedy=f"take some of {_some(kinds)}",
             )
-
-
-def base_name(name: str) -> str:
-    """What a parameter is called without adapters."""
-    return name.replace(".base_layer.", ".")
 
 
 def _named(model: nn.Module) -> dict[str, nn.Module]:

@@ -61,6 +61,11 @@ class HandsThrough(nn.Module):
         return x[0] if x else next(iter(named.values()))
 
 
+def base_name(name: str) -> str:
+    """What a parameter is called in a model without adapters; "" for one of an adapter."""
+    return "" if "lora_" in name else name.replace(".base_layer.", ".")
+
+
 def cut_out(whole: nn.Module, part: Part, shared: Mapping[int, Any]) -> Piece:
     """The layer of this part: copies of its modules, with parameters of their own. `shared`: what
     is not copied, by id, such as the configuration."""

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from bamboo.errors import InputError
-from bamboo.models.hf.parts import Part, Piece, cut_out
+from bamboo.models.hf.parts import Part, Piece, base_name, cut_out
 from bamboo.models.hf.weights import Pretrained
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class Layer:
 
 
 def joined(whole: PreTrainedModel, layers: Sequence[nn.Module], adapters: "Adapters | None") -> Any:
-    """The whole model with the tensors of its layers themselves."""
+    """The whole model with the tensors of its layers themselves; without `adapters` none of
+    theirs."""
     model: Any = copy.deepcopy(whole)
     with torch.no_grad():
         _draw_buffers(model)
@@ -119,8 +120,9 @@ def joined(whole: PreTrainedModel, layers: Sequence[nn.Module], adapters: "Adapt
             adapters.put_into(model)
     for layer in layers:
         for name, parameter in layer.named_parameters():
-            owner, _, short = name.rpartition(".")
-            setattr(model.get_submodule(owner), short, parameter)
+            if there := base_name(name) if adapters is None else name:
+                owner, _, short = there.rpartition(".")
+                setattr(model.get_submodule(owner), short, parameter)
         for name, buffer in _saved(layer):
             owner, _, short = name.rpartition(".")
             setattr(model.get_submodule(owner), short, buffer)

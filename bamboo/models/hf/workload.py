@@ -47,9 +47,9 @@ def hf_workload(job: JobConfig) -> Workload:
     """The layers of the job's Hugging Face model. Nothing is read of its weights but their names.
     Raises InputError for a folder that is no model, a family that cannot be cut into layers, and
     weights that are not the model's."""
-    text = _config_text(job)
+    text = config_text(job)
     try:
-        family, whole = _whole(text)
+        family, whole = whole_of(text)
     except _Refused as error:
         raise _refuse(job, *error.args) from None
     if family.takes == "images" and "data.source" not in job.own:
@@ -100,6 +100,7 @@ def hf_workload(job: JobConfig) -> Workload:
         plain=True,
         vocabulary=getattr(whole.config, "vocab_size", 0),
         uncut=uncut,
+        prefixes=("",) * len(layers),
     )
 
 
@@ -107,7 +108,7 @@ def preload(folder: str) -> None:
     """Import all that the model of this folder needs, and keep it without memory: a process that is
     forked from this one has both. What is wrong with the folder is said when a job is looked at."""
     try:
-        _whole((Path(folder) / CONFIG).read_text(encoding="utf-8"))
+        whole_of((Path(folder) / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, _Refused):
         return
 
@@ -144,7 +145,9 @@ class _Refused(Exception):
     """(problem, remedy) of a model that cannot be trained."""
 
 
-def _config_text(job: JobConfig) -> str:
+def config_text(job: JobConfig) -> str:
+    """The config.json of the job's model: the run's own, or that of the folder. Raises
+    InputError."""
     kept = Path(job.code) / HF_FOLDER if job.code else job.named(job.model.hf_folder)
     try:
         return (kept / CONFIG).read_text(encoding="utf-8")
@@ -153,8 +156,13 @@ def _config_text(job: JobConfig) -> str:
 
 
 @cache
-def _whole(text: str) -> tuple[Family, PreTrainedModel]:
+def whole_of(text: str) -> tuple[Family, PreTrainedModel]:
     """The model of a config.json, without memory."""
+    return _family(*config_of(text))
+
+
+def config_of(text: str) -> tuple[str, Any]:
+    """The model_type of a config.json, and its configuration."""
     try:
         values = json.loads(text)
         kind = values["model_type"]
@@ -174,7 +182,7 @@ def _whole(text: str) -> tuple[Family, PreTrainedModel]:
         config = CONFIG_MAPPING[kind].from_dict(values)
     except Exception as error:
         raise _Refused(f"its {CONFIG} is refused: {_line(error)}", "correct it") from error
-    return _family(kind, config)
+    return kind, config
 
 
 def _family(kind: str, config: Any) -> tuple[Family, PreTrainedModel]:

@@ -1,15 +1,17 @@
-"""The evaluations of a calm run: its layers in eval mode, one microbatch after the other.
+"""The evaluations of a calm run, or of what was trained: layers in eval mode, one microbatch after
+the other.
 
 Rule: as of the reference, only layers, data and keyed randomness are shared with the runtime. Which
 evaluation ends a run is decided here again, by its numbers alone.
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 
 from bamboo.config.check_eval import LOSS
-from bamboo.config.resolve import eval_total
 from bamboo.config.tree import JobConfig
 from bamboo.data.evaluation import EvalData
 from bamboo.models import Workload, evaluate, mean_metrics, measured, unpacked
@@ -40,30 +42,14 @@ class CalmEval:
 
     def of(self, run: CalmRun) -> tuple[float, dict[str, float]]:
         """Loss and metrics."""
-        losses, pairs = [], []
-        place, train = place_of(self._job.cluster), self._job.train
+        place = place_of(self._job.cluster)
         with run.norms.running():
-            for index in range(eval_total(self._job)):
-                inputs, targets = (
-                    tuple(t.to(place) for t in part) for part in self._data.microbatch(index)
-                )
-                y = evaluate(
-                    run.layers,
-                    inputs,
-                    seed=train.seed,
-                    microbatch=index,
-                    precision=train.precision,
-                )
-                with torch.no_grad():
-                    losses.append(self._workload.loss(unpacked(y), unpacked(targets)).item())
-                found = measured(self._workload, y, targets)
-                pairs.append({name: pair.tolist() for name, pair in found.items()})
+            loss, metrics = evaluated(self._job, self._workload, self._data, run.layers, place)
         segment = sum(one.to_step <= run.steps_done for one in self._job.segments)
         if segment != self._segment:  # a segment's evaluations count by themselves
             self._best = None
             self._worse = 0
             self._segment = segment
-        loss, metrics = mean_loss(losses, self._data.count), mean_metrics(pairs)
         self._judge({LOSS: loss, **metrics}.get(self._job.eval.stop.metric, math.nan))
         return loss, metrics
 
@@ -75,3 +61,27 @@ class CalmEval:
             self._worse = 0
         else:
             self._worse += 1
+
+
+def evaluated(
+    job: JobConfig,
+    workload: Workload,
+    data: EvalData,
+    layers: Sequence[tuple[int, nn.Module]],
+    place: torch.device,
+    *,
+    told: Callable[[int, int], None] = lambda done, of_all: None,
+) -> tuple[float, dict[str, float]]:
+    """Loss and metrics of these layers, which lie at `place`; `told` is called with (microbatches
+    done, of all)."""
+    losses, pairs = [], []
+    for index in range(data.total):
+        inputs, targets = (tuple(t.to(place) for t in part) for part in data.microbatch(index))
+        train = job.train
+        y = evaluate(layers, inputs, seed=train.seed, microbatch=index, precision=train.precision)
+        with torch.no_grad():
+            losses.append(workload.loss(unpacked(y), unpacked(targets)).item())
+        found = measured(workload, y, targets)
+        pairs.append({name: pair.tolist() for name, pair in found.items()})
+        told(index + 1, data.total)
+    return mean_loss(losses, data.count), mean_metrics(pairs)

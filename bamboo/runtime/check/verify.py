@@ -126,13 +126,7 @@ def repeatable(
     repeat its bits. `brought`: the data, where they were. Raises InputError with what differs: of
     the training, or of what it was computed with."""
     of_run = semantics_of(run)
-    code: dict[str, Any] | None = None
-    if job.code:
-        code = check_identity(Path(job.code), of_run.model.get("code", {}))
-    elif job.brings:
-        raise InputError(
-            f"{run}: has no copy of its own code, so it is of an older release; verify it there"
-        )
+    code = check_code(run, job, of_run)
     workload = build_model(job)
     data = load_data(job, brought, own=workload.data)
     here = same_semantics(job, of_run, data_digest=data.digest, code=code)
@@ -145,6 +139,18 @@ def repeatable(
         ) from error
     refuse_other_numerics(run, job, of_run, facts)
     return here, workload, data
+
+
+def check_code(run: Path, job: JobConfig, of_run: Semantics) -> dict[str, Any] | None:
+    """What identifies the code that the run in this folder took along; None where it brings none.
+    Raises InputError with the first file or distribution that is another one."""
+    if job.code:
+        return check_identity(Path(job.code), of_run.model.get("code", {}))
+    if job.brings:
+        raise InputError(
+            f"{run}: has no copy of its own code, so it is of an older release; use that one"
+        )
+    return None
 
 
 def semantics_of(run: Path) -> Semantics:

@@ -1,0 +1,1 @@
+"""What was trained, used: written for other programs, evaluated, sampled."""
