@@ -10,6 +10,7 @@
 # without tests that take more than TEST_S CPU seconds.
 # `make gpu-check PART=bits` checks a machine with a card by PYTHON, without a set-up
 # (benchmarks/gpu_check/README.md).
+# `make trackers` installs wandb and mlflow too, 120 MB, and reads back what was logged to them.
 # Each other one sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
@@ -23,7 +24,7 @@ BIN := .venv/bin
 # A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz mutants bench gpu-check setup
+.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz mutants bench gpu-check trackers setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -67,6 +68,10 @@ fuzz: setup
 
 mutants: setup
 	$(BIN)/python -m benchmarks.mutants_of_core --seed $(SEED) --count $(COUNT) $(if $(TEST_S),--test-s $(TEST_S))
+
+trackers: setup
+	$(BIN)/python -m pip -q install --constraint constraints.txt --editable '.[wandb,mlflow]'
+	$(BIN)/pytest -m "full or not full" tests/trackers
 
 bench: setup
 	$(BIN)/python -m benchmarks $(PARTS)

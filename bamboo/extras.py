@@ -13,6 +13,11 @@ MODULES = {
     "plot": ("matplotlib",),
     "data": ("tokenizers", "datasets"),
     "hf": ("transformers", "peft", "tokenizers"),
+    "tensorboard": ("tensorboard",),
+    "trackio": ("trackio",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "otlp": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 """Extra -> the modules that it installs."""
 
@@ -21,8 +26,16 @@ def need(extra: str, *, what: str, only: str = "") -> None:
     """Raises InputError if a module of this extra, or `only` one of them, is not installed; `what`
     names what needs it."""
     for name in (only,) if only else MODULES[extra]:
-        if find_spec(name) is None:
+        if not _is_there(name):
             raise InputError(
                 f"{what} needs {name}, which is not installed; "
                 f'install it: pip install "bamboo-train[{extra}]"'
             )
+
+
+def _is_there(name: str) -> bool:
+    """Whether a module is installed. What it is part of is imported where that is a package."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # what it is part of is not there
+        return False

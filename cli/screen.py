@@ -151,11 +151,15 @@ def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
     planned = prepared.planned
     played = prepared.trace
     if not verbose:
-        return plan_lines(prepared.run, planned, played=played, weights=prepared.weights)
+        logs = prepared.logs_to
+        return plan_lines(
+            prepared.run, planned, played=played, weights=prepared.weights, logs_to=logs
+        )
     said = [quota_text(planned)] if prepared.job.cloud.provider != "local" else []
     said.append(plan_text(prepared.run, planned))
     if prepared.begins:
         said += paragraph(prepared.begins)
+    said += [f"  logs to {name}: {place}" for name, place in prepared.logs_to.items()]
     return said if played is None else [*said, trace_text(played)]
 
 

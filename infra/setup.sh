@@ -15,7 +15,7 @@ stamp=$venv/.bamboo-setup
 cpu_index=${BAMBOO_TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
 
 # Sizes measured in November 2026 for Linux x86_64, except the CUDA build, which is an estimate.
-other_mb=210
+other_mb=240
 torch_cpu_mb=190
 torch_cuda_gb=3
 
@@ -136,6 +136,6 @@ fi
 rm -f "$stamp"
 make_venv
 install_torch
-quietly install --constraint constraints.txt --editable '.[local,plot,data,hf,dev]'
+quietly install --constraint constraints.txt --editable '.[local,plot,data,hf,tensorboard,trackio,otlp,dev]'
 printf '%s\n' "$wanted" >"$stamp"
 say "setup: ready in $venv"

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from bamboo import extras
+from bamboo.config.tree import LogConfig
+from bamboo.errors import InputError
+from bamboo.trackers import adapters
 from cli.main import run
 from tests.jobs import tiny_job
 from tests.tidy.tree import ROOT
@@ -36,6 +39,18 @@ def test_a_launch_on_this_machine_names_the_extra_that_it_needs(
 
 
 @pytest.mark.usefixtures("without")
+@pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb", "mlflow", "otlp"])
+def test_a_tracker_names_the_extra_that_it_needs(name: str) -> None:
+    (module, *_) = extras.MODULES[name]
+    with pytest.raises(InputError) as refused:
+        adapters.check(LogConfig(to=(name,)))
+    assert str(refused.value) == (
+        f'log.to = ["{name}"] needs {module}, which is not installed; '
+        f'install it: pip install "bamboo-train[{name}]"'
+    )
+
+
+@pytest.mark.usefixtures("without")
 @pytest.mark.parametrize(
     "words",
     [
@@ -61,6 +76,6 @@ def test_the_modules_are_those_of_the_distributions_that_are_declared() -> None:
     for extra, modules in extras.MODULES.items():
         names = {re.split(r"\W", one)[0] for one in declared["optional-dependencies"][extra]}
         # flask comes with moto's server.
-        assert names == set(modules) - {"flask"}, extra
+        assert names == {module.partition(".")[0] for module in modules} - {"flask"}, extra
         needed = {re.split(r"\W", one)[0] for one in declared["dependencies"]}
         assert not names & needed

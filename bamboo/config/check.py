@@ -3,6 +3,7 @@
 Rule: everything that can be checked without torch and without machines is refused here.
 """
 
+import difflib
 import itertools
 import math
 import re
@@ -34,6 +35,8 @@ from bamboo.topology.strategy import (
 )
 from bamboo.topology.virtual_nodes import blocks, evaluated_by
 
+TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow", "otlp")
+"""What a run can be logged to, by the name of the extra that brings its library."""
 PHASES = ("forward", "backward", "exchange", "ship", "step", "evaluation")
 CHOICES: dict[str, tuple[str, ...]] = {
     "train.precision": ("fp32", "bf16"),
@@ -180,6 +183,7 @@ def check_job(job: JobConfig) -> None:
         check_own, check_hf, check_optimizer, _model, _data, _batch, check_eval, _grid,
         _virtual_device,
         _leases, _checkpoint, _cloud, _spread, _chaos, check_autoscale, check_cloud,
+        _log,
     ):  # fmt: skip
         check(job)
 
@@ -410,6 +414,23 @@ def _chaos(job: JobConfig) -> None:
             raise _kill(job, i, "phase", kill.phase, "nothing is shipped without shadows")
         if not 0 <= kill.notice_s <= DAY_S:
             raise _kill(job, i, "notice_s", kill.notice_s, f"give 0 (no notice) to {DAY_S:,}")
+
+
+def _log(job: JobConfig) -> None:
+    to = list(job.log.to)
+    for number, name in enumerate(to):
+        if name not in TRACKERS:
+            near = difflib.get_close_matches(name, TRACKERS, n=1)
+            meant = f"did you mean {near[0]!r}? There" if near else "there"
+            remedy = f"{meant} are {', '.join(TRACKERS)}"
+            raise _at(job, "log.to", f"has {name!r}, which is no tracker", remedy)
+        if name in to[:number]:
+            raise _at(job, "log.to", f"has {name!r} twice", "name each tracker once")
+    project = job.log.project
+    allowed = project.replace("-", "").replace("_", "").replace(".", "")
+    if not (allowed.isascii() and allowed.isalnum() and len(project) <= 100):
+        remedy = "take at most 100 letters, digits and .-_"
+        raise _at(job, "log.project", "is no name that every tracker takes", remedy)
 
 
 def _kill(job: JobConfig, index: int, name: str, value: object, remedy: str) -> InputError:

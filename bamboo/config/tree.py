@@ -441,6 +441,17 @@ class BudgetConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The experiment trackers that show a run. They decide no number, and a resumed run may have
+    others."""
+
+    to: tuple[str, ...] = ()
+    """Names of `bamboo.config.check.TRACKERS`."""
+    project: str = "bamboo"
+    """The project of wandb and trackio, the experiment of mlflow, the service of otlp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
     """A whole job."""
 
@@ -454,6 +465,7 @@ class JobConfig:
     chaos: ChaosConfig = field(default_factory=ChaosConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     autoscale: AutoscaleConfig = field(default_factory=AutoscaleConfig)
+    log: LogConfig = field(default_factory=LogConfig)
     file: str = ""
     """The job file's path, for messages and for paths relative to it."""
     segments: tuple[Segment, ...] = ()

@@ -13,13 +13,13 @@ is left. A launcher that leaves a detached run ends nothing.
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from bamboo import wiring
-from bamboo.billing.money import bill, rented_in
+from bamboo.billing.money import Rented, bill, rented_in
 from bamboo.billing.parts import last_sign_of_life_s
 from bamboo.billing.receipt import receipt_body, save_receipt, with_taken
 from bamboo.checkpoint.stopped import keep_final
@@ -53,12 +53,13 @@ from bamboo.runs.ports import Screen
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder
 from bamboo.runs.run_status import begun_progress
-from bamboo.signals import Interrupts
+from bamboo.signals import AT_ONCE, Interrupts
 from bamboo.sites import opened
 from bamboo.sites.site import Site
 from bamboo.study.played_trace import replayed
 from bamboo.study.settling import grid_of
 from bamboo.telemetry.records import read_evaluations
+from bamboo.trackers.supervised import Logged, Trackers
 from bamboo.wiring.begun import Begun
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class _Attempt:
         self._troubles: list[str] = []
         """What went wrong after the run's own end or apart from it. The receipt lists it."""
         self._started_s = self._terms.part.started_s
+        self._trackers = Trackers(folder, self._job.log, screen)
         self.progress = begun_progress(folder, self._job)
 
     def settled(self, part: Callable[[], None]) -> dict[str, Any] | None:
@@ -152,7 +154,7 @@ class _Attempt:
             if isinstance(error, InputError) and self.progress.state.version == 0:
                 self._settle()
                 raise
-        return None if self._left else self._settle()
+        return self._settle()
 
     def start(self, begun: Begun | None) -> None:
         """Start everything, follow the run to its end, end everything."""
@@ -171,7 +173,7 @@ class _Attempt:
             stack.callback(self._unless_left, site.stop)
             store = stack.enter_context(wiring.store_of(folder.id, site.store_url))
             _create(store, folder, self._terms)
-            self._write_endpoint(site)
+            _write_endpoint(folder, site)
             site.prepare()
             if self._terms.detached:
                 self.hold(site)
@@ -192,7 +194,7 @@ class _Attempt:
         with ExitStack() as stack:
             stack.callback(self._unless_left, site.stop)
             try:
-                self._write_endpoint(site)
+                _write_endpoint(self._folder, site)
             except BooksUnwritable as error:
                 self._screen.note(str(error))  # the older endpoint leads to the run as well
             self._lead(stack, site, store, driver, booked)
@@ -238,10 +240,9 @@ class _Attempt:
         driver: "Driver",
         booked: Booked,
     ) -> None:
-        folder, job = self._folder, self._job
         fleet = opened.run_fleet(
-            folder,
-            job,
+            self._folder,
+            self._job,
             site,
             catalogue=self._terms.catalogue,
             zones=self._terms.zones,
@@ -250,8 +251,7 @@ class _Attempt:
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
         stack.callback(self._close, fleet)
         stack.callback(self._unless_left, fleet.terminate_all)
-        ours = site.has_store
-        launcher = self._launcher(stack, store, driver, fleet, booked, store_is_ours=ours)
+        launcher = self._launcher(stack, store, driver, fleet, booked, store_is_ours=site.has_store)
         self._interrupts.start_counting()
         self._ready()
         try:
@@ -276,7 +276,7 @@ class _Attempt:
             Ports(
                 append=driver.append,
                 fleet=fleet,
-                screen=self._screen,
+                screen=self._trackers,
                 books=books,
                 now=time.time,
             ),
@@ -303,10 +303,6 @@ class _Attempt:
         except BooksUnwritable as error:
             self._unwritten = error
 
-    def _write_endpoint(self, site: Site) -> None:
-        body = {"store_url": site.store_url, **site.record(), "launcher_pid": os.getpid()}
-        run_folder.write_json(self._folder.endpoint, body)
-
     def _save_decisions(self, store: Store) -> None:
         try:
             save_decisions(self._folder, store)
@@ -327,22 +323,24 @@ class _Attempt:
         self._screen.note(sentence)
         self._troubles.append(sentence)
 
-    def _settle(self) -> dict[str, Any]:
-        """Write manifest and receipt from what is on disk now, and return the content of the
-        receipt. Raises BooksUnwritable when the disk takes neither these files or did not take the
-        books before, and InputError for a damaged bill."""
+    def _settle(self) -> dict[str, Any] | None:
+        """Write manifest and receipt from what is on disk now. Returns the content of the receipt,
+        None where the run goes on without us. Raises BooksUnwritable when the disk takes neither
+        or did not take the books before, and InputError for a damaged bill."""
+        ending = None if self._left else self.progress.outcome
+        logged = self._trackers.close(ending, at_once=self._interrupts.count >= AT_ONCE)
+        if self._left:
+            return None
         try:
             if self._unwritten is not None:
                 raise self._unwritten
-            return self._written()
+            return self._written(logged)
         except (BooksUnwritable, InputError, StorageUnavailable, OSError) as error:
             raise disk_space.unsettled(self._folder, self.progress.sentence, error) from error
 
-    def _written(self) -> dict[str, Any]:
+    def _written(self, logged: Sequence[Logged]) -> dict[str, Any]:
         terms = self._terms
-        prices = terms.catalogue.on_demand_prices()
-        free = self._job.budget.free_first_hour
-        rented = rented_in(self._folder.cloud, on_demand_usd_per_hour=prices, free_first_hour=free)
+        rented = _rented(self._folder, terms)
         now_s = self._over_at_s or time.time()
         total = bill(rented, now_s=now_s, modelled=self._job.cloud.provider == "local")
         self.progress = with_taken(self.progress, rented)
@@ -359,9 +357,19 @@ class _Attempt:
         )
         if why := keep_stopped(self._folder, self.progress, terms, body):
             self._trouble(why)
-        body |= {"troubles": list(self._troubles), **terms_kept(self._folder, terms, body["step"])}
+        troubles = [*self._troubles, *(one.sentence for one in logged if one.sentence)]
+        body |= {"troubles": troubles, "trackers": [asdict(one) for one in logged]}
+        body |= terms_kept(self._folder, terms, body["step"])
         save_receipt(self._folder, body)
         return body
+
+
+def _rented(folder: RunFolder, terms: Terms) -> list[Rented]:
+    return rented_in(
+        folder.cloud,
+        on_demand_usd_per_hour=terms.catalogue.on_demand_prices(),
+        free_first_hour=terms.job.budget.free_first_hour,
+    )
 
 
 def keep_stopped(
@@ -389,6 +397,11 @@ def keep_stopped(
     except (InputError, StorageUnavailable) as error:
         return f"the state of the stop could not be kept as a checkpoint: {error}"
     return ""
+
+
+def _write_endpoint(folder: RunFolder, site: Site) -> None:
+    body = {"store_url": site.store_url, **site.record(), "launcher_pid": os.getpid()}
+    run_folder.write_json(folder.endpoint, body)
 
 
 def _market(folder: RunFolder, terms: Terms, booked: Booked) -> Market | None:

@@ -51,6 +51,7 @@ from bamboo.study.played_trace import Replayed, TraceAsked, settle
 from bamboo.study.prices import refresh_for_launch
 from bamboo.study.settling import grid_of
 from bamboo.study.strategies import Given, placed, strategy_for
+from bamboo.trackers import adapters as trackers
 from bamboo.user_code.bundle import write_bundle
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
@@ -74,6 +75,11 @@ class Prepared:
     def begins(self) -> str:
         """A sentence on those weights; "" without any."""
         return "" if self.weights is None else initial.said(self.weights)
+
+    @property
+    def logs_to(self) -> dict[str, str]:
+        """Tracker -> where the run is logged to."""
+        return trackers.where(self.job.log, run_folder.home() / self.run)
 
 
 def prepare(
@@ -151,6 +157,7 @@ def plan_again(
             "--trace and autoscale.enabled both say how many nodes there are; give one of them"
         )
     wiring.check_checkpoints(job)
+    trackers.check(job.log)
     if begun is not None:
         begun.begin(job, preload=wiring.preloaded(job))
     seen = (look or partial(seen_for_launch, begun=begun))(job)

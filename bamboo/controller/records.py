@@ -5,6 +5,7 @@
 Rule: over all launchers of a run, each decision and each loss of a step is in the books once.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,8 @@ class Records:
         self._losses = set(booked.losses)
         self._evaluated = set(booked.evaluated)
         self._steps = {step for step, _ in self._losses}
+        self._members: list[tuple[float, int]] = []
+        """(Unix time, members since then), for each change; of this part of the run."""
 
     def decided(self, decision: Decision, *, first: Begin | None) -> None:
         """Take in a decision. `first` is the beginning of the log."""
@@ -65,6 +68,9 @@ class Records:
             reason=decision.reason,
             at_s=decision.now_s,
         )
+        members = len(decision.state.live_nodes())
+        if not self._members or self._members[-1][1] != members:
+            self._members.append((decision.now_s, members))
         if decision.state.attested is not None:
             ports.books.attested(decision.state.attested)
         if decision.state.version > self._booked.version:
@@ -117,11 +123,17 @@ class Records:
                 count=record.get("count", 0),
                 unit=record.get("unit", ""),
                 metrics=record.get("metrics", {}),
+                nodes=self._members_at(float(record["t_s"])),
             )
         )
         if repeated:
             # It is in the books too, so `verify` finds it.
             self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
+
+    def _members_at(self, at_s: float) -> int:
+        """How many nodes were members at this Unix time, by the decisions read so far."""
+        then = bisect_right(self._members, at_s, key=lambda change: change[0])
+        return self._members[then - 1][1] if then else 0
 
     def _book_evaluation(self, record: EvaluationRecord) -> None:
         found = (record.step, record.loss.hex())

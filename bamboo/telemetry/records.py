@@ -94,6 +94,8 @@ class MetricRecord:
     """What is counted: `token`, `image`; empty in records of older releases."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the model measures beside its loss, by name."""
+    nodes: int = 0
+    """How many nodes were members then; 0 in records of older releases."""
 
     def to_json(self) -> str:
         """The line, without its newline."""
@@ -116,6 +118,8 @@ class MetricRecord:
             body |= {"count": self.count, "unit": self.unit}
         if self.metrics:
             body["metrics"] = dict(self.metrics)
+        if self.nodes:
+            body["nodes"] = self.nodes
         return json.dumps(body, separators=(",", ":"))
 
     @classmethod
@@ -135,6 +139,7 @@ class MetricRecord:
                 count=int(raw.get("count", 0)),
                 unit=str(raw.get("unit", "")),
                 metrics={str(n): float(x) for n, x in dict(raw.get("metrics", {})).items()},
+                nodes=int(raw.get("nodes", 0)),
             )
             if not 0 <= record.step <= MOST_STEPS or not isfinite(record.at_s or 0.0):
                 raise ValueError(f"the step {record.step} or its time {record.at_s}")
@@ -182,6 +187,16 @@ class EvaluationRecord:
             "t": self.at_s,
         }
         return json.dumps(body, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> "EvaluationRecord":
+        """Read a line. Raises InputError if it is not an evaluation."""
+        try:
+            return cls.of(_record(line, what="evaluation"))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"an evaluation lacks or garbles {error}: {line[:120]}; take the original"
+            ) from error
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], *, time: str = "t") -> "EvaluationRecord":
@@ -260,6 +275,13 @@ def read_events(path: Path) -> Iterator[EventRecord]:
                 raise InputError(f"{path}: {error}") from error
 
 
+def measured(line: str) -> MetricRecord | EvaluationRecord:
+    """What a line of `metrics.jsonl` says. Raises InputError."""
+    if _is_evaluation(line):
+        return EvaluationRecord.from_json(line)
+    return MetricRecord.from_json(line)
+
+
 def read_metrics(path: Path) -> list[MetricRecord]:
     """All metrics of a run, in step order. Raises InputError on a record it cannot read."""
     lines = [line for line in Tail(path).lines() if not _is_evaluation(line)]
@@ -275,11 +297,9 @@ def read_evaluations(path: Path) -> list[EvaluationRecord]:
     found: dict[int, EvaluationRecord] = {}
     for line in filter(_is_evaluation, Tail(path).lines()):
         try:
-            record = EvaluationRecord.of(_record(line, what="evaluation"))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"{path}: an evaluation lacks or garbles {error}: {line[:120]}; take the original"
-            ) from error
+            record = EvaluationRecord.from_json(line)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
         found.setdefault(record.step, record)
     return [found[step] for step in sorted(found)]
 

@@ -35,9 +35,11 @@ def plan_lines(
     *,
     played: Replayed | None = None,
     weights: Weights | None = None,
+    logs_to: Mapping[str, str] | None = None,
 ) -> list[str]:
     """At most PLAN_LINES lines of at most WIDTH columns. `played`: the trace that the run's nodes
-    follow; `weights`: those of another run, which this one begins with."""
+    follow; `weights`: those of another run, which this one begins with; `logs_to`: tracker ->
+    where."""
     local = planned.job.cloud.provider == "local"
     plan, semantics = planned.plan, planned.strategy.semantics
     given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
@@ -54,6 +56,7 @@ def plan_lines(
     ]
     if played is not None:
         rows.append(("trace", _trace(played)))
+    rows += [("logs to", f"{name}: {place}") for name, place in (logs_to or {}).items()]
     warnings = [*_too_large(planned), *planned.price_warnings()]
     warnings += [] if local else _short_quotas(planned)
     notice = notice_words(planned)

@@ -89,6 +89,13 @@ def test_the_weights_that_a_run_begins_with_take_no_further_line() -> None:
     assert said.endswith("; weights of gpt-local-1126-2359-qr@100000")
 
 
+def test_the_plan_says_where_the_run_is_logged_to() -> None:
+    lines = plan_lines("r", plan(JOB), logs_to={"wandb": "project p", "otlp": "x" * 100})
+    first, second = (line for line in lines if line.startswith("  logs to "))
+    assert first == "  logs to     wandb: project p"
+    assert len(second) <= 80
+
+
 def test_bytes_between_zones_are_in_the_price_of_a_plan() -> None:
     planned = plan(replace(JOB, cluster=replace(JOB.cluster, spread="neighbours")))
     text = "\n".join(plan_lines("r", planned))

@@ -107,7 +107,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="torch for CPU i
 def test_takes_a_local_cpu_wheel_first(project: Project) -> None:
     done = project.set_up()
     assert done.returncode == 0, done.stderr
-    assert "210 MB (torch for CPU is in pip's local wheels)" in done.stdout
+    assert "240 MB (torch for CPU is in pip's local wheels)" in done.stdout
     assert project.pip_calls == [
         "install --dry-run --no-deps --no-index torch==2.13.0",
         "install --no-deps --no-index torch==2.13.0",
@@ -119,7 +119,7 @@ def test_takes_a_local_cpu_wheel_first(project: Project) -> None:
 def test_takes_the_cpu_index_next(project: Project) -> None:
     done = project.set_up(FAKE_NO_LOCAL_WHEEL="1", BAMBOO_TORCH_CPU_INDEX="http://wheels.test/cpu")
     assert done.returncode == 0, done.stderr
-    assert "400 MB" in done.stdout
+    assert "430 MB" in done.stdout
     assert project.pip_calls[1:] == [
         "install --no-deps --index-url http://wheels.test/cpu torch==2.13.0",
         REST,

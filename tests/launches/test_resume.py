@@ -17,6 +17,7 @@ from testbed.waiting import wait_until
 from tests.launches.all_sorts_job import constant_objects, write_job
 from tests.launches.test_detach import decided
 from tests.launches.test_launch import Bench, Launched
+from tests.trackers.test_libraries import TENSORBOARD, read_back
 from tests.warm import warm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -78,7 +79,7 @@ def test_on_another_grid_from_a_checkpoint_to_the_calm_runs_bits(bench: Bench) -
     """With frozen weights, which are stored once, batch norms, an optimizer and a schedule of its
     own."""
     write_job(bench)
-    with bench.launched("gone", *KEYS) as launched:
+    with bench.launched("gone", *KEYS, 'log.to=["tensorboard"]') as launched:
         lose_everything(launched)
         constant = constant_objects(launched.folder / "checkpoints")
         assert all(record["kind"] == "start" for record in journal(launched.folder))
@@ -115,6 +116,11 @@ def test_on_another_grid_from_a_checkpoint_to_the_calm_runs_bits(bench: Bench) -
     assert constant_objects(folder / "checkpoints") == constant
     for check in ((), ("--samples",), ("--decisions",)):
         assert bench.json("verify", "gone", *check)["equal"] is True
+    # One tracker run for three launchers, with each step once.
+    (logged,) = body["trackers"]
+    assert (logged["tracker"], logged["lost"], body["troubles"]) == ("tensorboard", 0, [])
+    scalars, _ = read_back(TENSORBOARD, str(folder / "trackers" / "tensorboard"))
+    assert [step for step, _ in scalars["train/loss"]] == list(range(1, STEPS + 1))
     before = json.loads((folder / "parts" / "1" / "receipt.json").read_text())
     assert (before["outcome"], before["exit_code"]) == ("fault", 1)
     assert before["ended_s"] <= min(begins[4:])

@@ -11,10 +11,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bamboo.config.check import TRACKERS
 from tests.tidy import rules
 from tests.tidy.tree import ROOT, paths, python_sources, text_sources
 
-IMPORT_NAME_OF = {"pyzmq": "zmq"}
+IMPORT_NAME_OF = {
+    "pyzmq": "zmq",
+    "mlflow-skinny": "mlflow",
+    "opentelemetry-sdk": "opentelemetry",
+}
 """Distributions whose import name is another one."""
 MOST_FILES = 30
 SMALL_FOLDERS = ("bamboo/", "benchmarks/", "cli/", "cloud/", "examples/", "testbed/", "tests/")
@@ -76,6 +81,7 @@ def test_product_imports_only_declared_distributions() -> None:
         "cli/pictures/": extras["plot"],
         "bamboo/data/": extras["data"],
         "bamboo/models/hf/": extras["hf"],
+        "bamboo/trackers/": [one for name in TRACKERS for one in extras[name]],
     }
     offences = []
     for source in python_sources():

@@ -1,0 +1,1 @@
+"""Shows a run in the experiment trackers of its user."""
