@@ -10,7 +10,7 @@ import pytest
 from bamboo import extras
 from bamboo.config.tree import LogConfig
 from bamboo.errors import InputError
-from bamboo.trackers import adapters
+from bamboo.trackers import places
 from cli.main import run
 from tests.jobs import tiny_job
 from tests.tidy.tree import ROOT
@@ -43,7 +43,7 @@ def test_a_launch_on_this_machine_names_the_extra_that_it_needs(
 def test_a_tracker_names_the_extra_that_it_needs(name: str) -> None:
     (module, *_) = extras.MODULES[name]
     with pytest.raises(InputError) as refused:
-        adapters.check(LogConfig(to=(name,)))
+        places.check(LogConfig(to=(name,)))
     assert str(refused.value) == (
         f'log.to = ["{name}"] needs {module}, which is not installed; '
         f'install it: pip install "bamboo-train[{name}]"'

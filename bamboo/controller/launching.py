@@ -51,7 +51,7 @@ from bamboo.study.played_trace import Replayed, TraceAsked, settle
 from bamboo.study.prices import refresh_for_launch
 from bamboo.study.settling import grid_of
 from bamboo.study.strategies import Given, placed, strategy_for
-from bamboo.trackers import adapters as trackers
+from bamboo.trackers import places as trackers
 from bamboo.user_code.bundle import write_bundle
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job

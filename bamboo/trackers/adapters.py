@@ -1,9 +1,8 @@
-"""One adapter for each tracker, over the tracker's own library, and where each logs to.
+"""One adapter for each tracker, over the tracker's own library.
 
 Rule: a library is imported when its adapter is made, in a process of its own, and reads its own
-environment variables there: addresses, credentials, modes. None of them is kept in a run's files
-or shown; `without_secrets` takes them out of what a library says. One tracker run belongs to one
-run of Bamboo, by a key that each later launcher finds again.
+environment variables there: addresses, credentials, modes. One tracker run belongs to one run of
+Bamboo, by a key that each later launcher finds again.
 """
 
 import hashlib
@@ -13,22 +12,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from bamboo.config.tree import LogConfig
-from bamboo.errors import InputError
-from bamboo.extras import need
 from bamboo.trackers.points import Point
 
 OUTCOMES_WELL = ("done", "stopped", "budget")
-_SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASS|HEADERS|CREDENTIAL|AUTH", re.IGNORECASE)
-_SECRETS_OF_URLS = (
-    (re.compile(r"(?<=://)[^/@\s]+@"), ""),
-    (re.compile(r"([?&][\w-]*(?:token|key|secret|password)=)[^&\s'\"]+", re.IGNORECASE), r"\1..."),
-)
-_LONGEST = 300
 _EVENTS_KEPT = 4000
 """Characters of the newest events in a tag of mlflow, which holds 5,000 at least."""
 
@@ -60,84 +49,9 @@ class Adapter(Protocol):
         """Give everything away. `outcome` is that of the run; "" where it goes on without us."""
 
 
-def without_secrets(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """One line of what a library said, or of an address, without credentials."""
-    text = " ".join(text.split())
-    for name, value in environment.items():
-        if len(value) > 3 and _SECRET_NAMES.search(name):
-            text = text.replace(value, "...")
-    for pattern, instead in _SECRETS_OF_URLS:
-        text = pattern.sub(instead, text)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
 def key_of(run: str, started_s: float) -> str:
     """The key of a run, since another home may have a run of the same name."""
     return f"{run}-{hashlib.sha256(f'{run} {started_s!r}'.encode()).hexdigest()[:8]}"
-
-
-# ---------------------------------------------------------------------- before a launch
-
-
-def check(log: LogConfig, environment: Mapping[str, str] = os.environ) -> None:
-    """Raises InputError where a library is not installed, or where the environment lacks what the
-    tracker needs. Imports none of them."""
-    for name in log.to:
-        need(name, what=f'log.to = ["{name}"]')
-    if "mlflow" in log.to:
-        _check_mlflow(environment.get("MLFLOW_TRACKING_URI", ""))
-    protocol = environment.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    if "otlp" in log.to and protocol != "http/protobuf":
-        raise InputError(
-            f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}, and runs are logged by http/protobuf; "
-            "unset it, and give the collector's HTTP address in OTEL_EXPORTER_OTLP_ENDPOINT"
-        )
-
-
-def _check_mlflow(address: str) -> None:
-    if not address:
-        raise InputError(
-            'log.to = ["mlflow"] needs MLFLOW_TRACKING_URI, which is not set; set it to the '
-            "address of your server, such as http://127.0.0.1:5000"
-        )
-    database = re.match(r"(sqlite|postgresql|mysql|mssql)\b", address)
-    if database and find_spec("sqlalchemy") is None:
-        raise InputError(
-            f"MLFLOW_TRACKING_URI names a database ({database[1]}), which needs all of mlflow; "
-            "pip install mlflow, or name a server"
-        )
-
-
-def where(log: LogConfig, run: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Tracker -> where it logs to, as far as that is known before it is asked."""
-    get = environment.get
-    own, project = run / "trackers", f"project {log.project}"
-    hugging_face = get("HF_HOME", "~/.cache/huggingface")
-    places = {
-        "tensorboard": str(own / "tensorboard"),
-        "trackio": f"{project}, in "
-        + (
-            get("TRACKIO_SPACE_ID")
-            or get("TRACKIO_SERVER_URL")
-            or get("TRACKIO_DIR", f"{hugging_face}/trackio")
-        ),
-        "wandb": f"{project}, "
-        + (
-            f"offline, in {get('WANDB_DIR', str(own / 'wandb'))}"
-            if get("WANDB_MODE") == "offline"
-            else f"at {get('WANDB_BASE_URL', 'https://api.wandb.ai')}"
-        ),
-        "mlflow": f"experiment {log.project}, at {get('MLFLOW_TRACKING_URI', '')}",
-        "otlp": f"service {log.project}, at "
-        + get(
-            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-            get("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"),
-        ),
-    }
-    return {name: without_secrets(places[name], environment) for name in log.to}
-
-
-# ---------------------------------------------------------------------- the adapters
 
 
 class _TensorBoard:

@@ -30,7 +30,8 @@ from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from bamboo.new_files import open_to_append
 from bamboo.runs.run_folder import RunFolder, started_at_s
-from bamboo.trackers.adapters import ADAPTERS, Adapter, Told, key_of, without_secrets
+from bamboo.trackers.adapters import ADAPTERS, Adapter, Told, key_of
+from bamboo.trackers.places import without_secrets
 from bamboo.trackers.points import (
     Place,
     job_values,

@@ -26,7 +26,7 @@ from bamboo.loading import interpreter
 from bamboo.runs.ports import Screen
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder
-from bamboo.trackers.adapters import where
+from bamboo.trackers.places import where
 from bamboo.trackers.points import Place, place_file, read_place, waiting
 
 END_S = 20.0

@@ -251,7 +251,7 @@ def test_no_library_is_imported_before_it_is_asked_for() -> None:
     """`bamboo` with a job that logs to nothing."""
     program = (
         "import sys, json, bamboo.api, bamboo.controller.attempt, bamboo.trackers.process;"
-        "from bamboo.trackers.adapters import check; from bamboo.config.tree import LogConfig;"
+        "from bamboo.trackers.places import check; from bamboo.config.tree import LogConfig;"
         "check(LogConfig(to=('tensorboard', 'trackio', 'otlp')));"
         "names = ('tensorboard', 'trackio', 'wandb', 'mlflow', 'opentelemetry.sdk');"
         "print(json.dumps([n for n in names if n in sys.modules]))"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bamboo.config.tree import LogConfig
 from bamboo.core.state import Outcome
-from bamboo.errors import BooksUnwritable, InputError
+from bamboo.errors import BooksUnwritable
 from bamboo.runs.ports import NoteScreen
-from bamboo.trackers import adapters, process, supervised
-from bamboo.trackers.adapters import ADAPTERS, check, where, without_secrets
+from bamboo.trackers import process, supervised
+from bamboo.trackers.adapters import ADAPTERS
+from bamboo.trackers.places import where
 from bamboo.trackers.points import place_file, read_place
 from bamboo.trackers.supervised import Logged, Trackers
 from testbed.waiting import wait_until
@@ -228,55 +228,3 @@ def test_a_process_that_is_killed_while_it_offers_passes_over_what_it_offered(
     one._put_away()
     kept_on = logged(bench.trackers("keeps"))
     assert (kept_on.taken, kept_on.lost, kept_on.why) == (0, 1, process.KILLED)
-
-
-# ---------------------------------------------------------------------- before a launch
-
-
-def test_credentials_are_taken_out_of_what_is_shown() -> None:
-    environment = {"WANDB_API_KEY": "abcdef", "OTEL_EXPORTER_OTLP_HEADERS": "a=b c", "HOME": "/h"}
-    said = "key abcdef\nat https://u:p@h:1/x?write_token=tt&b=2 with a=b c in /h"
-    shown = "key ... at https://h:1/x?write_token=...&b=2 with ... in /h"
-    assert without_secrets(said, environment) == shown
-
-
-def test_where_a_run_is_logged_to_is_known_before(tmp_path: Path) -> None:
-    to = ("tensorboard", "trackio", "wandb", "mlflow", "otlp")
-    log = LogConfig(to=to, project="p")
-    environment = {
-        "TRACKIO_SERVER_URL": "https://t/?write_token=secret",
-        "WANDB_MODE": "offline",
-        "MLFLOW_TRACKING_URI": "http://me:pass@m:5000",
-    }
-    assert where(log, tmp_path, environment) == {
-        "tensorboard": f"{tmp_path}/trackers/tensorboard",
-        "trackio": "project p, in https://t/?write_token=...",
-        "wandb": f"project p, offline, in {tmp_path}/trackers/wandb",
-        "mlflow": "experiment p, at http://m:5000",
-        "otlp": "service p, at http://localhost:4318",
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "environment", "words"),
-    [
-        ("mlflow", {}, "needs MLFLOW_TRACKING_URI, which is not set; set it to the address"),
-        (
-            "mlflow",
-            {"MLFLOW_TRACKING_URI": "sqlite:///m.db"},
-            r"names a database \(sqlite\), which needs all of mlflow; pip install mlflow",
-        ),
-        (
-            "otlp",
-            {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-            "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', and runs are logged by http/protobuf; unset it",
-        ),
-    ],
-)
-def test_what_a_tracker_lacks_is_refused_before_a_start(
-    monkeypatch: pytest.MonkeyPatch, name: str, environment: dict[str, str], words: str
-) -> None:
-    monkeypatch.setattr(adapters, "need", lambda *_, **__: None)
-    monkeypatch.setattr(adapters, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match=words):
-        check(LogConfig(to=(name,)), environment)
