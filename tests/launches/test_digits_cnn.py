@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from examples.digits_cnn import Digits, layers
 from tests.launches.test_launch import Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -45,3 +48,13 @@ def test_digits_are_read_with_the_bits_of_a_calm_run(tmp_path: Path) -> None:
     evaluation = bench.json("status", "digits")["evaluation"]
     assert evaluation["step"] == receipt["step"]
     assert float(said.stdout) == pytest.approx(evaluation["metrics"]["accuracy"], abs=6e-4)
+    evaluated = bench.json("eval", "digits")
+    assert evaluated["loss"].hex() == evaluation["loss"].hex()
+    assert evaluated["metrics"] == evaluation["metrics"]
+    exported = bench.json("export", "digits", "--to", "out")
+    assert exported["step"] == receipt["step"]
+    model, held_out = layers(), Digits(held_out=True)
+    model.load_state_dict(load_file(tmp_path / "out" / "model.safetensors"))
+    with torch.no_grad():
+        right = (model.eval()(held_out.images).argmax(1) == held_out.labels).float().mean()
+    assert right.item() == pytest.approx(evaluation["metrics"]["accuracy"])

@@ -41,3 +41,13 @@ def test_documents_of_unequal_length_have_the_bits_of_a_calm_run(tmp_path: Path)
     (bench.folder / "corpus" / "corpus.jsonl").unlink()  # a run has its tokens
     assert bench.json("verify", "lines")["equal"] is True
     assert bench.json("verify", "lines", "--samples")["equal"] is True
+    (bench.folder / "corpus" / "tokenizer.json").unlink()  # and its tokenizer
+    (bench.folder / "held.jsonl").write_text('{"text": "def held(out):\\n    return out"}\n' * 20)
+    held = bench.json("eval", "lines", "--source", "held.jsonl")
+    assert (held["samples"], held["unit"]) == (20, "token")
+    assert 0 < held["loss"] < receipt["first_loss"]
+    said = bench.json("sample", "lines", "--prompt", "def held", "--length", "8")
+    assert said["text"].startswith("def held")
+    assert len(said["tokens"]) > said["prompt_tokens"]
+    refused = bench.run("sample", "lines", "--prompt", "def", "--tokenizer", "job.toml")
+    assert (refused.returncode, "keeps its own tokenizer" in refused.stderr) == (2, True)

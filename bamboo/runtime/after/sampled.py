@@ -6,17 +6,19 @@ it, so the same seed gives the same text on the same machine.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bamboo.config.tree import TOKENS
+from bamboo.config.tree import TOKENS, JobConfig
 from bamboo.data.tokenizer import Tokenizer
 from bamboo.errors import InputError
 from bamboo.models import evaluate
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.after.trained import Trained
+from bamboo.token_files import read_header
 from bamboo.user_code.traces import placed_line_of
 
 BYTES = 256
@@ -93,6 +95,7 @@ def _words(trained: Trained, tokenizer: str) -> _Words:
             f"the run was trained on {where} without a tokenizer; name its tokenizer.json"
         )
     made = Tokenizer(job, replace(job.data, tokenizer=tokenizer), section="data")
+    _check_same(made, job)
 
     def ids(text: str) -> list[int]:
         if lost := made.lacking(text):
@@ -104,6 +107,17 @@ def _words(trained: Trained, tokenizer: str) -> _Words:
 
     known = min(made.vocabulary, job.model.vocabulary)
     return _Words(ids=ids, text=made.text, known=known, end=made.end)
+
+
+def _check_same(made: Tokenizer, job: JobConfig) -> None:
+    """Raise InputError where the token file of the run is here and of another tokenizer."""
+    path = Path(job.tokens)
+    wanted = read_header(path).tokenizer if job.tokens and path.exists() else ""
+    if wanted not in ("", made.digest):
+        raise InputError(
+            f"the tokenizer has the SHA-256 {made.digest[:12]}, and the tokens of the run were "
+            f"made with {wanted[:12]}; name that one"
+        )
 
 
 def _bytes_of(text: str, known: int) -> list[int]:

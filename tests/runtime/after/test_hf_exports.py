@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer
 
 from bamboo.models import evaluate, unpacked
 from bamboo.runtime.after.exported import export
@@ -45,6 +47,19 @@ def test_a_whole_model_is_loaded_offline(tmp_path: Path, family: str) -> None:
     assert loss_by_transformers(found, family, fresh) != pytest.approx(ours, rel=1e-6)
     # Training switches the cache off, which is not the model's.
     assert getattr(model.config, "use_cache", True) is True
+
+
+def test_the_tokenizer_of_the_run_is_found_beside_the_model(tmp_path: Path) -> None:
+    config_folder(tmp_path / "model", "gpt2")
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1, "fox": 2}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "words.json"))
+    found = loaded(write_run(tmp_path, hf_job(tmp_path)))
+    out = tmp_path / "out"
+    out.mkdir()
+    export(found, out, form="safetensors", tokenizer=str(tmp_path / "words.json"))
+    tokenizer = AutoTokenizer.from_pretrained(out, local_files_only=True)
+    assert tokenizer("fox the").input_ids == [2, 1]
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")

@@ -14,6 +14,7 @@ from bamboo.runtime.device.staging import HOST
 from tests.jobs import tiny_job
 from tests.runtime.after.test_exports import own_job
 from tests.runtime.after.written import loaded, write_run
+from tests.token_folder import write_tokens
 
 ASKED: dict[str, Any] = {
     "prompt": "the quick brown fox",
@@ -64,6 +65,11 @@ def test_a_tokenizer_makes_the_text_and_knows_what_it_lacks(tmp_path: Path) -> N
     assert said["text"].startswith("the fox")
     with pytest.raises(InputError, match="the prompt has 'ox', which the tokenizer"):
         sampled(found, prompt="the ox", tokenizer=str(tmp_path / "tokenizer.json"))
+    header = {"tokenizer": "ab" * 32, "vocabulary": 4}
+    write_tokens(tmp_path / "mine.ids", [1, 2, 3] * 9, **header)
+    other = replace(found, job=replace(found.job, tokens=str(tmp_path / "mine.ids")))
+    with pytest.raises(InputError, match="the tokens of the run were made with abababababab"):
+        sampled(other, tokenizer=str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match=r"without a tokenizer; name its tokenizer\.json"):
         sampled(found)
 
