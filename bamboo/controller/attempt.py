@@ -327,6 +327,7 @@ class _Attempt:
         """Write manifest and receipt from what is on disk now. Returns the content of the receipt,
         None where the run goes on without us. Raises BooksUnwritable when the disk takes neither
         or did not take the books before, and InputError for a damaged bill."""
+        self._over_at_s = self._over_at_s or time.time()  # the run does not last while trackers do
         ending = None if self._left else self.progress.outcome
         logged = self._trackers.close(ending, at_once=self._interrupts.count >= AT_ONCE)
         if self._left:

@@ -33,6 +33,8 @@ END_S = 20.0
 """All trackers together may take so long after the end of a run."""
 AT_ONCE_S = 2.0
 """The same where the user wants it to end at once."""
+SAID_AFTER_S = 3.0
+"""A longer wait at the end is announced."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 """Before the process of a tracker is started again; doubled each time."""
@@ -112,10 +114,17 @@ class Trackers:
     def close(self, outcome: Outcome | None, *, at_once: bool = False) -> list[Logged]:
         """The run is over with this outcome, or goes on without this launcher: None. Give the
         trackers `END_S` for the rest, or `AT_ONCE_S`, and end them. Shows what is lost."""
-        end_s = time.monotonic() + (AT_ONCE_S if at_once else END_S)
+        begun_s = time.monotonic()
+        within_s = AT_ONCE_S if at_once else END_S
+        said = False
         for one in self._all:
             one.let_end("" if outcome is None else outcome.value)
-        while any(one.lives for one in self._all) and time.monotonic() < end_s:
+        while (late := [one.name for one in self._all if one.lives]) and (
+            passed_s := time.monotonic() - begun_s
+        ) < within_s:
+            if passed_s > SAID_AFTER_S and not said:
+                said = True
+                self._screen.note(f"waiting for {', '.join(late)}, {within_s:g} s at most")
             for one in self._all:
                 one.listen()
             time.sleep(_TURN_S)

@@ -37,6 +37,7 @@ def test_a_calm_run() -> None:
     assert world.screen.steps == [1, 2, 3]
     assert [m.step for m in world.books.metrics] == [0, 1, 2]
     assert [m.loss for m in world.books.metrics] == [5.0, 4.0, 3.0]
+    assert [m.nodes for m in world.books.metrics] == [4, 4, 4]
     assert world.fleet.all_terminated == 1
     assert world.fleet.reconciled > 0
     assert world.clock_s - 1_000_000 < 60

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.trackers.supervised import END_S
 from tests.launches.test_launch import Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(400)]
@@ -59,5 +60,10 @@ def test_a_tracker_that_hangs_changes_no_bit_and_no_time_of_a_step(tmp_path: Pat
     (logged,) = json.loads((folder / "receipt.json").read_text())["trackers"]
     assert (logged["taken"], logged["late"]) == (0, True)
     assert logged["lost"] >= 60
+    calm, hangs = (
+        json.loads((bench.home / run / "receipt.json").read_text())["wall_s"]
+        for run in ("calm", "hangs")
+    )
+    assert hangs < calm + END_S / 2  # the wait at the end is not the run's
     calm, hangs = (statistics.median(times(bench.home / run)) for run in ("calm", "hangs"))
     assert hangs == pytest.approx(calm, rel=0.1)
