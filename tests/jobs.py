@@ -53,7 +53,7 @@ def with_code(job: JobConfig, run: Path) -> JobConfig:
         workload = build_model(job)
         for index in range(len(workload.layers)):
             build_layer(workload, index, job.train.seed)
-        seen = code_taken_along(job, recorder)
+        seen = code_taken_along(job, workload, recorder)
     if not seen:
         return job
     write_bundle(Manifest.from_dict(seen["code"]), run / CODE_FOLDER)

@@ -39,6 +39,7 @@ TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow", "otlp")
 """What a run can be logged to, by the name of the extra that brings its library."""
 PHASES = ("forward", "backward", "exchange", "ship", "step", "evaluation")
 CHOICES: dict[str, tuple[str, ...]] = {
+    "model.split": ("layers", "trace"),
     "train.precision": ("fp32", "bf16"),
     "cluster.recompute": (AUTO, OFF, LAYER),
     "cluster.spread": (AUTO, *SPREADS),
@@ -224,6 +225,13 @@ def _redundancy(job: JobConfig) -> None:
 
 def _model(job: JobConfig) -> None:
     model = job.model
+    if model.is_traced and not model.is_own:
+        raise _at(
+            job,
+            "model.split",
+            "is of a model in a file of yours",
+            'leave it out, or name "file.py:f"',
+        )
     if model.is_gpt and model.width % model.heads:
         raise _at(
             job, "model.heads", f"does not divide model.width = {model.width}", "take a divisor"

@@ -96,6 +96,8 @@ def semantics(
     model = asdict(job.model)
     if job.model.lora == LoraConfig():
         del model["lora"]  # so that a run of a release without it keeps its hash
+    if not job.model.is_traced:
+        del model["split"]
     if job.brings:
         if code is None:
             raise ValueError(f"{', '.join(job.brings)} means nothing without what it names")

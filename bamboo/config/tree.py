@@ -50,6 +50,9 @@ class ModelConfig:
     dropout: float = 0.1
     tied: bool = False
     """Share the embedding's weight with the head, across the first and the last stage."""
+    split: str = "layers"
+    """Of a model of the user's own: `layers`, its function returns a list of them; `trace`, it
+    returns a whole module, which is traced and cut."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Of a Hugging Face model: train adapters, and freeze all else."""
 
@@ -72,6 +75,11 @@ class ModelConfig:
     def is_own(self) -> bool:
         """Whether a file of the user's makes the layers."""
         return not (self.is_gpt or self.is_hf)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a whole module is traced and cut into layers."""
+        return self.split == "trace"
 
     @property
     def own_file(self) -> str:

@@ -39,8 +39,9 @@ USER_ERRORS = (Exception, SystemExit)
 with the place, and not as our fault."""
 
 
-def build_model(job: JobConfig) -> Workload:
+def build_model(job: JobConfig, *, whole: bool = False) -> Workload:
     """The job's workload, its layers as factories; nothing large is allocated for the built-in one.
+    `whole`: who asks for the data alone has a module that would be traced as it is.
 
     Raises InputError when a user's file cannot be read, has no such function, or returns anything
     but layers, an optimizer or a schedule.
@@ -69,6 +70,10 @@ def build_model(job: JobConfig) -> Workload:
         workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
     if "train.schedule" in modules:
         workload = replace(workload, schedule=_function(job, modules, "train.schedule"))
+    if job.model.is_traced and not whole:
+        # torch.export takes seconds to import, so only such a job has this.
+        traced = importlib.import_module("bamboo.models.traced.workload").traced
+        workload = cast(Workload, traced(job, workload))
     return replace(workload, frozen=(*workload.frozen, *frozen_in(job)))
 
 
@@ -129,6 +134,8 @@ def _of_user(job: JobConfig, key: str, error: BaseException) -> InputError:
 def _layers(job: JobConfig, modules: Mapping[str, ModuleType]) -> Workload:
     """The workload of a user's own model."""
     built = _called(job, modules, "model.model", job)
+    if job.model.is_traced:
+        built = _as_one(built)
     if not isinstance(built, Workload):
         return Workload(layers=_factories(job, built), loss=token_loss, prefixes=_prefixes(built))
     flaw = flaw_of(built)
@@ -141,6 +148,13 @@ def _layers(job: JobConfig, modules: Mapping[str, ModuleType]) -> Workload:
 def _prefixes(built: object) -> tuple[str, ...]:
     """The names that the user gave to layers, as an nn.Sequential of an OrderedDict has them."""
     return tuple(f"{name}." for name in built._modules) if isinstance(built, nn.Sequential) else ()
+
+
+def _as_one(built: object) -> object:
+    """A whole module, or a function that makes one, as a list of one layer."""
+    if isinstance(built, Workload):
+        return replace(built, layers=cast(Any, _as_one(built.layers)))
+    return [built] if isinstance(built, nn.Module) or callable(built) else built
 
 
 def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], ...]:
@@ -160,10 +174,10 @@ def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], 
     return tuple(made.setdefault(id(item), _factory(job, i, item)) for i, item in enumerate(built))
 
 
-def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
-    """{"code": manifest} of all that a user's own code was built and run from just now, and of a
-    Hugging Face model; {} where the job has neither. Raises InputError for code that a run cannot
-    keep."""
+def code_taken_along(job: JobConfig, workload: Workload, recorder: Recorder) -> dict[str, Any]:
+    """{"code": manifest} of all that a user's own code was built and run from just now, of a trace,
+    and of a Hugging Face model; {} where the job has none of them. Raises InputError for code that
+    a run cannot keep."""
     if not job.brings:
         return {}
     if not job.code:
@@ -174,6 +188,8 @@ def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
         if job.model.is_hf:
             taken = importlib.import_module("bamboo.models.hf.workload").along_with(job, taken)
         assert taken is not None, "a job that brings something"
+        files = sorted((*taken.files, *workload.files), key=lambda file: file.path)
+        taken = replace(taken, files=tuple(files))
         return {"code": taken.to_dict()}
     manifest = read_manifest(Path(job.code))
     check_identity(Path(job.code), manifest.identity())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bamboo.data.dataset import Data, MadeOfText
 from bamboo.models.running import Tensors, unpacked
+from bamboo.user_code.manifest import CodeFile
 
 
 class Optimizer(Protocol):
@@ -95,6 +96,8 @@ class Workload:
     whose parameters are known need not draw initial values."""
     vocabulary: int = 0
     """How many tokens the model knows, where that is known before it runs; 0: it is not."""
+    files: tuple[CodeFile, ...] = ()
+    """What a run takes along of it beside the user's code."""
     uncut: Callable[[Sequence[nn.Module], Tensors], Tensor] | None = None
     """(layers, inputs) -> what the last layer returns, by the forward of the whole model that they
     were cut out of, with their own parameters and without dropout. The preflight compares."""

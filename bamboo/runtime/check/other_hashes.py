@@ -113,7 +113,7 @@ def main(_: list[str]) -> int:
         job = job_from_json(request["job"])
         try:
             prepare(job.cluster)
-            data = load_data(job, own=build_model(job).data)
+            data = load_data(job, own=build_model(job, whole=True).data)
             answer({"found": _found(data, request["asked"])})
         except InputError as error:
             answer({"error": str(error)})

@@ -73,8 +73,7 @@ def preflight(
     with recording() as recorder, ExitStack() as stack:
         before = settings()
         workload = build_model(job)
-        found = changed(before, at_load=True)
-        if found is not None:
+        if (found := changed(before, at_load=True)) is not None:
             raise InputError(f"{job.file}: {job.model.model} {found[0]}; {found[1]}")
         _check_cut(job, workload)
         data, described = _data_of(job, workload)
@@ -96,7 +95,8 @@ def preflight(
         targets = whole.data.microbatch(0, 0)[1]
         check_sum(job.file, workload, first[-1].output, targets, job.train.microbatch)
         check_metrics(job.file, workload, first[-1].output, targets)
-        with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
+        so_far = code_taken_along(job, workload, recorder)
+        with _as_on_a_node(job, so_far, room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
         times.append(whole.time(first))
@@ -106,7 +106,7 @@ def preflight(
             whole.check_largest_token(first[-1].output, largest)
         if rehashed is not None:
             rehashed.compare(data)
-        code = code_taken_along(job, recorder)
+        code = code_taken_along(job, workload, recorder)
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [
@@ -160,7 +160,7 @@ def of_data(job: JobConfig) -> dict[str, Any]:
     """The same for a resolved job's data and numerics alone, without a layer. Raises InputError
     when the data is missing or empty."""
     prepare(job.cluster)
-    workload = build_model(job)  # data of its own come with the model's file
+    workload = build_model(job, whole=True)  # data of its own come with the model's file
     data, described = _data_of(job, workload)
     evaluated = load_eval(job, workload.data, workload.eval_data)
     return {

@@ -208,7 +208,7 @@ class Whole:
         which the first, the last and some between are built."""
         alike: dict[int, list[int]] = defaultdict(list)
         for index, factory in enumerate(self._workload.layers):
-            alike[id(factory)].append(index)
+            alike[getattr(factory, "alike", id(factory))].append(index)
         out: set[int] = set()
         for indices in alike.values():
             last, count = len(indices) - 1, min(LOOKS, len(indices))
