@@ -73,12 +73,15 @@ def is_local(path: str) -> bool:
     """Whether an absolute path is a file of the user's."""
     if not os.path.isabs(path):
         return False
+    others = (*OWN_FOLDERS, *_SYSTEM, *_installed_folders())
+    # A library of a thousand files is imported in a second, and following links takes another one.
+    if os.path.normpath(path).startswith(others):
+        return False
     with not_watching():
         real = os.path.realpath(path)
         interpreter = os.path.realpath(sys.executable)
-    for one in (os.path.normpath(path), real):
-        if one.startswith((*OWN_FOLDERS, *_SYSTEM, *_installed_folders())):
-            return False
+    if real.startswith(others):
+        return False
     if _data and (real + os.sep).startswith(_data) and not real.endswith(_MODULES):
         return False
     compiled = os.sep + "__pycache__" + os.sep in real  # what it is compiled from counts
