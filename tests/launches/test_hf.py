@@ -24,7 +24,7 @@ context = 16
 source = "path"
 path = "text.txt"
 [train]
-steps = 30
+steps = 24
 batch = 8
 microbatch = 2
 learning_rate = 3e-3
@@ -32,7 +32,7 @@ learning_rate = 3e-3
 stages = 3
 redundancy = "stash"
 [chaos]
-kill = [{ step = 8, stage = 1, microbatch = 1 }, { step = 18, stage = 2, notice_s = 5 }]
+kill = [{ step = 8, stage = 1, microbatch = 1 }, { step = 14, stage = 2, notice_s = 5 }]
 """
 
 

@@ -22,7 +22,7 @@ def test_documents_of_unequal_length_have_the_bits_of_a_calm_run(tmp_path: Path)
     shutil.copy(EXAMPLE, tmp_path)
     main(tmp_path / "corpus", 12)
     sets = (
-        *("data.documents='padded'", "model.width=32", "model.context=64", "train.steps=40"),
+        *("data.documents='padded'", "model.width=32", "model.context=64", "train.steps=24"),
         *("train.batch=8", f"chaos.kill={KILLS}", "cloud.boot_s=0.2"),
     )
     overrides = [part for one in sets for part in ("--set", one)]
