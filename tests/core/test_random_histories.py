@@ -282,7 +282,7 @@ def _caught_up(node: NodeId, slot: Slot) -> CaughtUp:
 
 @pytest.mark.timeout(300)
 class TestRunHistory(RunHistory.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=40)
+    settings = settings(max_examples=40, stateful_step_count=40)
 
 
 @pytest.mark.full

@@ -306,7 +306,7 @@ class World(Honest, RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 class TestWorld(World.TestCase):
-    settings = settings(max_examples=50, stateful_step_count=40)
+    settings = settings(max_examples=30, stateful_step_count=40)
 
 
 @pytest.mark.full

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(120)
 SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1")) * 1_000_000
 STEPS = 4
 MODES = ("stash", "gap", "eager", "full", "peer")
-QUICK = 7
+QUICK = 3
 SEEDS = [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.full) for seed in range(300)]
 
 

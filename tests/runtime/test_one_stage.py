@@ -22,7 +22,7 @@ from tests.runtime.test_layouts import go, to_the_end, world_of
 pytestmark = pytest.mark.timeout(120)
 
 SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1")) * 1_000_000
-QUICK = 15
+QUICK = 5
 SEEDS = [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.full) for seed in range(300)]
 
 
