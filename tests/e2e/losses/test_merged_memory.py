@@ -13,15 +13,23 @@ from testbed.calm import assert_calm
 from testbed.cluster import cluster
 from tests.e2e.jobs import STEPS, job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.usefixtures("warm_torch")]
 
 CUT = (0, 2, 3, 4, 6)
 LOST, NEIGHBOUR = 1, 0
 SHAPE = BatchShape(virtual_nodes=1, microbatches=8)
 
 
-@pytest.mark.parametrize("recompute", ["off", "layer"])
-@pytest.mark.parametrize("mode", ["stash", "eager"])
+@pytest.mark.parametrize(
+    ("mode", "recompute"),
+    [
+        *(("stash", "layer"), ("eager", "off")),
+        *(
+            pytest.param(*of, marks=pytest.mark.full)
+            for of in (("stash", "off"), ("eager", "layer"))
+        ),
+    ],
+)
 def test_a_merged_node_holds_what_the_plan_says(mode: str, recompute: str) -> None:
     """Stages 1 and 2 are a block each, so the replica that comes is as large as the plan has it."""
     kill = Kill(step=STEPS - 4, stage=LOST, pipeline=0, phase="backward", microbatch=5)
