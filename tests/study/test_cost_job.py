@@ -20,6 +20,8 @@ from cli import main
 from tests.data.own_data import own_job
 from tests.jobs import tiny_job
 
+pytestmark = pytest.mark.usefixtures("warm_torch")
+
 FAST = ("--seeds", "2", "--rows", "4", "--type", "g4dn.xlarge", "--type", "g5.xlarge")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
