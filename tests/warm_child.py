@@ -21,12 +21,21 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from moto.core.utils import get_service_model
 from moto.moto_api._internal import mock_random
+
+from cloud.ec2.clients import client_of, mock_session
 
 FLAGS = {"-P", "-s"}
 OURS = ("bamboo.", "cli.", "cloud.", "tests.")
 AGENTS = (["bamboo.loading", "cli.main", "agent"], ["tests.launches.boots"])
 """A local cloud starts these beside the threads of its mock, which share no lock with them."""
+
+
+# boto3 and the mock read AWS's models once in a process; EC2's takes longer than most commands.
+for _service in ("ec2", "s3", "iam"):
+    client_of(mock_session("us-east-1", token=""), _service, read_timeout_s=1.0, attempts=1)
+    get_service_model(_service)
 
 
 def enter(config: Mapping[str, str]) -> int:
