@@ -2,6 +2,7 @@
 bill, and what is left of the check, also of one whose launcher was killed."""
 
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,41 +46,7 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_run_is_verified_on_a_rented_machine(account: Account) -> None:
-    run = "far"
-    account.run("launch", "job.toml", "--run", run, "--set", "train.steps=20")
-
-    asked = account.run("verify", run, "--rent", code=2)
-    assert "spot g4dn.xlarge in us-east-1a at $0.2000/h" in asked
-    assert "there is nobody to ask; --yes goes on without asking" in asked
-    assert not (account.home / run / "checks").exists()
-
-    said = account.run("verify", run, "--rent", "--yes", "--json")
-    body = answer(said)
-    assert body["equal"] is True
-    assert (body["steps"], body["damaged_files"]) == (20, [])
-    (line,) = body["rented"]["instances"]
-    assert (line["instance_type"], line["usd_per_hour"]) == ("g4dn.xlarge", 0.2)
-    assert line["usd"] == pytest.approx(0.2 * line["billed_s"] / 3600, abs=1e-6)
-    assert body["rented"]["modelled"] is False
-    assert f"{line['billed_s']} s at $0.2000/h" in said
-    check = body["rented"]["check"]
-    account.nothing_left(check)
-    assert keys(account, f"runs/{check}/") == []
-    assert keys(account, f"runs/{run}/") != [], "those of the run stay"
-
-    flip_a_bit(account.home / run / "final" / "stage-00.safetensors")
-    said = account.run("verify", run, "--rent", "--yes", "--json", code=5)
-    body = answer(said)
-    assert body["first_difference"]["step"] == 19
-    assert body["damaged_files"] == ["stage-00.safetensors"]
-    account.nothing_left(body["rented"]["check"])
-
-
-def test_whatever_ends_a_check_early_leaves_nothing_of_it(account: Account) -> None:
-    run = "cut"
-    account.run("launch", "job.toml", "--run", run, "--set", "train.steps=20")
-
+def whatever_ends_a_check_early_leaves_nothing_of_it(account: Account, run: str) -> None:
     def under_way() -> tuple[Any, str, str]:
         process = account.begin("verify", run, "--rent", "--yes")
         wait_until(lambda: account.live() != [], what="a machine", timeout_s=60.0)
@@ -115,3 +82,36 @@ def test_whatever_ends_a_check_early_leaves_nothing_of_it(account: Account) -> N
     account.run("stop", "--all", "--region", REGION)
     account.nothing_left(check)
     assert keys(account, f"runs/{check}/") == []
+
+
+def test_a_run_is_verified_on_a_rented_machine(account: Account) -> None:
+    run = "far"
+    account.run("launch", "job.toml", "--run", run, "--set", "train.steps=20")
+    whatever_ends_a_check_early_leaves_nothing_of_it(account, run)
+    shutil.rmtree(account.home / run / "checks")
+
+    asked = account.run("verify", run, "--rent", code=2)
+    assert "spot g4dn.xlarge in us-east-1a at $0.2000/h" in asked
+    assert "there is nobody to ask; --yes goes on without asking" in asked
+    assert not (account.home / run / "checks").exists()
+
+    said = account.run("verify", run, "--rent", "--yes", "--json")
+    body = answer(said)
+    assert body["equal"] is True
+    assert (body["steps"], body["damaged_files"]) == (20, [])
+    (line,) = body["rented"]["instances"]
+    assert (line["instance_type"], line["usd_per_hour"]) == ("g4dn.xlarge", 0.2)
+    assert line["usd"] == pytest.approx(0.2 * line["billed_s"] / 3600, abs=1e-6)
+    assert body["rented"]["modelled"] is False
+    assert f"{line['billed_s']} s at $0.2000/h" in said
+    check = body["rented"]["check"]
+    account.nothing_left(check)
+    assert keys(account, f"runs/{check}/") == []
+    assert keys(account, f"runs/{run}/") != [], "those of the run stay"
+
+    flip_a_bit(account.home / run / "final" / "stage-00.safetensors")
+    said = account.run("verify", run, "--rent", "--yes", "--json", code=5)
+    body = answer(said)
+    assert body["first_difference"]["step"] == 19
+    assert body["damaged_files"] == ["stage-00.safetensors"]
+    account.nothing_left(body["rented"]["check"])
