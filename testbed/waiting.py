@@ -15,18 +15,20 @@ def wait_until(
 
     Fails with `what` and the last value when `timeout_s` passes first. The condition is always
     called at least once, and once more after the deadline, so a slow machine is not a failure.
-    Looking takes at most a fifth of a processor, which what is waited for needs too.
+    Looking takes at most a fifth of a processor, which what is waited for needs too, and at most a
+    third of the time: what a fork of the warm process works is not seen here.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
-        before_s = _worked_s()
+        before_s, began_s = _worked_s(), time.monotonic()
         late = time.monotonic() >= deadline_s
         value = condition()
         if value:
             return value
         if late:
             raise AssertionError(f"not within {timeout_s:g} s: {what} (last value: {value!r})")
-        time.sleep(max(poll_s, 4 * (_worked_s() - before_s)))
+        looked_s = time.monotonic() - began_s
+        time.sleep(max(poll_s, 4 * (_worked_s() - before_s), 2 * looked_s))
 
 
 def _worked_s() -> float:
