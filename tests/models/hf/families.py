@@ -1,18 +1,16 @@
-"""Tiny models of each family, in folders as `save_pretrained` writes them."""
+"""Tiny models of each family, in folders as `save_pretrained` writes them.
 
+transformers takes seconds to import, and each process of the suite reads all of its files: so only
+a test that runs imports it.
+"""
+
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-)
 
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama": {
@@ -76,16 +74,17 @@ UNDROPPED: Mapping[str, Mapping[str, Any]] = {
     "t5": {"dropout_rate": 0.0},
 }
 """Without the dropout that a family has by default."""
-_CLASSES: Mapping[str, Any] = {
-    "bert": AutoModelForMaskedLM,
-    "t5": AutoModelForSeq2SeqLM,
-    "vit": AutoModelForImageClassification,
+_CLASSES = {
+    "bert": "AutoModelForMaskedLM",
+    "t5": "AutoModelForSeq2SeqLM",
+    "vit": "AutoModelForImageClassification",
 }
 
 
 def class_of(family: str) -> Any:
     """The class that makes the whole model."""
-    return _CLASSES.get(family, AutoModelForCausalLM)
+    name = _CLASSES.get(family, "AutoModelForCausalLM")
+    return getattr(importlib.import_module("transformers"), name)
 
 
 def config_folder(folder: Path, family: str, **changes: Any) -> Path:
@@ -98,8 +97,9 @@ def config_folder(folder: Path, family: str, **changes: Any) -> Path:
 
 def saved_folder(folder: Path, family: str, **changes: Any) -> Path:
     """A folder with config.json and weights."""
-    values = {**CONFIGS[family], **changes}
-    config = CONFIG_MAPPING[family](**values)
+    from transformers import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[family](**{**CONFIGS[family], **changes})
     torch.manual_seed(7)
     model = class_of(family).from_config(config)
     with torch.no_grad():

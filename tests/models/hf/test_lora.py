@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from bamboo.models import build_layer, build_model, run_layers, unpacked
 from tests.models.hf.families import class_of, saved_folder
@@ -16,6 +15,8 @@ LORA = f"model.lora={{rank=4, alpha=8.0, targets={TARGETS}}}"
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_adapters_have_the_bits_of_peft(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
     folder = saved_folder(tmp_path / "model", "llama")
     workload = build_model(hf_job(tmp_path, LORA))
     layers = [(i, build_layer(workload, i, 1)) for i in range(len(workload.layers))]

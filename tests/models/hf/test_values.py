@@ -15,7 +15,6 @@ from bamboo.checkpoint.pretrained import keep_pretrained, pretrained_in
 from bamboo.errors import InputError
 from bamboo.kept_weights import weight_files
 from bamboo.models import build_layer, build_model, build_shell, put_parameters, run_layers
-from bamboo.models.hf import weights
 from tests.models.hf.families import CONFIGS, class_of, config_folder, saved_folder
 from tests.models.hf.test_equal import hf_job, inputs_of
 
@@ -55,7 +54,7 @@ def test_a_layer_for_known_values_draws_and_reads_nothing(
     workload = build_model(hf_job(tmp_path))
     count = len(workload.layers)
     layers = [(i, build_layer(workload, i, 1)) for i in range(count)]
-    monkeypatch.setattr(weights, "safe_open", None)
+    monkeypatch.setattr("bamboo.models.hf.weights.safe_open", None)
     before, modules = torch.random.get_rng_state(), {*sys.modules}
     shells = [(i, build_shell(workload, i, 1)) for i in range(count)]
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -73,6 +72,8 @@ def test_a_layer_for_known_values_draws_and_reads_nothing(
 def test_a_layer_reads_its_own_tensors_and_a_run_compares_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from bamboo.models.hf import weights
+
     folder = saved_folder(tmp_path / "model", "llama")
     found = pretrained_in(weight_files(folder))
     keep_pretrained(folder, found, tmp_path / "init")

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer
 
 from bamboo.models import evaluate, unpacked
 from bamboo.runtime.after.exported import export
@@ -50,6 +48,8 @@ def test_a_whole_model_is_loaded_offline(tmp_path: Path, family: str) -> None:
 
 
 def test_the_tokenizer_of_the_run_is_found_beside_the_model(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
     config_folder(tmp_path / "model", "gpt2")
     made = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1, "fox": 2}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -65,6 +65,8 @@ def test_the_tokenizer_of_the_run_is_found_beside_the_model(tmp_path: Path) -> N
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("begins_with_weights", [True, False])
 def test_adapters_are_loaded_by_peft(tmp_path: Path, begins_with_weights: bool) -> None:
+    from peft import PeftModel
+
     make = saved_folder if begins_with_weights else config_folder
     make(tmp_path / "model", "llama")
     found = loaded(write_run(tmp_path, hf_job(tmp_path, LORA)))
