@@ -21,6 +21,8 @@ from cloud.local.zygote import Request
 
 ROOT = Path(__file__).parents[1]
 MODULE = "testbed.entry"
+COMPILER = "torch._dynamo"
+"""Each worker whose layers are computed again loads it, in two seconds."""
 ENTRY = f"{MODULE}:main"
 DEADLINE_S = 20.0
 
@@ -131,7 +133,7 @@ def shared_forker(*also: str) -> Forker:
     """The fork server of this process that has imported these as well, started when first asked
     for."""
     if also not in _SHARED:
-        _SHARED[also] = Forker(MODULE, *also)
+        _SHARED[also] = Forker(MODULE, COMPILER, *also)
     return _SHARED[also]
 
 

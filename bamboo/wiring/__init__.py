@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 WORKER_ENTRY = "bamboo.wiring.worker:run"
 PREFLIGHT_ENTRY = "bamboo.runtime.check.preflight:forked"
 _PRELOADED = ("bamboo.wiring.worker", "bamboo.runtime.check.preflight")
+_COMPILER = "torch._dynamo"
 PREFLIGHT_DEADLINE_S = 300.0
 STARTS = "starts/"
 """In a bucket, the prefix before the id of a run for what its instances start from."""
@@ -200,13 +201,15 @@ def run_preflight(
 
 def preloaded(job: JobConfig) -> tuple[str, ...]:
     """What the fork server of a local cloud imports for a job: `module`, or `module:argument` for a
-    module whose function `preload` takes that. transformers takes seconds, and so only a job with a
-    Hugging Face model has it imported."""
-    if not job.model.is_hf:
-        return _PRELOADED
-    kept = Path(job.code) / HF_FOLDER if job.code else job.named(job.model.hf_folder)
-    adapters = ("bamboo.models.hf.lora",) if job.model.lora.rank else ()
-    return (*_PRELOADED, *adapters, f"bamboo.models.hf.workload:{kept.absolute()}")
+    module whose function `preload` takes that. What takes seconds is for those jobs only that need
+    it: transformers, and torch's compiler, which is loaded where layers are computed again, though
+    nothing of it is used."""
+    found = [*_PRELOADED, *([_COMPILER] if job.cluster.recomputes else [])]
+    if job.model.is_hf:
+        kept = Path(job.code) / HF_FOLDER if job.code else job.named(job.model.hf_folder)
+        found += ["bamboo.models.hf.lora"] if job.model.lora.rank else []
+        found.append(f"bamboo.models.hf.workload:{kept.absolute()}")
+    return tuple(found)
 
 
 def _on_this_machine(job: JobConfig) -> JobConfig:
