@@ -179,7 +179,10 @@ def test_random_kills_without_replicas(seed: int, kills: int) -> None:
         assert_calm_so_far(run)
 
 
-@pytest.mark.parametrize(("mode", "taken"), [("stash", (1, 2)), ("off", (0, 1, 2, 3))])
+@pytest.mark.parametrize(
+    ("mode", "taken"),
+    [("stash", (1, 2)), pytest.param("off", (0, 1, 2, 3), marks=pytest.mark.full)],
+)
 def test_many_at_one_instant_and_a_checkpoint(mode: str, taken: tuple[int, ...]) -> None:
     """Half of the nodes, neighbours, or all of them: restored when others are there."""
     settings = replace(

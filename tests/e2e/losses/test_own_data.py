@@ -31,7 +31,9 @@ def measured(run: Cluster) -> dict[int, dict[str, float]]:
     return out
 
 
-@pytest.mark.parametrize(("pipelines", "mode"), [(1, "stash"), (2, "full")])
+@pytest.mark.parametrize(
+    ("pipelines", "mode"), [(1, "stash"), pytest.param(2, "full", marks=pytest.mark.full)]
+)
 def test_losses_and_metrics_are_those_of_a_calm_run_though_the_last_stage_is_killed(
     tmp_path: Path, pipelines: int, mode: str
 ) -> None:
