@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 from safetensors.torch import load_file
 
 from bamboo import api, wiring
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.checkpoint.final import stage_file
+from bamboo.checkpoint.run_files import put_stage
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.runs.run_folder import RunFolder, write_json
@@ -138,3 +142,26 @@ def test_a_full_disk_leaves_nothing(
     with pytest.raises(InputError, match=r"cannot be written: .*; make room there"):
         api.open_run("run").export("out", format=form)
     assert {path.name for path in Path().iterdir()} == before
+
+
+def test_the_state_of_a_run_in_an_account_is_fetched(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.loads(folder.resolved.read_text())
+    body["job"]["cloud"] |= {"provider": "ec2", "bucket": "bucket"}
+    body["job"]["cluster"] |= {"transport": "tcp"}
+    write_json(folder.resolved, body)
+    write_json(folder.receipt, {"step": STEPS, "outcome": "done", "stages": 2})
+    there = DirectoryStore(tmp_path / "there")
+    for stage in (0, 1):
+        put_stage(there, stage, load_file(folder.final / stage_file(stage)), STEPS)
+    shutil.rmtree(folder.final)
+    (folder.path / "checkpoints").rename(tmp_path / "there" / "checkpoints")
+
+    def bucket(url: str, *, region: str = "") -> DirectoryStore:
+        below = url.removeprefix("s3://bucket/runs/run").lstrip("/")
+        return DirectoryStore(tmp_path / "there" / below)
+
+    monkeypatch.setattr(wiring, "bucket", bucket)
+    assert api.open_run("run").export("out")["step"] == STEPS
+    assert api.open_run("run").export("six", step=6)["step"] == 6
