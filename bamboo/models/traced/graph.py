@@ -14,6 +14,7 @@ from typing import Any
 
 NORM = "norm"
 """The operation that calls a batch norm, whose first argument is its path."""
+TRAIN, EVAL = "train", "eval"
 NO_GRAD = "grad"
 AUTOCAST = "autocast"
 """Operations that compute a graph of their own without gradients, or with other types."""
@@ -29,6 +30,8 @@ class Call:
     """`aten.linear.default`, `operator.mul`, or one of those above."""
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+    mode: str = ""
+    """`TRAIN` or `EVAL`, where it is computed in one mode alone."""
     within: "Graph | None" = None
     """What `NO_GRAD` and `AUTOCAST` compute; its inputs are the arguments in `args[0]`."""
 

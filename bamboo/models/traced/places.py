@@ -76,7 +76,9 @@ def numbers_behind(found: Exported, needed: Iterable[int]) -> list[int]:
 
 def same_size(found: Exported, call: Call, crossing: Sequence[int]) -> tuple[int, int] | None:
     """(tensor, dimension) among those that cross, with the size that this call asks for."""
-    (tensor,), dimension = values_in(call.args[0]), call.args[1]
+    (tensor, *others), dimension = values_in(call.args[0]), call.args[1]
+    if others:  # of another tensor in the other mode
+        return None
     if tensor in crossing:
         return tensor, dimension
     wanted = found.facts[tensor].shape[dimension]
@@ -112,6 +114,7 @@ def _places(found: Exported) -> Iterator[Place]:
         written.append(written[-1] | found.written.get(i, frozenset()))
     written.reverse()
     alive = dict.fromkeys(value for value in found.graph.inputs if value in last)
+    of_one_mode = {call.out for call in calls if call.mode}
     for at, before in enumerate(calls[:-1], start=1):
         alive |= dict.fromkeys([before.out] if facts[before.out].dtype != "number" else ())
         alive = dict.fromkeys(value for value in alive if last.get(value, -1) >= at)
@@ -121,6 +124,7 @@ def _places(found: Exported) -> Iterator[Place]:
             0 < len(alive) <= MOST_TENSORS
             and all(_may_cross(found, value) for value in alive)
             and not written[at] & kept
+            and not of_one_mode & alive.keys()
             and all(_is_known(found, calls[call], [*alive]) for call in needed)
         ):
             numbers = sum(facts[value].numbers for value in alive)

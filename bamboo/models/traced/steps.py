@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bamboo.models.traced.graph import NO_GRAD, NORM, Call, Graph, values_in
+from bamboo.models.traced.graph import EVAL, NO_GRAD, NORM, TRAIN, Call, Graph, values_in
 
 NUMBERS = {"operator": operator, "math": math, "torch": torch}
 """Modules with operations of numbers, such as sizes."""
@@ -48,7 +48,7 @@ class Steps:
             if value not in graph.outputs:
                 freed.setdefault(place, []).append(value)
         self._steps = [
-            (call.out, _step(call, norms), tuple(freed.get(place, ())))
+            (call.out, _step(call, norms), tuple(freed.get(place, ())), call.mode)
             for place, call in enumerate(graph.calls)
         ]
 
@@ -62,10 +62,12 @@ class Steps:
     ) -> list[Any]:
         """The outputs. A value is let go after its last use."""
         now = Now(dict(zip(self._inputs, inputs, strict=True)), tensors, device, training)
-        for out, step, freed in self._steps:
-            now.values[out] = step(now)
+        other = EVAL if training else TRAIN
+        for out, step, freed, mode in self._steps:
+            if mode != other:
+                now.values[out] = step(now)
             for value in freed:
-                del now.values[value]
+                now.values.pop(value, None)
         return [now.values[value] for value in self._outputs]
 
 

@@ -7,6 +7,7 @@ has a backward of its own, would train another model.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from bamboo.models.draws import keyed_draws
 from bamboo.models.running import Tensors, unpacked
 from bamboo.models.traced.export import Exported, Untraceable, exported, in_eval_mode
-from bamboo.models.traced.graph import Call, Graph, renumbered, values_in
+from bamboo.models.traced.graph import EVAL, TRAIN, Call, names_in, renumbered
 from bamboo.models.traced.layer import Drawn, Factory, checksum
 from bamboo.models.traced.layers import planned
 from bamboo.models.traced.places import cuts_of
@@ -25,7 +26,6 @@ from bamboo.user_code.traces import line_of
 
 ROUNDING = 1e-5
 """Of the largest value: how far the cut model may be from the module, where other kernels run."""
-CONTIGUOUS = "aten.contiguous.default"
 OTHER_DRAWS = 2
 """The key of what is drawn in the comparison; the trace had another one."""
 ITSELF = 'return a list of layers and leave out split = "trace"'
@@ -82,58 +82,112 @@ def _tensors_of(module: nn.Module, found: Exported) -> dict[str, Tensor]:
 
 
 class _Differs(Exception):
-    """The two modes compute something else at this call."""
+    """The two modes have no call in common here."""
 
 
 def _with_both(found: Exported, evaluated: Exported) -> tuple[Exported, str]:
-    """(the graph for both modes, ""), where they differ in numbers alone, such as the probability
-    of a dropout; else (that of train mode, what differs)."""
-    try:
-        return replace(found, graph=_both(found.graph, evaluated.graph)), ""
-    except _Differs as differs:
-        (place,) = differs.args
-        lines = [of.lines[place] for of in (evaluated, found) if place < len(of.lines)]
-        return found, next((line for line in lines if line), "its end")
+    """(the graph of both modes, ""); where they return something else, (that of train mode, the
+    line of what is returned)."""
+    both = _Both(found, evaluated)
+    if [both.same.get(value) for value in evaluated.graph.outputs] == [*found.graph.outputs]:
+        return both.merged(), ""
+    return found, next((line for line in reversed(evaluated.lines) if line), "its end")
 
 
-def _both(train: Graph, evaluated: Graph) -> Graph:
-    """Raises _Differs with the place of the call in the graph of train mode."""
-    calls: list[Call] = []
-    same = dict(zip(evaluated.inputs, train.inputs, strict=True))
-    others = iter(evaluated.calls)
-    other = next(others, None)
-    for place, one in enumerate(train.calls):
-        if one.op == CONTIGUOUS and (other is None or other.op != CONTIGUOUS):
-            # A trace leaves it out where its input lies in order, as after another kernel.
-            (given,) = values_in(one.args)
-            same |= {value: one.out for value, there in same.items() if there == given}
-            calls.append(one)
-            continue
-        if other is None or one.op != other.op:
-            raise _Differs(place)
+class _Both:
+    """One graph of two: what both modes compute, with arguments that may differ, and between it
+    what one of them computes alone, such as a mask that is drawn."""
+
+    def __init__(self, found: Exported, evaluated: Exported) -> None:
+        self._found = found
+        self._evaluated = evaluated
+        self._calls: list[Call] = []
+        self._facts = dict(found.facts)
+        self._written: dict[int, frozenset[int]] = {}
+        self._modules: list[str] = []
+        self._lines: list[str] = []
+        self.same = dict(zip(evaluated.graph.inputs, found.graph.inputs, strict=True))
+        """Value in eval mode -> that value here."""
+        ours, theirs = ([*map(_token, of.graph.calls, of.modules)] for of in (found, evaluated))
+        matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
+        for kind, i, i_end, j, j_end in matcher.get_opcodes():
+            if kind == "equal":
+                for one, other in zip(range(i, i_end), range(j, j_end), strict=True):
+                    self._in_both(one, other)
+                continue
+            for one in range(i, i_end):
+                self._in_training(one)
+            for other in range(j, j_end):
+                self._in_evaluating(other)
+
+    def merged(self) -> Exported:
+        return replace(
+            self._found,
+            graph=replace(self._found.graph, calls=self._calls),
+            facts=self._facts,
+            written=self._written,
+            modules=self._modules,
+            lines=self._lines,
+            tensors={**self._evaluated.tensors, **self._found.tensors},
+        )
+
+    def _in_both(self, one: int, other: int) -> None:
+        call = self._found.graph.calls[one]
+        there = self._evaluated.graph.calls[other]
         try:
-            args, kwargs = (renumbered(part, same) for part in (other.args, other.kwargs))
-            calls.append(_both_calls(one, replace(other, args=args, kwargs=kwargs)))
+            both = _both_calls(call, self._renumbered(there))
         except _Differs:
-            raise _Differs(place) from None
-        same[other.out] = one.out
-        other = next(others, None)
-    if other is not None or [*train.outputs] != [same[value] for value in evaluated.outputs]:
-        raise _Differs(len(calls))
-    return replace(train, calls=calls)
+            self._in_training(one)
+            self._in_evaluating(other)
+            return
+        self.same[there.out] = call.out
+        facts, memory = self._facts[call.out], self._memory(self._evaluated.facts[there.out].memory)
+        self._facts[call.out] = replace(facts, memory=facts.memory | memory)
+        nothing: frozenset[int] = frozenset()
+        written = self._memory(self._evaluated.written.get(other, nothing))
+        self._add(self._found, one, both, self._found.written.get(one, nothing) | written)
+
+    def _in_training(self, one: int) -> None:
+        call = replace(self._found.graph.calls[one], mode=TRAIN)
+        self._add(self._found, one, call, self._found.written.get(one, frozenset()))
+
+    def _in_evaluating(self, other: int) -> None:
+        call = self._renumbered(self._evaluated.graph.calls[other])
+        number = self.same[call.out] = max(self._facts) + 1
+        facts = self._evaluated.facts[call.out]
+        self._facts[number] = replace(facts, memory=self._memory(facts.memory))
+        written = self._memory(self._evaluated.written.get(other, frozenset()))
+        self._add(self._evaluated, other, replace(call, out=number, mode=EVAL), written)
+
+    def _add(self, of: Exported, place: int, call: Call, written: frozenset[int]) -> None:
+        if written:
+            self._written[len(self._calls)] = written
+        self._calls.append(call)
+        self._modules.append(of.modules[place])
+        self._lines.append(of.lines[place])
+
+    def _renumbered(self, call: Call) -> Call:
+        args, kwargs = (renumbered(part, self.same) for part in (call.args, call.kwargs))
+        return replace(call, args=args, kwargs=kwargs)
+
+    def _memory(self, values: frozenset[int]) -> frozenset[int]:
+        return frozenset(self.same[value] for value in values)
+
+
+def _token(call: Call, module: str) -> tuple[str, tuple[str, ...], str]:
+    """What two calls of both modes have in common."""
+    return call.op, tuple(names_in([call])), module
 
 
 def _both_calls(train: Call, evaluated: Call) -> Call:
-    within = None
-    if train.within is not None and evaluated.within is not None:
-        within = _both(train.within, evaluated.within)
+    if train.within != evaluated.within:
+        raise _Differs
     names = {**train.kwargs, **evaluated.kwargs}
     count = max(len(train.args), len(evaluated.args))
     return replace(
         train,
         args=_either(_filled(train, count), _filled(evaluated, count)),
         kwargs={name: _either(_named(train, name), _named(evaluated, name)) for name in names},
-        within=within,
     )
 
 
@@ -142,9 +196,9 @@ def _either(train: Any, evaluated: Any) -> Any:
         return train
     if isinstance(train, list) and isinstance(evaluated, list) and len(train) == len(evaluated):
         return [_either(a, b) for a, b in zip(train, evaluated, strict=True)]
-    if isinstance(train, Mapping | list) or isinstance(evaluated, Mapping | list):
+    if isinstance(train, list) or isinstance(evaluated, list):
         raise _Differs
-    return {"train": train, "eval": evaluated}
+    return {TRAIN: train, EVAL: evaluated}
 
 
 def _filled(call: Call, count: int) -> list[Any]:

@@ -92,6 +92,8 @@ class Draws(nn.Module):
         self.lstm = nn.LSTM(8, 8, 2, batch_first=True, dropout=0.2)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training:  # operations of one mode alone
+            x = x * torch.empty(x.shape[1:]).bernoulli_(0.5).div_(0.5)
         x, _ = self.lstm(F.dropout(self.into(x), 0.3, self.training))
         x = F.scaled_dot_product_attention(x, x, x, dropout_p=0.2 if self.training else 0.0)
         out: Tensor = self.out(x)

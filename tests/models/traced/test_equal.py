@@ -1,6 +1,7 @@
 """A module that is traced and cut, against the module itself: outputs and gradients bit for bit."""
 
 import json
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -18,6 +19,7 @@ from tests.models.traced.modules import Cnn, Draws, Encoder, Mlp, UNet
 SEED = 3
 
 
+@cache
 def cut(kind: type[nn.Module]) -> tuple[Workload, Drawn]:
     """The layers as a node reads them, and the values of the module that they were cut out of."""
     drawn = Drawn(kind, SEED)
