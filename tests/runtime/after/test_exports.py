@@ -7,17 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.distributed import checkpoint
 
 from bamboo import wiring
-from bamboo.checkpoint.distributed import Distributed
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.models import evaluate, unpacked
 from bamboo.runs import initial
 from bamboo.runtime.after.exported import export
-from bamboo.runtime.after.taken import take
 from tests.jobs import tiny_job
 from tests.runtime.after.written import loaded, write_run
 
@@ -87,12 +84,16 @@ def test_a_list_of_layers_has_their_numbers(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_take(job: JobConfig, source: Path, folder: Path) -> None:
+        from bamboo.runtime.after.taken import take
+
         take(job_to_json(job), source, folder)
 
     monkeypatch.setattr(wiring, "run_take", run_take)
 
 
 def saved(folder: Path, state: dict[str, torch.Tensor]) -> Path:
+    from torch.distributed import checkpoint
+
     with pytest.warns(UserWarning, match="single process"):
         checkpoint.save(state, checkpoint_id=folder, no_dist=True)
     return folder
@@ -101,6 +102,8 @@ def saved(folder: Path, state: dict[str, torch.Tensor]) -> Path:
 def test_a_job_begins_with_what_torch_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch.distributed import checkpoint
+
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
     found = loaded(write_run(tmp_path, own_job(tmp_path)))
     export(found, tmp_path / "dcp", form="dcp", tokenizer="")
@@ -142,6 +145,8 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_pickle_that_would_run_something_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    from bamboo.checkpoint.distributed import Distributed
+
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / ".metadata").write_bytes(b"cbuiltins\nprint\n(S'this ran'\ntR.")
     with pytest.raises(InputError, match=r"names builtins\.print, which is not made"):
