@@ -11,6 +11,7 @@ import site
 import sys
 import sysconfig
 import threading
+import weakref
 from collections.abc import Iterator
 from importlib.machinery import all_suffixes
 from pathlib import Path
@@ -32,6 +33,15 @@ def _installed_folders() -> tuple[str, ...]:
     # Of an interpreter in a venv the library lies with the one that it was made of.
     found |= {os.path.realpath(path) for path in found}
     return tuple(sorted(path.rstrip(os.sep) + os.sep for path in found))
+
+
+def count_as_installed(folder: Path) -> None:
+    """From now on what lies in this folder is installed, like what is in site-packages."""
+    _also_installed.update({os.path.realpath(folder) + os.sep, os.path.normpath(folder) + os.sep})
+    is_local.cache_clear()
+
+
+_also_installed: set[str] = set()
 
 
 class _Here(threading.local):
@@ -73,7 +83,7 @@ def is_local(path: str) -> bool:
     """Whether an absolute path is a file of the user's."""
     if not os.path.isabs(path):
         return False
-    others = (*OWN_FOLDERS, *_SYSTEM, *_installed_folders())
+    others = (*OWN_FOLDERS, *_SYSTEM, *_installed_folders(), *_also_installed)
     # A library of a thousand files is imported in a second, and following links takes another one.
     if os.path.normpath(path).startswith(others):
         return False
@@ -90,8 +100,9 @@ def is_local(path: str) -> bool:
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's code on this stack, before the first of Bamboo's: that one
-    called the user's code. In a thread that Bamboo did not begin, say of a pool, all that runs is
-    the user's doing: the outermost frame. None: no user's code runs here."""
+    called the user's code. In a thread that neither Bamboo began nor a library for it, say of a
+    pool of the user's, all that runs is the user's doing: the outermost frame. None: no user's code
+    runs here."""
     last = None
     while frame is not None:
         name = frame.f_code.co_filename
@@ -100,7 +111,18 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
         if is_local(name):
             return frame
         last, frame = frame, frame.f_back
-    return last if threading.get_ident() != threading.main_thread().ident else None
+    here = threading.current_thread()
+    return None if here is threading.main_thread() or here in _for_bamboo else last
+
+
+def thread_begins(thread: threading.Thread, frame: FrameType | None) -> None:
+    """Hear that a thread is begun from this frame. One that a library begins for Bamboo, such as
+    those that take a file to a bucket, does nothing of the user's."""
+    if user_frame(frame) is None:
+        _for_bamboo.add(thread)
+
+
+_for_bamboo: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 def looking_frame(frame: FrameType | None) -> FrameType | None:

@@ -10,13 +10,21 @@ import functools
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from types import FrameType
 from typing import Any, Protocol
 
 from bamboo.user_code import environment
-from bamboo.user_code.local import is_local, looking_frame, not_watching, unwatched, user_frame
+from bamboo.user_code.local import (
+    is_local,
+    looking_frame,
+    not_watching,
+    thread_begins,
+    unwatched,
+    user_frame,
+)
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _FOLDERS = ("os.listdir", "os.scandir")
@@ -94,6 +102,8 @@ def _hook() -> None:
         setattr(os, name, asking)
     os.mkdir = _telling_folder(os.mkdir)
     os.getcwd = _asking_folder(os.getcwd)
+    threads: Any = threading.Thread
+    threads.start = _telling_thread(threads.start)
     # What loads a module by its path reads it without asking for the path again.
     kind: Any = next(one for one in SourceFileLoader.__mro__ if "__init__" in vars(one))
     kind.__init__ = _asking_loader(kind.__init__)
@@ -180,6 +190,17 @@ def _asking(call: Callable[..., Any], keyword: str, move: Move) -> Callable[...,
         return call(**{**named, keyword: path})
 
     return at_its_place
+
+
+def _telling_thread(call: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    @functools.wraps(call)
+    def start(thread: threading.Thread) -> None:
+        if _listener is not None:
+            with not_watching():
+                thread_begins(thread, sys._getframe(1))
+        call(thread)
+
+    return start
 
 
 def _telling_folder(call: Callable[..., None]) -> Callable[..., None]:

@@ -7,14 +7,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+import boto3
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moto import mock_aws
 
 from bamboo.errors import InputError
 from bamboo.user_code.bundle import check_identity, load_bundle
-from bamboo.user_code.guard import NotTakenAlong, _status_of
+from bamboo.user_code.guard import NotTakenAlong, _status_of, unguarded
 from bamboo.user_code.local import leave_data
+from cloud.ec2.s3 import S3Store
 from tests.user_code.files import bundled, moved, paths, recorded, write
 
 READS_ENVIRONMENT = """
@@ -106,6 +109,25 @@ def test_what_no_run_can_take_along_is_refused_at_launch(
     write(tmp_path, {"m.py": source, "n.txt": "1"})
     with pytest.raises(InputError, match=message):
         recorded(tmp_path / "m.py")
+
+
+def test_a_thread_that_a_library_begins_for_bamboo_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of one's own model goes to a bucket by threads of boto3, which open its file."""
+    write(tmp_path, {"src/m.py": "A = 1\n", "state": "weights"})
+    bundled(tmp_path / "src/m.py", tmp_path / "run")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        store = S3Store(client, bucket="bucket", prefix="runs/r")
+        load_bundle(tmp_path / "run")
+        store.put_file("state", tmp_path / "state")
+        store.fetch("state", tmp_path / "back")
+    unguarded()
+    assert (tmp_path / "back").read_text() == "weights"
 
 
 LOOKS = """
