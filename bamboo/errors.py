@@ -60,8 +60,8 @@ class NoDevice(InputError):
 
 
 class DamagedData(InputError):
-    """A part of the data is not what was prepared: file and part. During a run another node may
-    have it as it was."""
+    """A part of the data, or of what a run takes along, is not what it was: file and part. During a
+    run another node may have it as it was."""
 
 
 class StoreRefused(InputError):

@@ -137,6 +137,10 @@ class ObjectStore(Protocol):
         """A small object, or None. Of one beyond SMALL_BYTES, which Bamboo never wrote, only its
         first SMALL_BYTES."""
 
+    def part(self, name: str, begin: int, end: int) -> bytes | None:
+        """The bytes of an object from `begin` up to `end`, and no others; None when there is no
+        object of that name, fewer when it ends before."""
+
     def fetch(self, name: str, path: Path) -> bool:
         """Write an object's content to a file; False when there is none of that name."""
 

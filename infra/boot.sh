@@ -152,13 +152,21 @@ if [[ ! $torch =~ ^[0-9]+(\.[0-9]+)+(\+[a-z0-9]+)?$ ]]; then
 fi
 sed -i "s/^torch==.*/torch==$torch/" "$home/constraints.txt"
 
+# A run that brings wheels brings them for one Python.
+wanted=${settings[BAMBOO_PYTHON]:-}
+if [[ ! $wanted =~ ^(3\.[0-9]+)?$ ]]; then
+    echo "bamboo boot: BAMBOO_PYTHON is '$wanted' in agent.env, which is no version" >&2
+    exit 1
+fi
+pythons=(python3 python3.13 python3.12 python3.11)
+[[ -z $wanted ]] || pythons=("python$wanted")
 found=
-for python in python3 python3.13 python3.12 python3.11; do
+for python in "${pythons[@]}"; do
     "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
     found=$python
     break
 done
-[[ -n $found ]] || { echo "bamboo boot: the image has no Python >= 3.11" >&2; false; }
+[[ -n $found ]] || { echo "bamboo boot: the image has no Python ${wanted:->= 3.11}" >&2; false; }
 # Ubuntu has what makes environments in a package of its own.
 if ! "$found" -I -c 'import ensurepip' 2>/dev/null; then
     timeout 120 apt-get update -qq
@@ -169,7 +177,12 @@ pip=("$home/venv/bin/python" -I -m pip --isolated --disable-pip-version-check -q
 if [[ $torch == *+* ]]; then
     "${pip[@]}" --no-deps --index-url "$torch_index/${torch#*+}" "torch==$torch"
 fi
-"${pip[@]}" --constraint "$home/constraints.txt" "$installed"
+extra=${settings[BAMBOO_EXTRA]:-}
+if [[ ! $extra =~ ^[a-z]*$ ]]; then
+    echo "bamboo boot: BAMBOO_EXTRA is '$extra' in agent.env, which names no extra" >&2
+    exit 1
+fi
+"${pip[@]}" --constraint "$home/constraints.txt" "$installed${extra:+[$extra]}"
 
 systemctl daemon-reload
 systemctl start bamboo-agent.service

@@ -14,6 +14,7 @@ import os
 import random
 import runpy
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from typing import Any, NoReturn
 from moto.core.utils import get_service_model
 from moto.moto_api._internal import mock_random
 
+from bamboo.user_code import local
 from cloud.ec2.clients import client_of, mock_session
 
 FLAGS = {"-P", "-s"}
@@ -162,6 +164,9 @@ def _as_at_the_start() -> None:
     random.seed()
     led = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:0] = [folder for folder in led if folder not in sys.path]
+    site.USER_BASE = site.USER_SITE = None  # those of PYTHONUSERBASE, once somebody asks
+    local._installed_folders.cache_clear()
+    local.is_local.cache_clear()
     mock_random.seed()  # else each local cloud would give its instances the ids of the last one
     sys.excepthook = sys.__excepthook__
     sys.stdin = os.fdopen(0, closefd=False)

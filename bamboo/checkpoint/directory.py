@@ -66,6 +66,13 @@ class DirectoryStore:
         with self._trouble(name, to="read"), self._opened(name) as file:
             return None if file is None else file.read(SMALL_BYTES)
 
+    def part(self, name: str, begin: int, end: int) -> bytes | None:
+        with self._trouble(name, to="read"), self._opened(name) as file:
+            if file is None:
+                return None
+            file.seek(begin)
+            return file.read(end - begin)
+
     def fetch(self, name: str, path: Path) -> bool:
         with self._trouble(name, to="read"), self._opened(name) as file:
             if file is None:

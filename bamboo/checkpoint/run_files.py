@@ -19,13 +19,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bamboo.checkpoint.along import fetch_code, fetch_weights, fetch_wheels
 from bamboo.checkpoint.final import Final, describe, stage_file, write_stage
 from bamboo.errors import InputError
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.named_files import read_own
 from bamboo.new_files import write_whole
 from bamboo.ports import ObjectStore
 from bamboo.token_files import FILES, beside, read_header, read_tree
 from bamboo.topology.strategy import Strategy
+from bamboo.user_code.bundle import CODE_FOLDER
+from bamboo.user_code.wheels import WHEELS_FOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,12 +115,19 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
         strategy = Strategy.from_json(read_own(folder / STRATEGY))
     except (OSError, *_DAMAGE) as error:
         raise InputError(f"{STRATEGY} of the run to check: {error}; ask for it again") from error
+    semantics, job = strategy.semantics, _job_in(folder)
     for digest, place in (
-        (strategy.semantics.data_digest, folder / TEXT),
-        (_evaluated_on(folder), folder / EVAL_TEXT),
+        (semantics.data_digest, folder / TEXT),
+        (job.get("evaluated_on", ""), folder / EVAL_TEXT),
     ):
         if digest and fetch_tokens(objects, digest, place) is None:
             objects.fetch(data_name(digest), place)
+    if identity := semantics.model.get("code"):
+        fetch_code(objects, folder / CODE_FOLDER, identity)
+    if job.get("pretrained"):
+        fetch_weights(objects, folder / INIT_FOLDER, job["weights"])
+    if digest := job.get("wheels", ""):
+        fetch_wheels(objects, folder / WHEELS_FOLDER, digest)
 
 
 def brought_final(folder: Path) -> Final:
@@ -151,12 +162,13 @@ def _brought(path: Path) -> bytearray | Path | None:
         raise InputError(f"{path}: {error}; ask for the check again") from error
 
 
-def _evaluated_on(folder: Path) -> str:
-    """The digest of what the run in this folder is evaluated on; "": on nothing."""
+def _job_in(folder: Path) -> dict[str, str]:
+    """What the job of the run in this folder says outside of its sections."""
     try:
-        return str(json.loads(read_own(folder / "resolved.json"))["job"].get("evaluated_on", ""))
-    except (OSError, *_DAMAGE):
-        return ""  # what reads the job says so
+        job = json.loads(read_own(folder / "resolved.json"))["job"]
+        return {key: value for key, value in job.items() if isinstance(value, str)}
+    except (OSError, AttributeError, *_DAMAGE):
+        return {}  # what reads the job says so
 
 
 def put_stage(

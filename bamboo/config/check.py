@@ -197,6 +197,10 @@ def check_inputs(job: JobConfig) -> None:
             raise _at(job, key, wrong, "correct the path")
     if job.model.is_hf:
         check_hf_folder(job)
+    for key, path in (("requirements", False), ("wheelhouse", True)):
+        named = getattr(job.model, key)
+        if named and (wrong := what_is_wrong(job.named(named), folder=path)):
+            raise _at(job, f"model.{key}", wrong, "correct the path")
     for key, data in (("data.path", job.data), ("eval.path", job.eval)):
         text = data.path if data.source == "path" or data.source in job.own.values() else ""
         if text and (wrong := what_is_wrong(job.named(text), folder=True)):
@@ -232,6 +236,12 @@ def _model(job: JobConfig) -> None:
             "is of a model in a file of yours",
             'leave it out, or name "file.py:f"',
         )
+    if model.requirements and not job.brings:
+        remedy = "leave it out, or name a model, data or an optimizer of yours"
+        raise _at(job, "model.requirements", "is of your own code, and there is none", remedy)
+    if model.wheelhouse and not model.requirements:
+        remedy = "name what is installed from it in model.requirements, or leave it out"
+        raise _at(job, "model.wheelhouse", "is of requirements, and there are none", remedy)
     if model.is_gpt and model.width % model.heads:
         raise _at(
             job, "model.heads", f"does not divide model.width = {model.width}", "take a divisor"

@@ -1,10 +1,14 @@
 """Checks which values of `[cloud]` about the instances themselves are possible together."""
 
+import re
+
 from bamboo.config.account import SECRET_ARN
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import BUCKET, STACK
 from bamboo.named_files import what_is_wrong
+
+_PYTHON = re.compile(r"3\.(1[1-9]|[2-9]\d)")
 
 
 def check_cloud(job: JobConfig) -> None:
@@ -27,6 +31,8 @@ def check_cloud(job: JobConfig) -> None:
             f"are more than the {job.cluster.pipelines} x {job.cluster.stages} nodes of the grid",
             "take fewer",
         )
+    if not _PYTHON.fullmatch(cloud.python):
+        raise _at(job, "cloud.python", "is no version from 3.11 on", 'write "3.12", for example')
     _subnets(job)
     secret = cloud.store_secret
     if secret and not SECRET_ARN.fullmatch(secret):

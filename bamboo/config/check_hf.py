@@ -8,7 +8,7 @@ from bamboo.errors import InputError
 from bamboo.kept_weights import CONFIG, weight_files
 from bamboo.named_files import what_is_wrong
 
-_OF_ANY = ("model", "context", "vocabulary", "lora")
+_OF_ANY = ("model", "context", "vocabulary", "lora", "requirements", "wheelhouse")
 """Keys of [model] that a Hugging Face model has, too, or that follow from its data; its config.json
 says the others."""
 

@@ -86,7 +86,7 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # releases without the key billed a run this way
     segments = parse_segments(tables.pop("segments", ()), file=name)
-    keys = ("code", "pretrained", "weights", "unit", "tokens", "evaluated_on")
+    keys = ("code", "pretrained", "weights", "wheels", "unit", "tokens", "evaluated_on")
     found: dict[str, Any] = {key: str(tables.pop(key, "")) for key in keys}
     job = parse_job(tables, file=name)
     return _finish(replace(job, file=file, segments=segments, **found))

@@ -98,6 +98,7 @@ def semantics(
         del model["lora"]  # so that a run of a release without it keeps its hash
     if not job.model.is_traced:
         del model["split"]
+    del model["requirements"], model["wheelhouse"]  # `code` has each version that was imported
     if job.brings:
         if code is None:
             raise ValueError(f"{', '.join(job.brings)} means nothing without what it names")

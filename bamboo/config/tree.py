@@ -55,6 +55,12 @@ class ModelConfig:
     returns a whole module, which is traced and cut."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Of a Hugging Face model: train adapters, and freeze all else."""
+    requirements: str = ""
+    """EC2 only: a file of pinned requirements, `NAME==VERSION` a line, which each instance installs
+    from wheels that the launch brings; relative to the job file. On this machine the model finds
+    what is installed here."""
+    wheelhouse: str = ""
+    """A folder with the wheels of these requirements; empty: pip gets them as it is set up."""
 
     @property
     def is_gpt(self) -> bool:
@@ -350,6 +356,8 @@ class CloudConfig:
     If it is given, the user chooses its rights, and each pool is asked separately."""
     bucket: str = ""
     """Holds wheels and runs, which an instance fetches at its boot."""
+    python: str = "3.12"
+    """The Python of the instances' image, which `model.requirements` are brought for."""
     boot_script: str = ""
     """A file that each instance runs at its first boot, in place of the template's; relative to the
     job file. A line that sets the bucket precedes it. Empty: the launch template's."""
@@ -492,6 +500,9 @@ class JobConfig:
     code: str = ""
     """Folder with the code that a run copied at launch (`bamboo/user_code`); empty: the model is
     loaded from the file that the job names."""
+    wheels: str = ""
+    """The digest of the wheels that a run's instances install, once `model.requirements` were
+    found."""
     pretrained: str = ""
     """Folder with the weights of a Hugging Face model that a run keeps since its launch; empty:
     they are read from the folder that the job names."""

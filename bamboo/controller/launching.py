@@ -3,7 +3,8 @@
     load, preflight, plan  ->  (dry run: show, stop)  ->  claim the id  ->  lead the run here, or in
     a launcher in the background (`background`)
 
-Rule: everything that can be checked is checked before anything is started. The only exception is
+Rule: everything that can be checked is checked before anything is started, by a dry run as by a
+launch. The only exception is
 what looks at the model: a process, or a local cloud that has begun and does not belong to a run yet
 (`begun`).
 """
@@ -39,11 +40,8 @@ from bamboo.runs.lock import Lock
 from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
-from bamboo.sites.account.account_ready import (
-    check_account,
-    check_code_for_account,
-    check_free,
-)
+from bamboo.sites.account.account_ready import check_account, check_free, pins_of_instances
+from bamboo.sites.account.wheelhouse import check_imports, kept_at, wheels_for
 from bamboo.study.devices import with_device
 from bamboo.study.modelled import look_at, seen_for_launch
 from bamboo.study.planning import Planned, cheapest_pool, plan_job
@@ -53,6 +51,7 @@ from bamboo.study.settling import grid_of
 from bamboo.study.strategies import Given, placed, strategy_for
 from bamboo.trackers import places as trackers
 from bamboo.user_code.bundle import write_bundle
+from bamboo.user_code.wheels import WHEELS_FOLDER, kept_wheels
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
 
@@ -103,7 +102,6 @@ def prepare(
             "or leave it out"
         )
     job, weights = initial.begin_with(load_job(path, overrides))
-    check_code_for_account(job)
     for kept in () if dry_run else (path, *([] if trace is None else [trace.path])):
         if wrong := what_is_wrong(kept):
             keep = "a run keeps a copy of it, so write it to a file first"
@@ -114,12 +112,11 @@ def prepare(
     run = run_id(name) if name else run_folder.fresh_id(path, now=now, chance=random.Random())
     if gpu is None:  # with `gpu` the plan is for a GPU that this machine does not have
         refuse_unfit(job, run_folder.home())
-    if not dry_run:
         _check_surroundings(job, run, played=trace is not None)
-        if job.cloud.provider != "local":
-            refresh_for_launch(
-                job.cloud.region, note=note, source=wiring.price_source, now=datetime.now(UTC)
-            )
+    if not dry_run and job.cloud.provider != "local":
+        refresh_for_launch(
+            job.cloud.region, note=note, source=wiring.price_source, now=datetime.now(UTC)
+        )
     # Refuse a job without a price, or on the wrong device, before any work is done.
     catalogue = load_catalogue(job.cloud.region)
     cheapest_pool(job, catalogue)
@@ -127,11 +124,14 @@ def prepare(
     there = job if given is None else placed(job, given.placement)
     refuse_too_few_instances(there, grid_of(there), standbys=there.cluster.standbys)
     played = None if trace is None else _settled(trace, there)
+    if gpu is None:
+        job = with_wheels(job, note=note)
     look: Look = partial(look_at, gpu=gpu) if dry_run else partial(seen_for_launch, begun=begun)
     if weights is not None:
         look = partial(_look_beside, look, weights)
     prepared = plan_again(run, job, played, given, look=look, begun=None if dry_run else begun)
     prepared = replace(prepared, weights=weights)
+    refuse_lacking(prepared.job, prepared.planned, wheels=kept_at(job.wheels))
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
     if gpu is None:
         refuse_too_small(prepared.planned, run_folder.home())
@@ -171,6 +171,26 @@ def _look_beside(look: Look, weights: Weights, job: JobConfig) -> dict[str, Any]
     seen = look(job)
     initial.check_fits(job, weights, seen)
     return seen
+
+
+def with_wheels(job: JobConfig, *, note: Callable[[str], None]) -> JobConfig:
+    """The job with the wheels that its instances install, once they are here. Raises InputError for
+    a requirement that has none, StorageUnavailable."""
+    if job.cloud.provider == "local" or not job.model.requirements:
+        return job
+    note(f"finding the wheels of {job.model.requirements} for the instances")
+    found = wheels_for(job, pins=pins_of_instances(job))
+    return replace(job, wheels="" if found is None else found.digest)
+
+
+def refuse_lacking(job: JobConfig, planned: Planned, *, wheels: Path) -> None:
+    """Raises InputError unless the instances of a job have what its code imports, as it is here,
+    StorageUnavailable. `wheels`: the folder of those that they install."""
+    code = planned.code
+    if job.cloud.provider == "local" or code is None:
+        return
+    found = kept_wheels(wheels, job.wheels) if job.wheels else None
+    check_imports(job, code.requires, found, pins=pins_of_instances(job))
 
 
 def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:
@@ -257,6 +277,8 @@ def _with_own_copies(folder: RunFolder, prepared: Prepared) -> JobConfig:
             job = replace(job, pretrained=str(folder.path.absolute() / INIT_FOLDER))
     if job.data.tokenizer:
         shutil.copyfile(job.named(job.data.tokenizer), folder.tokenizer)
+    if job.wheels:
+        shutil.copytree(kept_at(job.wheels), folder.path / WHEELS_FOLDER)
     if code is not None:
         write_bundle(code, folder.code)
         job = replace(job, code=str(folder.code))

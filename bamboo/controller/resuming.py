@@ -28,7 +28,7 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.controller import attempt, longer
 from bamboo.controller.budget import refuse_beyond
-from bamboo.controller.launching import Prepared, check_place, plan_again
+from bamboo.controller.launching import Prepared, check_place, plan_again, refuse_lacking
 from bamboo.controller.machine import refuse_too_small, refuse_unfit
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import job_to_plan, save_terms, terms_of
@@ -46,6 +46,7 @@ from bamboo.signals import Interrupts
 from bamboo.sites import opened
 from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
+from bamboo.user_code.wheels import WHEELS_FOLDER, check_wheels
 from bamboo.wiring.begun import Begun
 from bamboo.wiring.store_reference import store_of_job
 
@@ -134,6 +135,8 @@ def prepare(
     refuse_other_numerics(folder, prepared.job, strategy.semantics, here=prepared.planned.numerics)
     refuse_too_small(prepared.planned, folder.path)
     check_place(prepared.job, folder.id)
+    _refuse_other_wheels(folder, prepared.job)
+    refuse_lacking(prepared.job, prepared.planned, wheels=folder.path / WHEELS_FOLDER)
     url = store_of_job(prepared.job)
     if url:
         named_store.check_may_go(
@@ -177,6 +180,24 @@ def _refuse_other_evaluations(folder: RunFolder, job: JobConfig) -> None:
         raise InputError(
             f"run {folder.id} was launched with other data in [eval], of digest "
             f"{before.evaluated_on[:12]}; put them back as they were"
+        )
+
+
+def _refuse_other_wheels(folder: RunFolder, job: JobConfig) -> None:
+    """Instances install what the run took along at its launch."""
+    before, asked = job_of(folder), job.model.requirements
+    if job.cloud.provider == "local" or (not asked and not before.wheels):
+        return
+    if not before.wheels:
+        raise InputError(
+            f"run {folder.id} was launched on this machine and took no wheels along; launch the "
+            "job in the account as a run of its own"
+        )
+    python = check_wheels(folder.path / WHEELS_FOLDER, before.wheels).python
+    if asked != before.model.requirements or job.cloud.python != python:
+        raise InputError(
+            f"run {folder.id} took the wheels of {before.model.requirements} along, for Python "
+            f"{python}; resume it with model.requirements and cloud.python as they were"
         )
 
 

@@ -21,6 +21,7 @@ from bamboo.config.resolve import frozen_in
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import MadeOfText
 from bamboo.errors import InputError
+from bamboo.far_weights import FarWeights
 from bamboo.models.contract import flaw_of
 from bamboo.models.draws import keyed_draws
 from bamboo.models.gpt import gpt_workload, token_loss
@@ -39,9 +40,12 @@ USER_ERRORS = (Exception, SystemExit)
 with the place, and not as our fault."""
 
 
-def build_model(job: JobConfig, *, whole: bool = False) -> Workload:
+def build_model(
+    job: JobConfig, weights: FarWeights | None = None, *, whole: bool = False
+) -> Workload:
     """The job's workload, its layers as factories; nothing large is allocated for the built-in one.
-    `whole`: who asks for the data alone has a module that would be traced as it is.
+    `weights`: those of a Hugging Face model, on a machine without the folder of its run. `whole`:
+    who asks for the data alone has a module that would be traced as it is.
 
     Raises InputError when a user's file cannot be read, has no such function, or returns anything
     but layers, an optimizer or a schedule.
@@ -50,7 +54,7 @@ def build_model(job: JobConfig, *, whole: bool = False) -> Workload:
     modules = _load(job) if job.own else {}
     if job.model.is_hf:
         # transformers takes seconds to import, so only such a job does.
-        made = importlib.import_module("bamboo.models.hf.workload").hf_workload(job)
+        made = importlib.import_module("bamboo.models.hf.workload").hf_workload(job, weights)
         workload = cast(Workload, made)
     else:
         workload = _layers(job, modules) if job.model.is_own else gpt_workload(job.model)

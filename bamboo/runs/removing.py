@@ -16,8 +16,12 @@ from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder, checks_of, job_of
 from bamboo.runs.run_status import store_is_gone
 from bamboo.user_code.bundle import CODE_FOLDER
+from bamboo.user_code.wheels import WHEELS_FOLDER
 
-BY_NAME = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")
+BY_NAME = (
+    *("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, WHEELS_FOLDER),
+    "trace",
+)
 PARTS = {name: name for name in BY_NAME} | {"parts": "earlier parts"}
 """Files and folders of a run that are counted, and the names of their bytes; everything else is
 `books`."""

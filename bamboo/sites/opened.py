@@ -71,7 +71,7 @@ def start_site(
             put_boot_files(
                 _start_objects(folder, job),
                 job,
-                folder.id,
+                folder,
                 wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
                 secrets=wiring.run_secrets(job.cloud.region, job.cloud.stack),
                 reference=reference,

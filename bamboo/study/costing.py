@@ -36,7 +36,6 @@ from bamboo.planner.renting.options import again, options, shared_out, together
 from bamboo.planner.risks.zones import RESTART_S
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
-from bamboo.sites.account.account_ready import check_code_for_account
 from bamboo.study.advised import advised, hopeless_of
 from bamboo.study.devices import gpu_of
 from bamboo.study.intervals import given_every, put_usd
@@ -150,7 +149,6 @@ def beside_option(
 def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: Bar) -> JobCost:
     """Compare, simulate, choose. Raises InputError, also when no option fits into memory."""
     job = load_job(path, overrides)
-    check_code_for_account(job)
     _check(asked)
     terms, rate = market_terms(asked.hazard, asked.trace)
     question = _question(job, asked, terms)

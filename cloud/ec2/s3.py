@@ -26,6 +26,8 @@ PART_BYTES = 64 << 20
 _MISSING = ("NoSuchKey", "404")
 _FORBIDDEN = ("AccessDenied", "403")
 """What S3 answers for a missing object to a caller that may not list the whole bucket."""
+_BEYOND = "InvalidRange"
+"""The object ends before the part that was asked for begins."""
 _TAKEN = "PreconditionFailed"
 _RACED = "ConditionalRequestConflict"
 
@@ -90,6 +92,24 @@ class S3Store:
                 if len(data) < SMALL_BYTES:
                     data += found["Body"].read()  # checks the announced length
             except ClientError as error:
+                if self._is_missing(error, name):
+                    return None
+                raise
+        return data
+
+    def part(self, name: str, begin: int, end: int) -> bytes | None:
+        if begin == end:
+            return b""
+        asked = f"bytes={begin}-{end - 1}"
+        with self._trouble(name):
+            try:
+                found = self._client.get_object(
+                    Bucket=self._bucket, Key=self._key(name), Range=asked
+                )
+                data: bytes = found["Body"].read()
+            except ClientError as error:
+                if _code(error) == _BEYOND:
+                    return b""
                 if self._is_missing(error, name):
                     return None
                 raise

@@ -96,6 +96,15 @@ def test_of_what_is_no_small_object_a_bounded_part_is_read(store: ObjectStore, f
     assert newest_good(store, run="r", semantic_hash="s").manifest is None
 
 
+def test_a_part_is_read_alone(store: ObjectStore, file: Path) -> None:
+    store.put_file("a", file)
+    assert store.part("a", 6993, 6996) == b"con"
+    assert store.part("a", 7, 7) == b""
+    assert store.part("a", 6998, 9000) == b"nt"
+    assert store.part("a", 9000, 9001) == b""
+    assert store.part("b", 0, 1) is None
+
+
 def test_the_first_of_two_new_objects_stands(store: ObjectStore) -> None:
     assert store.put_new("a/manifest", b"one")
     assert not store.put_new("a/manifest", b"two")

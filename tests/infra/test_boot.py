@@ -220,6 +220,25 @@ def test_an_image_without_a_python_of_use_is_named(machine: Machine) -> None:
     assert machine.calls("shutdown")[-1] == "shutdown -h +2"
 
 
+def test_the_python_and_the_extra_of_a_run_that_brings_code(machine: Machine) -> None:
+    with_python(machine)
+    with_settings(machine, PLAIN, 'BAMBOO_PYTHON="3.12"', 'BAMBOO_EXTRA="hf"')
+    done = boot(machine)
+    assert done.returncode != 0
+    assert "the image has no Python 3.12" in done.stderr
+    (machine.bin / "python3").rename(machine.bin / "python3.12")
+    assert boot(machine).returncode == 0
+    assert machine.calls("venv-python")[-1].endswith(f"opt/{NAME}[hf]")
+
+
+@pytest.mark.parametrize("line", ['BAMBOO_PYTHON="3/x"', 'BAMBOO_EXTRA="hf,x"'])
+def test_what_is_no_python_and_no_extra_installs_nothing(machine: Machine, line: str) -> None:
+    with_python(machine)
+    with_settings(machine, PLAIN, line)
+    assert boot(machine).returncode != 0
+    assert not any(NAME in call for call in machine.calls("venv-python"))
+
+
 def test_what_makes_environments_is_installed_where_it_lacks(machine: Machine) -> None:
     with_python(machine)
     path = machine.bin / "python3"

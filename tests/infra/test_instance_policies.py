@@ -17,6 +17,8 @@ from tests.infra.launcher_calls import BUCKET, EC2, OWNER, ROLE, RUN_ROLE, SECRE
 STORE, BOUNDARY = document("store"), document("run")
 BUCKET_NAME = BUCKET.rpartition(":")[2]
 RIGHTS = rights(ROLE, OWNER, bucket=BUCKET_NAME)
+ALONG = ("code/0.zip", "weights/0/model.safetensors", "wheels/0/a.whl")
+"""What a run takes along: it reads its own alone, and changes none of it."""
 EVERYTHING = {"Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 
 
@@ -83,6 +85,9 @@ def test_a_run_reads_its_secret_and_no_other(secret: str, reads: bool) -> None:
         ("GetObject", "boot/bamboo-agent.service", True),
         ("GetObject", "wheels/0/bamboo_train-1.whl", True),
         ("GetObject", "starts/r1/agent.env", True),
+        *(("GetObject", f"starts/r1/{along}", True) for along in ALONG),
+        *(("GetObject", f"starts/r2/{along}", False) for along in ALONG),
+        *(("PutObject", f"starts/r1/{along}", False) for along in ALONG),
         ("GetObject", "runs/r1/checkpoints/1/0", True),
         ("PutObject", "runs/r1/checkpoints/1/0", True),
         ("DeleteObject", "runs/r1/checkpoints/1/0", True),

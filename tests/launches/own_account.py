@@ -14,6 +14,7 @@ from bamboo.coord.acl import user_name
 from bamboo.ids import RunId
 from bamboo.sites.account.account_ready import BOOT_FILES
 from bamboo.sites.account.instances import LAUNCH_TEMPLATE
+from cloud.ec2.user_data import NAMES_FILE
 from cloud.local.start import LocalCloud, start_local_cloud
 from testbed.store_server import AdminStore, start_admin_store
 from tests.jobs import SMALL, TEXT
@@ -59,8 +60,13 @@ class Account:
             client_at(*at, service) for service in ("s3", "ec2", "iam", "secretsmanager")
         )
         self.s3.create_bucket(Bucket=BUCKET)
+        read = {
+            "constraints.txt": ROOT / "constraints.txt",
+            NAMES_FILE: ROOT / "cloud/ec2" / NAMES_FILE,
+        }
         for name in BOOT_FILES:
-            self.s3.put_object(Bucket=BUCKET, Key=f"boot/{name}", Body=b"-")
+            body = read[name].read_bytes() if name in read else b"-"
+            self.s3.put_object(Bucket=BUCKET, Key=f"boot/{name}", Body=body)
         (folder / "text.txt").write_text(TEXT)
         (folder / "job.toml").write_text(JOB)
         (folder / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "{BUCKET}"\n')

@@ -3,7 +3,6 @@ instances do not reach, a bucket without what they boot from; each with key, val
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,25 +73,27 @@ def test_what_cannot_be_on_an_instance_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_file_is_refused(tmp_path: Path) -> None:
-    own = job(tmp_path)
-    with pytest.raises(InputError, match=r"model.model = 'mine.py:build': a file of yours"):
-        check_job_for_account(replace(own, model=replace(own.model, model="mine.py:build")))
-
-
-@pytest.mark.parametrize("command", [["launch", "--dry-run"], ["launch"], ["cost"]])
-def test_a_job_with_code_of_its_own_is_refused_before_anything_is_looked_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (["cluster.transport=ipc"], 'its sockets are of one machine; take "tcp" in an account'),
+        (["cloud.bucket=b-1"], "no store is named, and instances do not reach one"),
+        (["model.requirements=needs.txt"], "is of your own code, and there is none"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_launch_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sets: list[str], words: str
 ) -> None:
     job(tmp_path)
-    (tmp_path / "mine.py").write_text("def make(train): 1 / 0\n", encoding="utf-8")
-    sets = [
-        part for one in (*IN_ACCOUNT, "train.optimizer=mine.py:make") for part in ("--set", one)
-    ]
-    assert main.run([*command, str(tmp_path / "job.toml"), *sets]) == 2
-    *before, said = capsys.readouterr().err.splitlines()
-    assert "train.optimizer = 'mine.py:make': a file of yours is not brought to instances" in said
-    assert set(before) <= {"looking at model and data"}
+    (tmp_path / "needs.txt").touch()
+    command = [str(tmp_path / "job.toml")]
+    command += [part for one in (*IN_ACCOUNT, *sets) for part in ("--set", one)]
+    said = []
+    for dry in ([], ["--dry-run"]):
+        assert main.run(["launch", *command, *dry]) == 2
+        said.append(capsys.readouterr().err.splitlines()[-1])
+    assert words in said[0]
+    assert said[0] == said[1]
 
 
 def test_a_store_has_to_be_named(tmp_path: Path) -> None:
@@ -146,6 +147,19 @@ def test_a_bucket_has_the_boot_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"lacks ship-logs.sh in boot/.*`bamboo init --apply`"):
         check_bucket(job(tmp_path), bucket(tmp_path / "a", *there[:-1]))
     check_bucket(job(tmp_path), bucket(tmp_path / "b", *there))
+
+
+def test_a_boot_of_an_older_release_is_refused(tmp_path: Path) -> None:
+    """It would power each instance off, because it does not know what it is told."""
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "needs.txt").touch()
+    own = job(tmp_path, "train.optimizer=mine.py:make", "model.requirements=needs.txt")
+    objects = bucket(tmp_path / "a", *(f"boot/{name}" for name in BOOT_FILES))
+    with pytest.raises(InputError, match=r"knows no BAMBOO_PYTHON.*`bamboo init --apply`"):
+        check_bucket(own, objects)
+    names = Path(__file__).parents[2] / "cloud" / "ec2" / "agent_names.txt"
+    objects.put_file("boot/agent_names.txt", names)
+    check_bucket(own, objects)
 
 
 def test_the_boot_files_are_those_of_the_boot_script() -> None:

@@ -15,6 +15,7 @@ from bamboo.coord.acl import user_name
 from bamboo.coord.open import check_store
 from bamboo.errors import BambooError, InputError, StorageUnavailable, StoreRefused
 from bamboo.ids import RunId
+from bamboo.runs.run_folder import RunFolder
 from bamboo.sites.account.boot_files import (
     AGENT_ENV,
     AUTHORITY,
@@ -121,7 +122,7 @@ def put(
     put_boot_files(
         objects,
         job(folder),
-        RUN,
+        RunFolder(id=RUN, path=folder / "run"),
         wheels=DirectoryStore(folder / "wheels"),
         secrets=secrets,
         reference=store_reference,
@@ -159,7 +160,14 @@ def test_tokens_go_to_the_bucket_unless_the_image_has_them(
     def put_for(asked: JobConfig) -> set[str]:
         wheels = DirectoryStore(tmp_path / "wheels")
         put_code_and_data(
-            objects, asked, RUN, wheels=wheels, data_digest=digest, torch="2.13.0", note=print
+            objects,
+            asked,
+            RUN,
+            kept=tmp_path,
+            wheels=wheels,
+            data_digest=digest,
+            torch="2.13.0",
+            note=print,
         )
         return set(objects.sizes(""))
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bamboo.config.account import account_defaults
+from bamboo.controller import launching
 from cli.main import run
 from tests.jobs import tiny_job
 
@@ -205,9 +206,16 @@ def test_a_dry_run_shows_what_comes_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
-    launch = ["launch", tiny_job(tmp_path, []).file, "--dry-run", "--set", "cloud.provider=ec2"]
-    assert run(launch) == 0
+    sets = ("cloud.provider=ec2", "cluster.transport=tcp", "cluster.forming_timeout_s=900")
+    launch = ["launch", tiny_job(tmp_path, []).file, "--dry-run"]
+    launch += [part for one in sets for part in ("--set", one)]
+    assert run(launch) == 2
+    assert "no store is named, and instances do not reach one" in capsys.readouterr().err
+    on_paper = [*launch, "--gpu", "T4"]
+    assert run(on_paper) == 0
     assert "account in us-east-1: no part is named; `bamboo init`" in capsys.readouterr().out
+    monkeypatch.setattr(launching, "check_place", lambda *_: None)
+    monkeypatch.setattr(launching, "check_free", lambda *_: None)
     assert run(["init", str(outputs)]) == 0
     assert run(launch) == 0
     text = capsys.readouterr().out

@@ -11,6 +11,7 @@ import pytest
 from bamboo import wiring
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
+from bamboo.controller import launching
 from bamboo.planner.profiles.profiled import Profile
 from bamboo.study import modelled
 from bamboo.study.workload import MODELLED
@@ -146,6 +147,7 @@ def test_for_ec2_they_are_modelled_whatever_this_machine_has_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = sets("cloud.provider=ec2")
+    monkeypatch.setattr(launching, "_check_surroundings", lambda *_, **__: None)
     planned = body_of(capsys, "plan", "job.toml", "--json", *own)
     launched = body_of(capsys, "launch", "job.toml", "--dry-run", "--json", *own)
     assert planned["modelled_gpu"] == launched["modelled_gpu"] == "T4"

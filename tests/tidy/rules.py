@@ -64,6 +64,7 @@ MAY_OPEN_TO_WRITE = {
     "bamboo/runtime/after/exported.py": "in a folder that was made just now, under another name",
     "bamboo/runtime/after/taken.py": "in a temporary folder of its caller",
     "bamboo/models/hf/saving.py": "in a folder that was made just now, under another name",
+    "bamboo/checkpoint/along.py": "packs an archive in a temporary folder of its own",
     "bamboo/controller/launching.py": "copies into the folder of a run that was made just now",
     "cli/pictures/report_png.py": "in a temporary folder of its own",
     "bamboo/runs/lock.py": "opens a file to lock it, and writes nothing",

@@ -1,4 +1,4 @@
-"""The weights in a Hugging Face model's folder, a tensor at a time.
+"""The weights of a Hugging Face model, in its folder or in a run's bucket, a tensor at a time.
 
 Rule: a layer reads its own tensors and no others. In a run each is compared with the digest that it
 had at launch.
@@ -7,7 +7,9 @@ had at launch.
 import hashlib
 import re
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,22 +20,77 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.far_weights import FarWeights
 from bamboo.kept_weights import damaged, kept_tensors, weight_files
 
 NAMED = 3
 """How many tensors an error names."""
 
 
+class Stored(Protocol):
+    """Where one tensor is kept."""
+
+    def shape(self) -> tuple[int, ...]:
+        """By what is known of it without its values."""
+        ...
+
+    def tensor(self) -> Tensor:
+        """Its values. Raises InputError when they are not those of the launch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFile:
+    """In a file of this machine; in a run its values have this SHA-256."""
+
+    path: Path
+    name: str
+    sha256: str | None
+
+    def shape(self) -> tuple[int, ...]:
+        with safe_open(self.path, framework="pt") as file:
+            return tuple(file.get_slice(self.name).get_shape())
+
+    def tensor(self) -> Tensor:
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                found: Tensor = file.get_tensor(self.name)
+        except (OSError, SafetensorError) as error:
+            raise damaged(self.path, str(error)) from error
+        if self.sha256 is not None and _sha256(found) != self.sha256:
+            raise damaged(self.path, f"{self.name} is not what was written")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InBucket:
+    """In a file of the run's bucket, of which its own bytes are read alone."""
+
+    weights: FarWeights
+    name: str
+
+    def shape(self) -> tuple[int, ...]:
+        return self.weights.tensors[self.name].shape
+
+    def tensor(self) -> Tensor:
+        data = self.weights.read(self.name)
+        kind = _TYPES[self.weights.tensors[self.name].dtype]
+        flat = torch.frombuffer(data, dtype=kind) if data else torch.empty(0, dtype=kind)
+        return flat.reshape(self.shape())
+
+
+_TYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+    **{"U8": torch.uint8, "BOOL": torch.bool},
+}
+
+
 class Pretrained:
     """The tensors of a folder by the names that they have in the model."""
 
-    def __init__(
-        self, places: Mapping[str, tuple[Path, str]], kept: Mapping[str, str] | None
-    ) -> None:
-        """`places`: name -> file, and the name in it. `kept`: name in a file -> SHA-256, in a
-        run."""
+    def __init__(self, places: Mapping[str, Stored]) -> None:
         self._places = places
-        self._kept = kept
 
     @property
     def names(self) -> Set[str]:
@@ -42,44 +99,50 @@ class Pretrained:
 
     def tensor(self, name: str) -> Tensor:
         """The values of one tensor. Raises InputError when they are not those of the launch."""
-        path, there = self._places[name]
-        try:
-            with safe_open(path, framework="pt") as file:
-                found: Tensor = file.get_tensor(there)
-        except (OSError, SafetensorError) as error:
-            raise damaged(path, str(error)) from error
-        if self._kept is not None and _sha256(found) != self._kept.get(there):
-            raise damaged(path, f"{there} is not what was written")
-        return found
+        return self._places[name].tensor()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of one tensor, by its file's header."""
-        path, there = self._places[name]
-        with safe_open(path, framework="pt") as file:
-            return tuple(file.get_slice(there).get_shape())
+        """Of one tensor."""
+        return self._places[name].shape()
 
 
-def pretrained_of(job: JobConfig, whole: PreTrainedModel) -> Pretrained | None:
+def pretrained_of(
+    job: JobConfig, whole: PreTrainedModel, far: FarWeights | None = None
+) -> Pretrained | None:
     """The weights that a job's model begins with; None where its layers draw them, or they are
     another run's. Raises InputError where they cannot be read."""
     if job.train.init:
         return None
+    places = _in_bucket(whole, far) if far is not None else _in_folder(job, whole)
+    if not places:
+        return None
+    for user, owner in ties_of(whole).items():
+        if owner in places:  # files have one of two that are tied
+            places.setdefault(user, places[owner])
+    return Pretrained(places)
+
+
+def _in_bucket(whole: PreTrainedModel, far: FarWeights) -> dict[str, Stored]:
+    return {
+        _in_model(whole, key, Path(at.file)): InBucket(weights=far, name=key)
+        for key, at in far.tensors.items()
+    }
+
+
+def _in_folder(job: JobConfig, whole: PreTrainedModel) -> dict[str, Stored]:
     folder = Path(job.pretrained) if job.pretrained else job.named(job.model.hf_folder)
     kept = kept_tensors(folder, job.weights) if job.pretrained else None
-    places: dict[str, tuple[Path, str]] = {}
+    places: dict[str, Stored] = {}
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
                 keys = [*file.keys()]
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: is damaged ({error}); get the folder again") from error
-        places |= {_in_model(whole, key, path): (path, key) for key in keys}
-    if not places:
-        return None
-    for user, owner in ties_of(whole).items():
-        if owner in places:  # files have one of two that are tied
-            places.setdefault(user, places[owner])
-    return Pretrained(places, kept)
+        for key in keys:
+            sha256 = None if kept is None else kept.get(key, "")
+            places[_in_model(whole, key, path)] = InFile(path=path, name=key, sha256=sha256)
+    return places
 
 
 def ties_of(whole: PreTrainedModel) -> Mapping[str, str]:

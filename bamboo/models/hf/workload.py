@@ -22,6 +22,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.far_weights import FarWeights
 from bamboo.kept_weights import CONFIG, HF_FOLDER
 from bamboo.models.hf.bert import bert
 from bamboo.models.hf.family import Family
@@ -43,10 +44,10 @@ ADAPTED: Mapping[str, Any] = {"bert": bert, "gpt2": gpt2, "t5": t5, "vit": vit}
 """`model_type` -> the family of a configuration, of those that have an adapter here."""
 
 
-def hf_workload(job: JobConfig) -> Workload:
-    """The layers of the job's Hugging Face model. Nothing is read of its weights but their names.
-    Raises InputError for a folder that is no model, a family that cannot be cut into layers, and
-    weights that are not the model's."""
+def hf_workload(job: JobConfig, weights: FarWeights | None = None) -> Workload:
+    """The layers of the job's Hugging Face model. Nothing is read of its weights but their names;
+    they lie in its folder, or are `weights`. Raises InputError for a folder that is no model, a
+    family that cannot be cut into layers, and weights that are not the model's."""
     text = config_text(job)
     try:
         family, whole = whole_of(text)
@@ -61,7 +62,7 @@ def hf_workload(job: JobConfig) -> Workload:
             remedy='name data of yours: "file.py:data"',
         )
     _check_context(job, whole.config)
-    pretrained = pretrained_of(job, whole)
+    pretrained = pretrained_of(job, whole, weights)
     adapters: Adapters | None = None
     if job.model.lora.rank:
         # peft takes seconds to import as well.

@@ -34,6 +34,7 @@ from bamboo.runtime.check.verify_evals import Evaluations
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.topology.strategy import Semantics, Strategy
 from bamboo.user_code.bundle import check_identity
+from bamboo.user_code.wheels import WHEELS_FOLDER, install_wheels, use_installed
 
 BROUGHT = "--brought"
 Progress = Callable[[int, int, float], None]
@@ -54,7 +55,10 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
     text = read_text(run / "metrics.jsonl")
     recorded = recorded_of(text)
     prepare(job.cluster)
-    fetched = brought and not job.data.in_image
+    fetched = brought and not job.data.in_image and not job.unit
+    if brought and job.wheels:
+        install_wheels(run / WHEELS_FOLDER, job.wheels, run / job.wheels)
+        use_installed(run / job.wheels)
     ours, workload, data = repeatable(run, job, brought_data(run) if fetched else None)
     calm = calm_run(run, job, workload, data)
     evaluations = Evaluations(job, workload, text, brought_eval(run) if brought else None)

@@ -5,13 +5,14 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import torch
 
+from bamboo.checkpoint.along import fetch_code, fetch_wheels
 from bamboo.checkpoint.initial import load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data, fetch_tokens
@@ -23,6 +24,7 @@ from bamboo.core.numerics import facts_of
 from bamboo.data.dataset import check_digest, load_data
 from bamboo.data.evaluation import check_eval_digest, load_eval
 from bamboo.errors import InputError, StoreUnavailable
+from bamboo.far_weights import FarWeights
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.kept_weights import INIT_FOLDER
 from bamboo.models import (
@@ -46,7 +48,8 @@ from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.runtime.step.slots import Initial, SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
-from bamboo.user_code.bundle import check_identity
+from bamboo.user_code.bundle import CODE_FOLDER, check_identity
+from bamboo.user_code.wheels import WHEELS_FOLDER, install_wheels, use_installed
 
 RETRY_S = 0.1
 JOIN_DEADLINE_S = 300.0
@@ -95,20 +98,41 @@ class Brought:
     """A text, or the path of a token file."""
     evaluated: bytearray | Path | None = None
     """The same of the evaluations."""
+    code: Path | None = None
+    """A folder with the code of the run."""
+    weights: FarWeights | None = None
+    """Those of a Hugging Face model."""
+
+    def of(self, job: JobConfig) -> JobConfig:
+        """The job that is trained here, with the code of this machine."""
+        return job if self.code is None else replace(job, code=str(self.code), pretrained="")
 
 
 def brought_for(documents: Mapping[str, str], objects: ObjectStore) -> Brought:
-    """What a run trains on and is evaluated on; a token file is brought into a folder of this
-    process alone. Raises StorageUnavailable."""
+    """Data, code and wheels of a run, in a folder of this process alone; its wheels are installed.
+    Raises InputError for what is not the run's, or cannot be installed, StorageUnavailable."""
+    semantics = Strategy.from_json(documents["strategy"]).semantics
+    job = job_from_json(documents["job"])
+    folder = Path(tempfile.gettempdir()) / f"bamboo-brought-{uuid.uuid4().hex}"
+    folder.mkdir(mode=0o700)
 
-    def found(digest: str) -> bytearray | Path | None:
-        folder = Path(tempfile.gettempdir()) / f"bamboo-data-{uuid.uuid4().hex}"
-        return fetch_tokens(objects, digest, folder) or fetch_data(objects, digest)
+    def found(digest: str, name: str) -> bytearray | Path | None:
+        return fetch_tokens(objects, digest, folder / name) or fetch_data(objects, digest)
 
-    evaluated_on = job_from_json(documents["job"]).evaluated_on
+    code = folder / CODE_FOLDER if job.code else None
+    if job.wheels:
+        fetch_wheels(objects, folder / WHEELS_FOLDER, job.wheels)
+        install_wheels(folder / WHEELS_FOLDER, job.wheels, folder / job.wheels)
+        use_installed(folder / job.wheels)
+    if code is not None:
+        identity = semantics.model.get("code", {})
+        fetch_code(objects, code, identity)
+        check_identity(code, identity)
     return Brought(
-        data=found(Strategy.from_json(documents["strategy"]).semantics.data_digest),
-        evaluated=found(evaluated_on) if evaluated_on else None,
+        data=found(semantics.data_digest, "data"),
+        evaluated=found(job.evaluated_on, "evaluated") if job.evaluated_on else None,
+        code=code,
+        weights=FarWeights(objects, job.weights) if job.pretrained else None,
     )
 
 
@@ -149,7 +173,7 @@ def load_builder(
     semantics = strategy.semantics
     if job.code:
         check_identity(Path(job.code), semantics.model.get("code", {}))
-    workload = build_model(job)
+    workload = build_model(job, brought.weights)
     dataset = load_data(job, brought.data, own=workload.data)
     check_digest(job, dataset, semantics.data_digest)
     evaluated = load_eval(job, workload.data, workload.eval_data, brought.evaluated)

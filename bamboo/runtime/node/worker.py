@@ -234,6 +234,7 @@ class _Worker:
         self._run_dir = Path(run_dir) if run_dir else None
         if self._run_dir is not None:
             self._job = kept_in(self._run_dir.absolute(), self._job)
+        self._job = data.of(self._job)
         self._objects = objects
         self._data = data
         self._stop = threading.Event()

@@ -13,8 +13,11 @@ from bamboo.coord.address import for_nodes, hide_password, read_address
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
+from bamboo.sites.account.boot_files import AGENT_ENV, boot_settings
 from bamboo.sites.account.instances import has_role
+from bamboo.sites.account.wheelhouse import read_pins
 from bamboo.wiring.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
+from cloud.ec2.user_data import NAMES_FILE
 
 LEAST_FORMING_S = 600.0
 """The least time to form: an instance boots, fetches and installs before its node joins."""
@@ -24,6 +27,7 @@ BOOT_FILES = (
     *("bamboo-logs.service", "bamboo-logs.timer", "ship-logs.sh"),
 )
 """What `infra/boot.sh` fetches from `boot/`, where `terraform/` puts it."""
+_UP_TO_DATE = "`bamboo init --apply` brings the stack up to this release"
 LOCAL = 'or take cloud.provider = "local"'
 
 
@@ -39,8 +43,6 @@ def check_free(job: JobConfig, run: RunId) -> None:
     """Raises RunExists where the account or the store already has something of a run with this id.
     A launcher on another machine may lead that run, and two launchers would end each other's
     instances and delete each other's login."""
-    from bamboo.sites.account.boot_files import AGENT_ENV
-
     region, found = job.cloud.region, ""
     with wiring.store_of(run, store_of_job(job)) as store:
         if store.documents():
@@ -83,7 +85,6 @@ def check_job_for_account(job: JobConfig) -> None:
             "an instance boots and installs for minutes before its node joins",
             f"take at least {LEAST_FORMING_S:g}",
         )
-    check_code_for_account(job)
     if url and not url.startswith("s3://"):
         raise _at(
             job,
@@ -98,18 +99,6 @@ def check_job_for_account(job: JobConfig) -> None:
             "is out of reach of the run's instances: their role reaches the run's own folder of "
             "cloud.bucket",
             "leave it out; or name a cloud.instance_profile of yours that reaches it",
-        )
-
-
-def check_code_for_account(job: JobConfig) -> None:
-    """Raises InputError for a job in an account with code of the user's own: no instance has it."""
-    for key in () if job.cloud.provider == "local" else job.brings:
-        what = "a file" if key in job.own else "a model"
-        raise _at(
-            job,
-            key,
-            f"{what} of yours is not brought to instances",
-            f"take a built-in one, {LOCAL}",
         )
 
 
@@ -146,7 +135,8 @@ def check_bucket_for_account(job: JobConfig) -> None:
 
 
 def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
-    """Raises InputError unless the boot files are in the bucket."""
+    """Raises InputError unless the boot files are in the bucket, and know what the job tells
+    them."""
     there = objects.sizes("boot/")
     missing = [name for name in BOOT_FILES if f"boot/{name}" not in there]
     if missing:
@@ -154,8 +144,22 @@ def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
             job,
             "cloud.bucket",
             f"lacks {', '.join(missing)} in boot/",
-            "`bamboo init --apply` brings the stack up to this release",
+            _UP_TO_DATE,
         )
+    told = boot_settings(job)
+    known = (objects.get(f"boot/{NAMES_FILE}") or b"").decode().split() if told else ()
+    if older := [name for name in told if name not in known]:
+        words = f"has a boot that knows no {', '.join(older)}, so it is of an older release"
+        raise _at(job, "cloud.bucket", words, _UP_TO_DATE)
+
+
+def pins_of_instances(job: JobConfig) -> dict[str, str]:
+    """Distribution -> version that instances get of what Bamboo brings, by the stack's bucket; {}
+    where a boot script of the user's own installs it. Raises StorageUnavailable."""
+    if job.cloud.boot_script or not job.cloud.bucket:
+        return {}
+    objects = wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region)
+    return read_pins((objects.get("boot/constraints.txt") or b"").decode())
 
 
 def _at(job: JobConfig, key: str, problem: str, remedy: str) -> InputError:

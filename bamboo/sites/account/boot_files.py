@@ -1,7 +1,7 @@
 """What the instances of a run in an account start from.
 
 - In the bucket, below `starts/<run>/`, where the launcher writes and no instance does: the agents'
-  settings, the store's certificate, the data.
+  settings, the store's certificate, the data, and what the run takes along (`checkpoint/along`).
 - In a secret of the run: its login at the store.
 - Shared by all runs, by digest: the wheel.
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bamboo import wiring
+from bamboo.checkpoint.along import put_code, put_weights, put_wheels
 from bamboo.checkpoint.run_files import CHECKED, put_data, put_tokens
 from bamboo.config.prepared import find_tokens
 from bamboo.config.tree import JobConfig
@@ -24,9 +25,14 @@ from bamboo.coord.logins import make_login, remove_login
 from bamboo.data.sources import read_source
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
+from bamboo.kept_weights import INIT_FOLDER
 from bamboo.ports import ObjectStore
 from bamboo.quantities import size
+from bamboo.runs.run_folder import RunFolder
 from bamboo.sites.account.wheel import own_wheel
+from bamboo.sites.account.wheelhouse import extra_of
+from bamboo.user_code.bundle import CODE_FOLDER
+from bamboo.user_code.wheels import WHEELS_FOLDER
 from bamboo.wiring.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
 from cloud.ec2.user_data import agent_environment
 
@@ -63,7 +69,7 @@ class Secrets(Protocol):
 def put_boot_files(
     objects: ObjectStore,
     job: JobConfig,
-    run: RunId,
+    folder: RunFolder,
     *,
     wheels: ObjectStore,
     secrets: Secrets,
@@ -78,10 +84,17 @@ def put_boot_files(
     instances install (`torch_for`). Raises StoreRefused where the
     login behind `reference` may not make users, InputError, StorageUnavailable and the errors of a
     Provider. After an error nothing of the run is left."""
-    url = store_url_of(reference)
+    url, run = store_url_of(reference), folder.id
     try:
         settings = put_code_and_data(
-            objects, job, run, wheels=wheels, data_digest=data_digest, torch=torch, note=note
+            objects,
+            job,
+            run,
+            kept=folder.path,
+            wheels=wheels,
+            data_digest=data_digest,
+            torch=torch,
+            note=note,
         )
         login = make_login(url, run)
         of_nodes, _ = for_nodes(store_url_of(reference, from_here=False), login=login)
@@ -103,13 +116,15 @@ def put_code_and_data(
     job: JobConfig,
     run: RunId,
     *,
+    kept: Path,
     wheels: ObjectStore,
     data_digest: str,
     torch: str,
     note: Callable[[str], None],
 ) -> dict[str, str]:
     """Write what instances begin with but for the login, as `put_boot_files` does, and return their
-    settings, to be written last. Raises InputError, StorageUnavailable."""
+    settings, to be written last. `kept`: the folder of the run that they train or check. Raises
+    InputError, StorageUnavailable."""
     if job.data.is_prepared and not job.data.in_image:
         note(f"{run}: the tokens go to the bucket")
         put_tokens(objects, Path(job.tokens), data_digest)
@@ -120,6 +135,14 @@ def put_code_and_data(
         put_tokens(objects, find_tokens(job, job.evaluated, section="eval")[0], job.evaluated_on)
     elif job.eval.source:
         put_data(objects, read_source(replace(job, data=job.evaluated)), job.evaluated_on)
+    if job.code:
+        put_code(objects, kept / CODE_FOLDER)
+    if job.pretrained:
+        note(f"{run}: the weights of {job.model.model} go to the bucket")
+        put_weights(objects, kept / INIT_FOLDER, job.weights)
+    if job.wheels:
+        note(f"{run}: the wheels of {job.model.requirements} go to the bucket")
+        put_wheels(objects, kept / WHEELS_FOLDER, job.wheels)
     wheel = own_wheel()
     if wheel.name not in wheels.sizes(wheel.name):
         note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")
@@ -130,9 +153,18 @@ def put_code_and_data(
         "BAMBOO_START_URL": wiring.start_url(job, run),
         "BAMBOO_WHEEL": wheel.name,
         "BAMBOO_TORCH": torch,
+        **boot_settings(job),
         "AWS_REGION": job.cloud.region,
         "AWS_DEFAULT_REGION": job.cloud.region,
     }
+
+
+def boot_settings(job: JobConfig) -> dict[str, str]:
+    """What only a job that brings code says to the boot of its instances: the extra of Bamboo that
+    it needs, and the Python that its wheels are for."""
+    python = job.cloud.python if job.model.requirements else ""
+    found = {"BAMBOO_EXTRA": extra_of(job), "BAMBOO_PYTHON": python}
+    return {name: value for name, value in found.items() if value}
 
 
 def put_settings(objects: ObjectStore, settings: Mapping[str, str]) -> None:

@@ -54,7 +54,6 @@ from bamboo.runs.verifying import Told, check_ended
 from bamboo.signals import Interrupts
 from bamboo.sites.account.account_ready import (
     check_bucket_for_account,
-    check_code_for_account,
 )
 from bamboo.sites.account.boot_files import (
     put_code_and_data,
@@ -193,13 +192,13 @@ def _asked(folder: RunFolder, note: Note) -> Asked:
             "can be rented; leave it out"
         )
     check_ended(folder)
-    check_code_for_account(job)
     semantics = strategy_of(folder).semantics
     # A model's own data are made, and compared, where they are used, and so are tokens.
     digest = semantics.data_digest
     if not job.unit and not job.data.is_prepared:
         digest = hashlib.sha256(read_source(job)).hexdigest()
-    same_semantics(job, semantics, data_digest=digest)
+    # The machine that is rented compares the code.
+    same_semantics(job, semantics, data_digest=digest, code=semantics.model.get("code"))
     attested = known_in(folder.path, semantics)
     check_bucket_for_account(job)
     catalogue = load_catalogue(job.cloud.region)
@@ -331,6 +330,7 @@ def _put_files(asked: Asked, begins: ObjectStore, note: Note) -> None:
         begins,
         job,
         asked.check,
+        kept=asked.folder.path,
         wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
         data_digest=asked.data_digest,
         torch=torch_for(job, before=asked.torch),

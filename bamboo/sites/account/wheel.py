@@ -41,7 +41,7 @@ def own_wheel() -> Wheel:
     """The wheel of this process's code. Raises InputError when the package was not installed, or
     its files cannot be read."""
     try:
-        made = _installed()
+        made = installed()
         stem = f"{DISTRIBUTION.replace('-', '_')}-{made.version}"
         files = dict(_code()) | {f"{stem}.dist-info/{k}": v for k, v in _about(made).items()}
     except (metadata.PackageNotFoundError, OSError) as error:
@@ -72,7 +72,7 @@ def placed(name: str) -> str:
     return f"{BELOW}{name}" if name.split("/", 1)[0] in NAMES else name
 
 
-def _installed() -> metadata.Distribution:
+def installed() -> metadata.Distribution:
     """The installed distribution, and not an older one that a build may have left in a checkout on
     the path."""
     found = metadata.distributions(name=DISTRIBUTION)

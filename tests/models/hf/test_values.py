@@ -11,8 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from bamboo.checkpoint.along import put_weights
+from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.pretrained import keep_pretrained, pretrained_in
-from bamboo.errors import InputError
+from bamboo.errors import DamagedData, InputError
+from bamboo.far_weights import FarWeights
 from bamboo.kept_weights import weight_files
 from bamboo.models import build_layer, build_model, build_shell, put_parameters, run_layers
 from tests.models.hf.families import CONFIGS, class_of, config_folder, saved_folder
@@ -100,6 +103,37 @@ def test_a_layer_reads_its_own_tensors_and_a_run_compares_them(
     build_layer(workload, 2, 1)
     with pytest.raises(InputError, match=r"model\.norm\.weight is not what was written"):
         build_layer(workload, 3, 1)
+
+
+def test_of_weights_in_a_bucket_a_layer_reads_its_own_bytes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_folder(tmp_path / "model", "llama")
+    found = pretrained_in(weight_files(folder))
+    keep_pretrained(folder, found, tmp_path / "init")
+    objects = DirectoryStore(tmp_path / "bucket")
+    put_weights(objects, tmp_path / "init", found.digest)
+    far = FarWeights(objects, found.digest)
+    workload = build_model(hf_job(tmp_path), far)
+    asked: list[int] = []
+    plain = DirectoryStore.part
+
+    def part(self: DirectoryStore, name: str, begin: int, end: int) -> bytes | None:
+        asked.append(end - begin)
+        return plain(self, name, begin, end)
+
+    monkeypatch.setattr(DirectoryStore, "part", part)
+    layer = build_layer(workload, 2, 1)
+    assert asked == [4 * value.numel() for value in layer.parameters()]
+    whole = load_file(folder / "model.safetensors")
+    assert all(torch.equal(value, whole[name]) for name, value in values_of(layer).items())
+
+    kept = tmp_path / "bucket" / "weights" / found.digest / "model.safetensors"
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with pytest.raises(DamagedData, match=r"is not what the launch has brought"):
+        [build_layer(workload, index, 1) for index in range(4)]
+    with pytest.raises(InputError, match=r"places.json of the run is not there, or damaged"):
+        FarWeights(objects, "0" * 64)
 
 
 def test_frequencies_are_those_of_the_whole_model(tmp_path: Path) -> None:
