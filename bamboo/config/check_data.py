@@ -55,6 +55,7 @@ def check_data(job: JobConfig, data: DataConfig, *, section: str = "data") -> No
         keys_of_source = _OF_OWN if own else _KEYS.get(data.source, ())
         if key not in keys_of_source and getattr(data, key) != getattr(plain, key):
             of = [source for source, keys in _KEYS.items() if key in keys]
+            of += ['"file.py:data"'] * (key in _OF_OWN and section == "data")
             remedy = f"set {section}.source to {' or '.join(of)}, or leave it out"
             raise at(key, f"is not read from {data.source}", remedy)
     if own and data.path and job.cloud.provider != "local" and not data.in_image:

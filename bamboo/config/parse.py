@@ -14,6 +14,22 @@ from typing import Any
 from bamboo.config.tree import JobConfig, Segment
 from bamboo.errors import InputError
 
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    "epochs": "steps",
+    "max_steps": "steps",
+    "num_steps": "steps",
+    "batch_size": "batch",
+    "micro_batch_size": "microbatch",
+    "betas": "beta1",
+    "eps": "epsilon",
+    "max_grad_norm": "clip_norm",
+    "num_layers": "layers",
+    "hidden_size": "width",
+    "block_size": "context",
+    "vocab_size": "vocabulary",
+}
+"""What keys are called in other programs -> here."""
 NAMED = 5
 """Errors that one line names, at most."""
 WORDS: dict[type, str] = {
@@ -159,6 +175,7 @@ def _wrong(file: str, key: str, value: object, wanted: str, remedy: str) -> Inpu
 def _unknown(file: str, key: str, value: object, known: list[str], what: str) -> InputError:
     name = key.rpartition(".")[2]
     near = difflib.get_close_matches(name, known, n=1)
+    near = [key for key in (_ELSEWHERE.get(name),) if key in known] or near
     remedy = f"did you mean {near[0]!r}?" if near else f"the {what} are {', '.join(known)}"
     if isinstance(value, Mapping):  # a section, whose keys are not the mistake
         return InputError(f"{file}: [{key}]: is unknown; {remedy}")

@@ -25,9 +25,9 @@ def note_evaluation(state: State, event: EvaluationDone, policy: Policy) -> Tran
     if not node.status.live:
         return stale(state, f"{event.node} is away: its report does not count")
     if before is not None and event.step <= before.step:
-        return stale(state, f"the evaluation before step {event.step} was noted already")
+        return stale(state, f"the evaluation after step {event.step} was noted already")
     noted = state.having(evaluated=_with(before, event.step, event.value, policy))
-    reason = f"evaluated before step {event.step}"
+    reason = f"evaluated after step {event.step}"
     stopped, effects = stop_after_evaluations(noted, policy)
     if stopped is noted:
         return changed(noted, (), reason)
@@ -55,7 +55,7 @@ def stop_after_evaluations(state: State, policy: Policy) -> tuple[State, tuple[E
     if found.step == policy.steps or state.stop_outcome is Outcome.DONE:
         return state, ()
     times = "1 evaluation was" if found.worse == 1 else f"{found.worse} evaluations were"
-    best = "" if found.best is None else f" than that before step {found.best_step}"
+    best = "" if found.best is None else f" than that after step {found.best_step}"
     stopped = state.having(
         stop_reason=f"{times} no better{best}",
         stop_outcome=Outcome.DONE,

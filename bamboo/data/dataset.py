@@ -297,12 +297,15 @@ def checked(job: JobConfig, data: Data) -> Data:
         ("count", count, callable(count) or _is_count(count), "a number above 0, or a function"),
     ):
         if not good:
+            as_torch_has_it = name == "samples" and hasattr(data, "__len__")
             raise InputError.at(
                 file=job.file,
                 key=key,
                 value=value,
                 problem=f"its data ({type(data).__name__}) has {name} = {has!r}",
-                remedy=f"make it {wanted}",
+                remedy="give bamboo.models.data_of(dataset), of a dataset and not of its loader"
+                if as_torch_has_it
+                else f"make it {wanted}",
             )
     return data
 

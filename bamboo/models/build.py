@@ -7,7 +7,9 @@ whatever runs them and whatever ran before.
 """
 
 import copy
+import errno
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -129,10 +131,21 @@ def _called(job: JobConfig, modules: Mapping[str, ModuleType], key: str, argumen
 
 
 def _of_user(job: JobConfig, key: str, error: BaseException) -> InputError:
+    return _refuse(job, placed_line_of(error), _remedy(job, key, error), key)
+
+
+def _remedy(job: JobConfig, key: str, error: BaseException) -> str:
     remedy = f"correct {job.named(job.own[key].partition(':')[0])}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install {error.name}, or {remedy}"
     if job.code and isinstance(error, FileNotFoundError):
-        remedy = f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
-    return _refuse(job, placed_line_of(error), remedy, key)
+        return f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
+    if job.code and os.strerror(errno.ENOENT) in str(error):
+        return (
+            "a library has opened a file that Bamboo cannot see, so that the run did not take it "
+            "along; read it with open() and hand its contents over, as to Tokenizer.from_str"
+        )
+    return remedy
 
 
 def _layers(job: JobConfig, modules: Mapping[str, ModuleType]) -> Workload:

@@ -38,11 +38,15 @@ class _OfDataset:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise InputError(
                 f"data_of: {type(dataset).__name__} has no length or no index; give a dataset that "
-                "has both, such as a list of tuples"
+                "has both: of a DataLoader its .dataset, or a list of tuples"
             )
         self._dataset = dataset
         self._targets = targets
         self.samples = len(dataset)
+        if not self.samples:
+            raise InputError(
+                f"data_of: {type(dataset).__name__} has no samples; look at the path that it reads"
+            )
         self.unit = unit
         self.digest = digest or self._hashed()
 

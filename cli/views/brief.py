@@ -44,7 +44,7 @@ def plan_lines(
     plan, semantics = planned.plan, planned.strategy.semantics
     given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
     rows = [
-        ("model", model_words(plan)),
+        ("model", "built-in GPT, " * planned.job.model.is_gpt + model_words(plan)),
         ("data", f"{_data(planned)}{given}"),
         ("grid", _grid(planned)),
         *_saving(planned),

@@ -57,7 +57,12 @@ def _own(job: JobConfig, workload: Workload, samples: int) -> EvalData:
     if not chosen.every_steps:
         if workload.eval_data is None:
             raise InputError(
-                f"{job.file} has no [eval], and {job.model.model} has no eval_data; name a source"
+                f"{job.file} has no [eval], and {job.model.model} has no eval_data; "
+                + (
+                    "name a source"
+                    if isinstance(workload.data, MadeOfText | None)
+                    else "give its Workload eval_data, and launch again"
+                )
             )
         chosen = EvalConfig(every_steps=1)
     data = _loaded(replace(job, eval=chosen), workload)
@@ -73,8 +78,12 @@ def _named(job: JobConfig, workload: Workload, source: str, samples: int) -> Eva
     trained on, or of text whose bytes are tokens."""
     if not isinstance(workload.data, MadeOfText | None):
         raise InputError(
-            f"{source} is of a text, and {job.model.model} brings data of its own; leave the "
-            "source out, to evaluate its eval_data"
+            f"{source} is of a text, and {job.model.model} brings data of its own; "
+            + (
+                "give its Workload eval_data, and launch again"
+                if workload.eval_data is None
+                else "leave the source out, to evaluate its eval_data"
+            )
         )
     kind = _kind(job, source)
     path = "" if source == STDLIB else source

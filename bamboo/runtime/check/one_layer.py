@@ -493,6 +493,12 @@ def remedy_of(error: BaseException) -> str:
         return "use no GPU while the file is read; layers are put on it later"
     if "does not have a deterministic implementation" in said:
         return "take an operation with a fixed order of sums"
+    if "forward() missing" in said and "positional argument" in said:
+        return "a layer gets what the layer before returns as one argument, a tuple where it is one"
+    if "must be Tensor, not tuple" in said or "'tuple' object has no attribute" in said:
+        return "unpack the tuple that the layer before returns, or return one tensor there"
+    if "<lambda>() missing" in said:
+        return "list layers, or functions without arguments that make one; make a module of it"
     return "correct it"
 
 

@@ -220,7 +220,8 @@ def _check_cut(job: JobConfig, workload: Workload) -> None:
                 key=key,
                 value=value,
                 problem=f"goes past the model's {count} layer{'s' * (count > 1)}",
-                remedy="take fewer stages or more layers",
+                remedy="take fewer stages or more layers"
+                + ', or model.split = "trace", which cuts a whole module' * (count == 1),
             )
 
 
