@@ -52,7 +52,7 @@ class FarWeights:
         self._objects = objects
         self._at = f"weights/{digest}"
         name = f"{self._at}/{PLACES}"
-        text = _asked(lambda: objects.part(name, 0, objects.sizes(name).get(name, 0)))
+        text = asked(lambda: objects.part(name, 0, objects.sizes(name).get(name, 0)))
         try:
             found = json.loads(text or b"")["tensors"]
             self.tensors: Mapping[str, FarTensor] = {
@@ -75,13 +75,14 @@ class FarWeights:
         StorageUnavailable."""
         at = self.tensors[name]
         file = f"{self._at}/{at.file}"
-        data = _asked(lambda: self._objects.part(file, at.begin, at.end))
+        data = asked(lambda: self._objects.part(file, at.begin, at.end))
         if data is None or hashlib.sha256(data).hexdigest() != at.sha256:
             raise DamagedData(f"{file}: {name} is not what the launch has brought")
         return bytearray(data)
 
 
-def _asked(ask: Callable[[], _T]) -> _T:
+def asked(ask: Callable[[], _T]) -> _T:
+    """What a bucket answers, which is asked again for a while. Raises StorageUnavailable."""
     give_up_s = time.monotonic() + PATIENCE_S
     while True:
         try:

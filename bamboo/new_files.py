@@ -76,6 +76,18 @@ def copy_all(source: BinaryIO, target: BinaryIO) -> None:
         shutil.copyfileobj(source, target, 1 << 20)
 
 
+def open_in_place(path: Path) -> int:
+    """The descriptor of a file that is there, to be read, and written at any place. Raises
+    OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        refuse_unless_file(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def open_to_append(path: Path) -> FileIO:
     """A file, made if it is missing, whose every write goes directly to its end. Raises OSError,
     whose `strerror` says what stands there if it is not a file."""

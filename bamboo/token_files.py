@@ -20,7 +20,7 @@ its hash by each process that reads it, at its first read.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,25 @@ class Facts:
         known = {what: _FORMAT, **asdict(self)}
         del known["entropy_nats"]  # the last bits of a logarithm are the machine's
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarFile:
+    """A file in a bucket."""
+
+    name: str
+    read: Callable[[int, int], bytes]
+    """(begin, end) -> those bytes. Raises StorageUnavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarTokens:
+    """A prepared token file in a bucket."""
+
+    path: Path
+    """Of this process alone: header and hashes are here, and the rest has holes."""
+    tokens: FarFile
+    documents: FarFile | None
 
 
 def beside(path: Path, ending: str) -> Path:

@@ -16,17 +16,29 @@ import json
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bamboo.checkpoint.along import fetch_code, fetch_weights, fetch_wheels
 from bamboo.checkpoint.final import Final, describe, stage_file, write_stage
 from bamboo.errors import InputError
+from bamboo.far_weights import asked
 from bamboo.kept_weights import INIT_FOLDER
 from bamboo.named_files import read_own
-from bamboo.new_files import write_whole
+from bamboo.new_files import whole_file, write_whole
 from bamboo.ports import ObjectStore
-from bamboo.token_files import FILES, beside, read_header, read_tree
+from bamboo.token_files import (
+    DOCUMENTS,
+    FILES,
+    HEADER,
+    TREE,
+    FarFile,
+    FarTokens,
+    beside,
+    read_header,
+    read_tree,
+)
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.bundle import CODE_FOLDER
 from bamboo.user_code.wheels import WHEELS_FOLDER
@@ -92,6 +104,31 @@ def fetch_tokens(objects: ObjectStore, digest: str, folder: Path) -> Path | None
     for name in names:
         objects.fetch(name, folder / name.removeprefix(prefix))
     return folder / TOKENS
+
+
+def far_tokens(objects: ObjectStore, digest: str, folder: Path) -> FarTokens | None:
+    """The same, of which header and hashes are brought, and the tokens when they are read; None:
+    there is none. Raises StorageUnavailable."""
+    prefix = f"{data_name(digest)}/{TOKENS}"
+    sizes = objects.sizes(prefix)
+    if prefix not in sizes:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / TOKENS
+    far = {}
+    for ending in FILES:
+        name = f"{prefix}{ending}"
+        if ending in (HEADER, TREE):
+            objects.fetch(name, beside(path, ending))
+        elif name in sizes:
+            with whole_file(beside(path, ending)) as file:
+                file.truncate(sizes[name])
+            far[ending] = FarFile(name=name, read=partial(_part, objects, name))
+    return FarTokens(path=path, tokens=far[""], documents=far.get(DOCUMENTS))
+
+
+def _part(objects: ObjectStore, name: str, begin: int, end: int) -> bytes:
+    return asked(lambda: objects.part(name, begin, end)) or b""
 
 
 def put_checked(objects: ObjectStore, run: Path, final: Final) -> None:

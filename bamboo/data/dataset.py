@@ -17,9 +17,11 @@ from bamboo.data.order import SampleOrder
 from bamboo.data.text import Text, named_by, text_of
 from bamboo.data.tokens import Documents, TokenFile, Windows
 from bamboo.errors import InputError
-from bamboo.token_files import DOCUMENTS
+from bamboo.token_files import DOCUMENTS, FarTokens
 
 Tensors: TypeAlias = tuple[Tensor, ...]
+Found: TypeAlias = bytearray | Path | FarTokens
+"""Data that were read, or found, elsewhere: a text, a token file, or one in a bucket."""
 STEPS_COUNTED = 8
 """The steps whose counts are kept: a loss is divided once for each microbatch of a step."""
 
@@ -101,7 +103,10 @@ class Dataset:
         data give anything but two tuples of dense tensors on the CPU."""
         samples = self._order.of(step, index)
         if self.text:  # nothing is drawn for it
-            return self.text.batch(samples, [])
+            found = self.text.batch(samples, [])
+            if not isinstance(self.text, Text) and self.text.is_far:
+                self.text.ahead(self._order.of(step + 1, index))
+            return found
         return apart(self.data.batch(samples, [*self._keys(step, index)]))
 
     def count(self, step: int) -> int:
@@ -197,7 +202,7 @@ def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
 
 def load_data(
     job: JobConfig,
-    brought: bytearray | Path | None = None,
+    brought: Found | None = None,
     *,
     own: Data | MadeOfText | None = None,
 ) -> Dataset:
@@ -225,27 +230,28 @@ def load_data(
 def open_data(
     job: JobConfig,
     data: DataConfig,
-    found: bytearray | Path | None = None,
+    found: Found | None = None,
     *,
     section: str = "data",
 ) -> Text | Windows | Documents:
     """What a description of data, in this section of the job file, makes of text or of tokens.
     `found`: the token file, by `bamboo.config.prepared.find_tokens`; or the text, if it was read
     already. Raises InputError as `load_data`."""
-    if isinstance(found, Path):
+    if isinstance(found, Path | FarTokens):
         return open_tokens(job, data, found, section=section)
     return text_of(replace(job, data=data), found)
 
 
 def open_tokens(
-    job: JobConfig, data: DataConfig, path: Path, *, section: str = "data"
+    job: JobConfig, data: DataConfig, path: Path | FarTokens, *, section: str = "data"
 ) -> Windows | Documents:
-    """The samples that a description of data makes of the token file at `path`.
+    """The samples that a description of data makes of a token file.
 
     Raises InputError when the file is not there or not prepared, holds no sample, or a token that
     the model's vocabulary has no row for.
     """
     file, context = TokenFile(path), job.model.context
+    path = file.path
     largest, vocabulary = file.facts.largest, job.model.vocabulary
     if largest >= vocabulary:
         raise InputError.at(

@@ -5,11 +5,10 @@ Rule: they are the same in every evaluation, in one order, and no step trains on
 
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 
 from bamboo.config.prepared import find_tokens
 from bamboo.config.tree import JobConfig
-from bamboo.data.dataset import Data, MadeOfText, Tensors, apart, checked, open_data
+from bamboo.data.dataset import Data, Found, MadeOfText, Tensors, apart, checked, open_data
 from bamboo.data.text import Text
 from bamboo.data.tokens import Documents, Windows
 from bamboo.errors import InputError
@@ -66,7 +65,7 @@ def load_eval(
     job: JobConfig,
     trained: Data | MadeOfText | None,
     own: Data | None,
-    brought: bytearray | Path | None = None,
+    brought: Found | None = None,
 ) -> EvalData | None:
     """What a job is evaluated on; None where it asks for no evaluation. `trained` and `own`: the
     workload's `data` and `eval_data`. `brought`: the text of the evaluation, if it was read
@@ -117,7 +116,7 @@ def check_eval_digest(job: JobConfig, data: EvalData | None) -> None:
         )
 
 
-def _named_data(job: JobConfig, brought: bytearray | Path | None) -> Data:
+def _named_data(job: JobConfig, brought: Found | None) -> Data:
     data = job.evaluated
     if brought is None and data.is_prepared:
         brought, _ = find_tokens(job, data, section="eval")

@@ -18,6 +18,7 @@ from bamboo.token_files import (
     HASH_BYTES,
     OFFSET_BYTES,
     WIDTHS,
+    FarTokens,
     beside,
     chunks_of,
     read_header,
@@ -36,22 +37,30 @@ Batch = tuple[tuple[Tensor], tuple[Tensor]]
 class TokenFile:
     """A token file that was prepared. Raises InputError where it is not there, or not whole."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, found: Path | FarTokens) -> None:
+        far = found if isinstance(found, FarTokens) else None
+        self.path = path = found.path if isinstance(found, FarTokens) else found
+        self.is_far = far is not None
         self.header = read_header(path)
-        found = read_tree(path, self.header)
-        if found is None:
+        tree = read_tree(path, self.header)
+        if tree is None:
             raise InputError(f"{path} is not prepared as it stands; {PREPARE}")
-        self.facts, leaves = found
+        self.facts, leaves = tree
         split = chunks_of(self.header.size_bytes) * HASH_BYTES
         self._dtype = f"<{self.header.type}"
         self._width = WIDTHS[self.header.type]
-        self._tokens = CheckedFile(path, size_bytes=self.header.size_bytes, leaves=leaves[:split])
+        self._tokens = CheckedFile(
+            path,
+            size_bytes=self.header.size_bytes,
+            leaves=leaves[:split],
+            far=None if far is None else far.tokens,
+        )
         self._documents = (
             CheckedFile(
                 beside(path, DOCUMENTS),
                 size_bytes=(self.facts.documents + 1) * OFFSET_BYTES,
                 leaves=leaves[split:],
+                far=None if far is None else far.documents,
             )
             if self.facts.documents
             else None
@@ -61,6 +70,10 @@ class TokenFile:
         """The tokens from `start` up to `stop`. Raises DamagedData."""
         found = self._tokens.read(start * self._width, stop * self._width, self._dtype)
         return found.astype(np.int64)
+
+    def ahead(self, start: int, stop: int) -> None:
+        """These tokens will be read soon."""
+        self._tokens.ahead(start * self._width, stop * self._width)
 
     def begins(self, first: int, count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         """Where so many documents begin, and where the last of them ends. Raises DamagedData."""
@@ -77,6 +90,8 @@ class _OfTokens:
 
     def __init__(self, file: TokenFile) -> None:
         self._file = file
+        self.is_far = file.is_far
+        """Whether it lies in a bucket, so that `ahead` is of use."""
         self.digest = file.facts.digest
         self.size_bytes = file.header.size_bytes
         self.largest_token = file.facts.largest
@@ -119,6 +134,11 @@ class Windows(_OfTokens):
             rows[row] = self._file.ids(start, start + self.count + 1)
         return (window_BT[:, :-1].contiguous(),), (window_BT[:, 1:].contiguous(),)
 
+    def ahead(self, indices: Sequence[int]) -> None:
+        """These windows will be read soon."""
+        for index in indices:
+            self._file.ahead(index * self.count, (index + 1) * self.count + 1)
+
 
 class Documents(_OfTokens):
     """Documents, each cut behind `context` + 1 tokens. A microbatch is as long as its longest one;
@@ -150,6 +170,13 @@ class Documents(_OfTokens):
             inputs_BT[row, : len(ids) - 1] = torch.from_numpy(ids[:-1])
             targets_BT[row, : len(ids) - 1] = torch.from_numpy(ids[1:])
         return (inputs_BT,), (targets_BT,)
+
+    def ahead(self, indices: Sequence[int]) -> None:
+        """These documents will be read soon. Raises DamagedData."""
+        for index in indices:
+            begin, end = self._file.begins(index, 1).tolist()
+            if end > begin:
+                self._file.ahead(begin, min(end, begin + self._most))
 
     def describe(self) -> dict[str, object]:
         """Also how many documents are cut, for which all their lengths are read."""

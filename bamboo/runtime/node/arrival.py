@@ -15,13 +15,13 @@ import torch
 from bamboo.checkpoint.along import fetch_code, fetch_wheels
 from bamboo.checkpoint.initial import load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
-from bamboo.checkpoint.run_files import fetch_data, fetch_tokens
+from bamboo.checkpoint.run_files import far_tokens, fetch_data
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver
 from bamboo.core.events import Attested, FaultScope
 from bamboo.core.numerics import facts_of
-from bamboo.data.dataset import check_digest, load_data
+from bamboo.data.dataset import Found, check_digest, load_data
 from bamboo.data.evaluation import check_eval_digest, load_eval
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.far_weights import FarWeights
@@ -94,9 +94,8 @@ class Brought:
     """What the launcher stored for its nodes; None for what is not, or no longer, there: this
     machine's own is then checked against its digest."""
 
-    data: bytearray | Path | None = None
-    """A text, or the path of a token file."""
-    evaluated: bytearray | Path | None = None
+    data: Found | None = None
+    evaluated: Found | None = None
     """The same of the evaluations."""
     code: Path | None = None
     """A folder with the code of the run."""
@@ -116,8 +115,8 @@ def brought_for(documents: Mapping[str, str], objects: ObjectStore) -> Brought:
     folder = Path(tempfile.gettempdir()) / f"bamboo-brought-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o700)
 
-    def found(digest: str, name: str) -> bytearray | Path | None:
-        return fetch_tokens(objects, digest, folder / name) or fetch_data(objects, digest)
+    def found(digest: str, name: str) -> Found | None:
+        return far_tokens(objects, digest, folder / name) or fetch_data(objects, digest)
 
     code = folder / CODE_FOLDER if job.code else None
     if job.wheels:
