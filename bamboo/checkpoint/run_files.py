@@ -62,10 +62,11 @@ def data_name(digest: str) -> str:
     return f"data/{digest}"
 
 
-def put_data(objects: ObjectStore, text: bytearray, digest: str) -> None:
-    """Store the text of a run for its nodes. Raises InputError when the text does not have this
-    SHA-256, and StorageUnavailable."""
-    if hashlib.sha256(text).hexdigest() != digest:
+def put_data(objects: ObjectStore, text: bytearray, digest: str, *, as_read: bool = True) -> None:
+    """Store the text of a run for its nodes, by the digest of the run's data; `as_read`: that is
+    the text's. Raises InputError when the text then does not have this SHA-256, and
+    StorageUnavailable."""
+    if as_read and hashlib.sha256(text).hexdigest() != digest:
         raise InputError("the data has changed since it was looked at; launch again")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
@@ -82,11 +83,13 @@ def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
         return bytearray(path.read_bytes()) if found else None
 
 
-def put_tokens(objects: ObjectStore, path: Path, digest: str) -> None:
-    """Store the token file of a run, and what lies beside it, for its nodes. Raises InputError when
-    it does not have this digest, and StorageUnavailable."""
+def put_tokens(objects: ObjectStore, path: Path, digest: str, *, as_read: bool = True) -> None:
+    """Store the token file of a run, and what lies beside it, for its nodes, by the digest of the
+    run's data; `as_read`: that is the file's. Raises InputError when the file then does not have
+    this digest, and StorageUnavailable."""
     found = read_tree(path, read_header(path))
-    if found is None or digest not in (found[0].digest, found[0].padded_digest):
+    digests = () if found is None else (found[0].digest, found[0].padded_digest)
+    if not digests or (as_read and digest not in digests):
         raise InputError("the data has changed since it was looked at; launch again")
     for ending in FILES:
         if (file := beside(path, ending)).exists():

@@ -513,6 +513,12 @@ class JobConfig:
         return self.unit or "token"
 
     @property
+    def reads_text(self) -> bool:
+        """Whether the run's data are the text or the tokens of [data], or are made of them by a
+        Hugging Face model. A model's own data are in its code."""
+        return not self.unit or (self.model.is_hf and "data.source" not in self.own)
+
+    @property
     def tokens_per_sample(self) -> int:
         """Of text; 0 for a model's own data, which are counted in samples alone."""
         return 0 if self.unit else self.model.context

@@ -179,6 +179,26 @@ def test_tokens_go_to_the_bucket_unless_the_image_has_them(
     assert put_for(brought) == files_of(digest) | files_of(evaluated_on)
 
 
+def test_what_a_model_makes_its_data_of_goes_to_the_bucket_by_their_digest(
+    tmp_path: Path, objects: Objects
+) -> None:
+    made = replace(job(tmp_path), unit="masked token", evaluated_on="e" * 64)
+    bert = replace(made, model=replace(made.model, model="hf:bert"))
+    put_code_and_data(
+        objects,
+        bert,
+        RUN,
+        kept=tmp_path,
+        wheels=DirectoryStore(tmp_path / "wheels"),
+        data_digest="d" * 64,
+        torch="2.13.0",
+        note=print,
+    )
+    assert {name for name in objects.sizes("") if name.startswith("data/")} == {
+        *(f"data/{digit * 64}" for digit in "de")
+    }
+
+
 def settings(objects: Objects) -> dict[str, str]:
     text = objects.get(AGENT_ENV)
     assert text is not None

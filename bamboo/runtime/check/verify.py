@@ -55,7 +55,7 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
     text = read_text(run / "metrics.jsonl")
     recorded = recorded_of(text)
     prepare(job.cluster)
-    fetched = brought and not job.data.in_image and not job.unit
+    fetched = brought and not job.data.in_image and job.reads_text
     if brought and job.wheels:
         install_wheels(run / WHEELS_FOLDER, job.wheels, run / job.wheels)
         use_installed(run / job.wheels)

@@ -125,16 +125,20 @@ def put_code_and_data(
     """Write what instances begin with but for the login, as `put_boot_files` does, and return their
     settings, to be written last. `kept`: the folder of the run that they train or check. Raises
     InputError, StorageUnavailable."""
+    # What a model makes of text has a digest of its own, which the nodes compare.
+    as_read = not job.unit
     if job.data.is_prepared and not job.data.in_image:
         note(f"{run}: the tokens go to the bucket")
-        put_tokens(objects, Path(job.tokens), data_digest)
+        put_tokens(objects, Path(job.tokens), data_digest, as_read=as_read)
     # A model's own data are made by each instance, from the code that comes with the run.
-    if not job.data.is_prepared and not job.unit:
-        put_data(objects, read_source(job), data_digest)
+    if not job.data.is_prepared and job.reads_text:
+        put_data(objects, read_source(job), data_digest, as_read=as_read)
     if job.evaluated.is_prepared:
-        put_tokens(objects, find_tokens(job, job.evaluated, section="eval")[0], job.evaluated_on)
+        tokens, _ = find_tokens(job, job.evaluated, section="eval")
+        put_tokens(objects, tokens, job.evaluated_on, as_read=as_read)
     elif job.eval.source:
-        put_data(objects, read_source(replace(job, data=job.evaluated)), job.evaluated_on)
+        text = read_source(replace(job, data=job.evaluated))
+        put_data(objects, text, job.evaluated_on, as_read=as_read)
     if job.code:
         put_code(objects, kept / CODE_FOLDER)
     if job.pretrained:
