@@ -136,6 +136,7 @@ fi
 rm -f "$stamp"
 make_venv
 install_torch
-quietly install --constraint constraints.txt --editable '.[local,plot,data,hf,tensorboard,trackio,otlp,dev]'
+extras=local,plot,data,hf,tensorboard,trackio,otlp,dev
+quietly install --constraint constraints.txt --editable ".[$extras]"
 printf '%s\n' "$wanted" >"$stamp"
 say "setup: ready in $venv"

@@ -44,7 +44,7 @@ def plan_lines(
     plan, semantics = planned.plan, planned.strategy.semantics
     given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
     rows = [
-        ("model", "built-in GPT, " * planned.job.model.is_gpt + model_words(plan)),
+        ("model", _model(planned)),
         ("data", f"{_data(planned)}{given}"),
         ("grid", _grid(planned)),
         *_saving(planned),
@@ -272,6 +272,13 @@ def _lost(body: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     words += f"; {count(again, 'step')} done again" if again else "; no step done again"
     named = [f"  {one.get('short', one['line'])}" for one in lost]
     return _folded("losses", words, most=2), named
+
+
+def _model(planned: Planned) -> str:
+    """A job that names no model has the built-in one, which its author may not know."""
+    words = model_words(planned.plan)
+    is_plain = planned.job.model.is_gpt and not planned.plan.frozen_bytes
+    return f"built-in GPT, {words}" if is_plain else words
 
 
 def _data(planned: Planned) -> str:

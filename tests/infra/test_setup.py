@@ -99,7 +99,8 @@ def project(tmp_path: Path) -> Project:
 
 
 CHECKS = ["infra/setup.sh", "ruff check", "ruff format", "lint-imports", "mypy", "pytest"]
-REST = "install --constraint constraints.txt --editable .[local,plot,data,hf,dev]"
+EXTRAS = "local,plot,data,hf,tensorboard,trackio,otlp,dev"
+REST = f"install --constraint constraints.txt --editable .[{EXTRAS}]"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="torch for CPU is special on Linux")
 
 

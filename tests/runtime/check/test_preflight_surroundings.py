@@ -22,7 +22,7 @@ ANOTHER = "gives another output when it is built alone"
 
 
 def _at_import(value: str) -> str:
-    return in_forward("x = x * (1 + GAIN % 97)", f"import datetime\n{HERE}GAIN = {value}")
+    return in_forward("x = x * (1 + GAIN % 9973)", f"import datetime\n{HERE}GAIN = {value}")
 
 
 SURROUNDED = {
@@ -33,7 +33,7 @@ SURROUNDED = {
         ),
         ANOTHER,
     ),
-    "the folder that it lies in": (_at_import("sum(map(ord, str(HERE)))"), ANOTHER),
+    "the folder that it lies in": (_at_import("__import__('zlib').crc32(bytes(HERE))"), ANOTHER),
     "when it was written": (_at_import("os.stat(__file__).st_mtime_ns"), ANOTHER),
     "what lies beside it": (_at_import("len(os.listdir(HERE))"), ANOTHER),
     "a file that only another process reads": (

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.errors import StorageUnavailable, StoreNotReached, StoreUnavailable
@@ -128,9 +129,10 @@ def test_a_bucket_that_does_not_answer_is_no_fault_of_the_node(
         semantics=semantics(job, data_digest="0" * 64),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
     ).to_json()
+    documents = {"strategy": strategy, "job": job_to_json(job)}
     monkeypatch.setattr(worker, "open_store", lambda *_: MemoryStore(run_id("test")))
     monkeypatch.setattr(worker, "join_run", lambda *_, **__: (None, None))
-    monkeypatch.setattr(worker, "documents_of", lambda *_, **__: {"strategy": strategy})
+    monkeypatch.setattr(worker, "documents_of", lambda *_, **__: documents)
     config = {"run": "test", "node": "i-1.0", "store_url": "-", "start_url": "s3://b/starts/test"}
     assert worker.main(config, bucket=lambda url: Silent(Path(url))) == STORE_AWAY_STATUS
     assert "no answer" in capsys.readouterr().err
