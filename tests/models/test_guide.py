@@ -53,7 +53,17 @@ def images(folder: Path) -> None:
 NEEDS: dict[str, Callable[[Path], None]] = {"regression": table, "images": images}
 
 
-@pytest.mark.parametrize("name", sorted({Path(one).stem for one in blocks()}))
+LONG = {"classify"}
+"""Those whose trace takes a while."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if name in LONG else [])
+        for name in sorted({Path(one).stem for one in blocks()})
+    ],
+)
 def test_an_example_is_short_and_trains(tmp_path: Path, name: str) -> None:
     files = {file: text for file, text in blocks().items() if Path(file).stem == name}
     assert len([line for text in files.values() for line in text.split("\n") if line]) < LINES
@@ -62,7 +72,7 @@ def test_an_example_is_short_and_trains(tmp_path: Path, name: str) -> None:
     if name in NEEDS:
         NEEDS[name](tmp_path)
     sets = ["train.steps=20", "train.warmup_steps=1", "train.learning_rate=1e-2"]
-    text = ["data.max_bytes=20000"] * (name not in NEEDS)
+    text = ["data.max_bytes=20000"] * (name not in {*NEEDS, "classify"})
     job = load_job(tmp_path / f"{name}.toml", [*sets, *text])
     prepare(job.cluster)
     workload = build_model(job)
