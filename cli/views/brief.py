@@ -41,7 +41,7 @@ def plan_lines(
     follow; `weights`: those of another run, which this one begins with; `logs_to`: tracker ->
     where."""
     local = planned.job.cloud.provider == "local"
-    plan, semantics = planned.plan, planned.strategy.semantics
+    semantics = planned.strategy.semantics
     given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
     rows = [
         ("model", _model(planned)),
