@@ -86,8 +86,10 @@ class LoginGuard:
 
     def close(self) -> None:
         """End the thread."""
+        # It hears of this, and ends. Told otherwise it might end first, and libzmq would wait for
+        # somebody to hear.
+        self._listener.disable_monitor()
         self._stop.set()
-        self._listener.disable_monitor()  # the thread hears of it
         self._thread.join()
 
     def _work(self) -> None:
@@ -109,6 +111,8 @@ class LoginGuard:
             while True:
                 event, descriptor = _EVENT.unpack(self._events.recv(zmq.NOBLOCK))
                 self._events.recv()  # the address that was bound
+                if event == zmq.EVENT_MONITOR_STOPPED:
+                    self._stop.set()
                 if event == zmq.EVENT_ACCEPTED:
                     with suppress(OSError), self._own.of(descriptor) as own:
                         if _is_of_port(own, self._port):

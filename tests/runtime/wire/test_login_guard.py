@@ -5,6 +5,7 @@ import socket
 import tempfile
 
 import pytest
+import zmq
 
 from bamboo.runtime.wire import login_guard
 
@@ -48,3 +49,23 @@ def test_a_number_that_went_to_something_else_is_not_asked(accepted: socket.sock
     assert login_guard._asked(own, event, os.fstat(event).st_ino, login_guard._bytes_of) is None
     os.close(event)
     own.close()
+
+
+@pytest.mark.skipif(not login_guard.counts_bytes(), reason="this kernel counts no bytes")
+def test_its_thread_ends_after_libzmq_has_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libzmq waits without an end for somebody to hear that a monitor stops."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
+        listener.bind("tcp://127.0.0.1:0")
+        guard = login_guard.LoginGuard(context, listener)
+        disable, heard = listener.disable_monitor, []
+
+        def slowly() -> None:
+            guard._thread.join(1.0)  # a thread that was told to end has ended by then
+            heard.append(guard._thread.is_alive())
+            if guard._thread.is_alive():
+                disable()
+
+        monkeypatch.setattr(type(listener), "disable_monitor", lambda _: slowly())
+        guard.close()
+        assert heard == [True]
+        assert not guard._thread.is_alive()
