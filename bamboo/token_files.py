@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,11 @@ HASH_BYTES = 32
 OFFSET_BYTES = 8
 WIDTHS = {"u2": 2, "u4": 4}
 """Bytes of an id, by type."""
+MOST_VOCABULARY = 100_000_000
+"""A model has at most as many rows; what counts tokens has a number for each."""
 _FORMAT = 1
 _LONGEST_LINE = 1 << 16
-_DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,16 +168,20 @@ def read_header(path: Path) -> Header:
 
 
 def _header(name: Path, said: Any) -> Header:
-    wanted = {"type": "u2 or u4", "tokens": "a number", "vocabulary": "a number"}
+    wanted = {
+        "type": "u2 or u4",
+        "tokens": "a number",
+        "vocabulary": f"a number from 2 to {MOST_VOCABULARY:,}",
+    }
     if not isinstance(said, Mapping):
         raise InputError(f"{name} is no JSON object; give it {', '.join(wanted)}")
     kind = said.get("type")
     end = said.get("end")
     tokenizer = said.get("tokenizer", "")
     for key, good in (
-        ("type", kind in WIDTHS),
+        ("type", isinstance(kind, str) and kind in WIDTHS),
         ("tokens", _whole(said.get("tokens"), 1)),
-        ("vocabulary", _whole(said.get("vocabulary"), 2)),
+        ("vocabulary", _whole(said.get("vocabulary"), 2, MOST_VOCABULARY)),
         ("end", end is None or _whole(end, 0)),
         ("tokenizer", isinstance(tokenizer, str)),
     ):
@@ -193,8 +199,8 @@ def _header(name: Path, said: Any) -> Header:
     )
 
 
-def _whole(value: object, least: int) -> bool:
-    return type(value) is int and value >= least
+def _whole(value: object, least: int, most: int | None = None) -> bool:
+    return type(value) is int and value >= least and (most is None or value <= most)
 
 
 def read_facts(path: Path, header: Header) -> Facts | None:
@@ -234,7 +240,11 @@ def _read_tree(path: Path, *, leaves: bool) -> tuple[Facts, bytes] | None:
         said = json.loads(line)
         if said.pop("format") != _FORMAT:
             raise ValueError("it is of another format")
-        return Facts(**said), rest
+        facts = Facts(**said)
+        for one in fields(Facts):
+            if type(value := getattr(facts, one.name)) is not one.type:
+                raise ValueError(f"its {one.name} is {value!r}")
+        return facts, rest
     except _DAMAGE as error:
         raise _damaged(name, str(error)) from error
 

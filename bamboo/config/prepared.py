@@ -19,7 +19,7 @@ from bamboo.config.home import home
 from bamboo.config.tree import TOKENS, DataConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import files_below, read_own, sha256_of, what_is_wrong
-from bamboo.token_files import Header, read_facts, read_header
+from bamboo.token_files import DOCUMENTS, Header, beside, read_facts, read_header
 
 FOLDER = "data"
 """In `$BAMBOO_HOME`."""
@@ -54,9 +54,22 @@ def find_tokens(job: JobConfig, data: DataConfig, *, section: str = "data") -> t
     else:
         source = source_files(job, data, section=section)
         found = _seen(seen_at(job, data, source, section=section))
-        if found is not None and found.exists():
-            return found, read_header(found)
+        header_of_made = None if found is None else header_of_whole(found)
+        if found is not None and header_of_made is not None:
+            return found, header_of_made
     raise refuse(job, f"{section}.path", data.path, "is not prepared as it stands", PREPARE)
+
+
+def header_of_whole(path: Path) -> Header | None:
+    """The header of tokens that `bamboo prepare` made; None where they are not whole, as a kill
+    while their files get their names leaves them, or damage: then they are made again."""
+    try:
+        header = read_header(path)
+        facts = read_facts(path, header)
+    except InputError:
+        return None
+    whole = facts is not None and beside(path, DOCUMENTS).exists()
+    return header if whole else None
 
 
 def token_file(job: JobConfig, data: DataConfig, *, section: str = "data") -> tuple[Path, Header]:

@@ -1,7 +1,7 @@
 """Reads a file whose chunks are checked, each at its first read.
 
-Rule: no byte is given out that was not compared with the hash that `bamboo prepare` wrote. What is
-damaged is said with file and chunk.
+Rule: no byte is given out that was not compared with the hash that `bamboo prepare` wrote, since
+the file was last changed. What is damaged is said with file and chunk.
 
 A file that lies in a bucket is brought a chunk at a time, when it is first read or ahead of that,
 and kept on the disk. Where there is no room for all of it, the chunks that came first make room.
@@ -54,7 +54,8 @@ class CheckedFile:
             else:
                 self._descriptor = open_in_place(path)
             weakref.finalize(self, os.close, self._descriptor)
-            found_bytes = os.fstat(self._descriptor).st_size
+            self._stamp = _stamp(self._descriptor)
+            found_bytes = self._stamp[0]
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}; put it back") from error
         if found_bytes != size_bytes:
@@ -74,6 +75,10 @@ class CheckedFile:
         chunks = _chunks_in(start, stop)
         if self._brought is not None:
             self._brought.make_room(chunks)
+        elif (stamp := _stamp(self._descriptor)) != self._stamp:
+            # Somebody wrote to it, or cut it: then nothing that was compared before still holds.
+            self._checked = bytearray(len(self._checked))
+            self._stamp = stamp
         for chunk in chunks:
             if not self._checked[chunk]:
                 self._check(chunk)
@@ -172,6 +177,12 @@ class _Brought:
                 continue  # the reader meets the same, and says so
             except ReferenceError:
                 return  # nobody reads the file any more
+
+
+def _stamp(descriptor: int) -> tuple[int, int, int]:
+    """Size and times of a file: others after each change of it."""
+    found = os.fstat(descriptor)
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _chunks_in(start: int, stop: int) -> range:

@@ -16,6 +16,7 @@ from bamboo.config.tree import DataConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.extras import need
 from bamboo.named_files import open_named
+from bamboo.token_files import MOST_VOCABULARY
 
 PIECE_BYTES = 1 << 16
 """A text file comes in pieces of about this length, each of which ends with a line."""
@@ -104,7 +105,18 @@ def _lines(path: Path, name: str, field: str) -> Iterator[tuple[str, bool, str, 
                     f"{place} has no text in {field!r} ({found!s:.80}); correct it, or name the "
                     "key in data.field"
                 )
+            if not _is_text(said[field]):
+                raise InputError(f"{place} has half a character in {field!r}; correct it")
             yield said[field], True, place, done_bytes
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can say it: JSON may have one half of a pair of surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _arrow(job: JobConfig, data: DataConfig, source: Source, section: str) -> Iterator[Piece]:
@@ -117,7 +129,7 @@ def _arrow(job: JobConfig, data: DataConfig, source: Source, section: str) -> It
 
     try:
         found = load_from_disk(str(source.path))
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of any class, by which of its files is damaged
         problem = f"is no folder of datasets ({' '.join(str(error).split())})"
         raise at("path", problem, "name one that save_to_disk made") from error
     if isinstance(found, DatasetDict):
@@ -139,11 +151,13 @@ def _arrow(job: JobConfig, data: DataConfig, source: Source, section: str) -> It
 
 
 def _check_row(content: object, at: Any, number: int, *, with_tokenizer: bool) -> None:
-    wanted = "a text" if with_tokenizer else "a list of ids"
+    wanted = "a text" if with_tokenizer else f"a list of ids from 0 and below {MOST_VOCABULARY:,}"
     if with_tokenizer:
         good = isinstance(content, str)
     else:
-        good = isinstance(content, list) and all(type(one) is int for one in content[:1])
+        good = isinstance(content, list) and all(
+            type(one) is int and 0 <= one < MOST_VOCABULARY for one in content
+        )
     if not good:
         remedy = "name another column, or " + (
             "leave out the tokenizer" if with_tokenizer else "a tokenizer"

@@ -16,7 +16,9 @@ import numpy as np
 
 from bamboo.config.prepared import (
     Source,
+    header_of_whole,
     made_at,
+    refuse,
     seen_at,
     source_files,
     token_file,
@@ -79,17 +81,31 @@ def _of_text(
     """The token file, and whether it was made now."""
     tokenizer = tokenizer_digest(job, data, section=section)
     path = made_at(data, [sha256_of(file) for file in source.files], tokenizer)
-    made = not _is_whole(path)
+    made = header_of_whole(path) is None
     if made:
         total = max(1, source.size_bytes // MIB)
         tokenizer_ids = Tokenizer(job, data, section=section) if data.tokenizer else None
-        pieces = pieces_of(job, data, source, section=section)
+        pieces = _all_of(job, data, source, section=section)
         with _writable(path.parent):
             _write(path, pieces, tokenizer_ids, lambda done: told(done // MIB, total))
     seen = seen_at(job, data, source, section=section)
     with _writable(seen.parent):
         write_whole(seen, path.parent.name.encode())
     return path, made
+
+
+def _all_of(job: JobConfig, data: DataConfig, source: Source, *, section: str) -> Iterator[Piece]:
+    """The documents of a source, of which there is one at least. Raises InputError where the files
+    change meanwhile: their tokens would get the name of other contents."""
+    piece = None
+    for piece in pieces_of(job, data, source, section=section):
+        yield piece
+    problem, remedy = "holds no document", "name a file that has one"
+    if source_files(job, data, section=section).stamp != source.stamp:
+        problem, remedy = "has changed while it was read", "prepare it once nothing writes there"
+    elif piece is not None:
+        return
+    raise refuse(job, f"{section}.path", data.path, problem, remedy)
 
 
 def _write(
@@ -139,10 +155,6 @@ def _batches(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _is_whole(path: Path) -> bool:
-    return path.exists() and read_facts(path, read_header(path)) is not None
 
 
 @contextmanager

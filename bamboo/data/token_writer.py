@@ -19,6 +19,7 @@ from bamboo.token_files import (
     CHUNK_BYTES,
     DOCUMENTS,
     HEADER,
+    MOST_VOCABULARY,
     OFFSET_BYTES,
     TREE,
     Facts,
@@ -32,7 +33,6 @@ from bamboo.token_files import (
 
 Ids: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 U2_MOST = 1 << 16
-MOST_VOCABULARY = 100_000_000
 Told = Callable[[int], None]
 """Is called with the bytes that are done."""
 

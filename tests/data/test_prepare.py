@@ -15,6 +15,7 @@ from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.evaluation import load_eval
 from bamboo.data.tokens import Windows
 from bamboo.errors import InputError
+from bamboo.named_files import sha256_of
 from cli.main import run
 from tests.jobs import SMALL
 
@@ -185,6 +186,39 @@ def test_an_evaluation_is_prepared_with_the_tokenizer_of_the_data(
         load_job(folder / "job.toml", (*sets, *bytes_alone))
 
 
+@pytest.mark.parametrize("lost", ["tokens.json", "tokens.tree", "tokens.documents", "tokens"])
+def test_tokens_that_are_not_whole_are_made_again(
+    folder: Path, lost: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after a kill while the files get their names."""
+    assert prepare(folder, *SETS) == 0
+    path = Path(capfd.readouterr().out.splitlines()[-1])
+    was = {one.name: one.read_bytes() for one in path.parent.iterdir()}
+    (path.parent / lost).unlink()
+    with pytest.raises(InputError, match="is not prepared as it stands; say `bamboo prepare JOB`"):
+        load_job(folder / "job.toml", SETS)
+    assert prepare(folder, *SETS) == 0
+    assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == was
+
+
+def test_text_that_changes_while_it_is_read_gets_no_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its tokens would stand for the contents that were hashed before."""
+
+    def hashed(path: Path) -> str:
+        found = sha256_of(path)
+        if path.name == "b.jsonl":
+            _line(folder, '{"text": "more"}')
+        return found
+
+    monkeypatch.setattr("bamboo.data.prepare.sha256_of", hashed)
+    assert prepare(folder, *SETS) == 2
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "data.path = 'corpus': has changed while it was read; prepare it once nothing" in said
+    assert list((folder / "runs").rglob("tokens*")) == []
+
+
 def _prepared(folder: Path, sets: Sequence[str]) -> None:
     from bamboo import api
 
@@ -196,10 +230,17 @@ def _line(folder: Path, line: str) -> None:
     path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
 
 
+def _no_document(folder: Path) -> None:
+    for path in (folder / "corpus").iterdir():
+        path.write_text("\n \n", encoding="utf-8")
+
+
 REFUSED: list[tuple[Callable[[Path], None], str, str]] = [
     (lambda f: _line(f, '{"text": ""}'), "", "b.jsonl, line 11: the document is empty"),
     (lambda f: _line(f, "{text}"), "", "b.jsonl, line 11 is no JSON ("),
     (lambda f: _line(f, '{"body": "x"}'), "", "b.jsonl, line 11 has no text in 'text'"),
+    (lambda f: _line(f, '{"text": "a \\ud800"}'), "", "b.jsonl, line 11 has half a character in"),
+    (_no_document, "", "data.path = 'corpus': holds no document; name a file that has one"),
     (lambda f: None, "data.tokenizer=job.toml", "data.tokenizer = 'job.toml': is no tokenizer ("),
     (lambda f: None, "data.tokenizer=none.json", "there is no file"),
     (lambda f: None, "data.tokenizer=", "data.tokenizer = '': names no tokenizer"),

@@ -129,6 +129,25 @@ def test_a_damaged_chunk_is_named_when_it_is_read(tmp_path: Path) -> None:
         data_of(path)
 
 
+def test_a_file_that_changes_while_it_is_read_is_compared_again(tmp_path: Path) -> None:
+    path = write_tokens(tmp_path / "x.ids", some_ids(CHUNK_BYTES))
+    prepared(path)
+    text = data_of(path).text
+    assert text is not None
+    was = text.batch([1], [])
+    held = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 100)
+    with pytest.raises(DamagedData, match=r"x\.ids is damaged: chunk 0 of 2"):
+        text.batch([1], [])
+    path.write_bytes(held)
+    assert torch.equal(text.batch([1], [])[0][0], was[0][0])
+    # Through the map, what was cut off would be a signal.
+    os.truncate(path, 10)
+    with pytest.raises(DamagedData, match=r"x\.ids is damaged: chunk 0 of 2"):
+        text.batch([1], [])
+
+
 def _header_lies(path: Path) -> None:
     write_tokens(path, some_ids(1000), tokens=1001)
 
@@ -150,6 +169,18 @@ def _other_tokenizer(path: Path) -> None:
     write_tokens(path, some_ids(1000), tokenizer="0" * 64)
 
 
+def _huge_vocabulary(path: Path) -> None:
+    write_tokens(path, some_ids(1000))
+    header = path.with_name("x.ids.json")
+    header.write_text(header.read_text().replace(str(VOCABULARY), str(10**10)))
+
+
+def _type_is_a_list(path: Path) -> None:
+    write_tokens(path, some_ids(1000))
+    header = path.with_name("x.ids.json")
+    header.write_text(header.read_text().replace('"u2"', '["u2"]'))
+
+
 def _no_header(path: Path) -> None:
     path.write_bytes(b"1234")
 
@@ -157,6 +188,8 @@ def _no_header(path: Path) -> None:
 REFUSED = [
     (_no_header, (), "x.ids has no header x.ids.json beside it"),
     (_header_lies, (), "says 1,001 tokens of u2, which are 2,002 bytes, and x.ids has 2,000"),
+    (_huge_vocabulary, (), "vocabulary = 10000000000 is not possible; give a number from 2 to"),
+    (_type_is_a_list, (), "type = ['u2'] is not possible; give u2 or u4"),
     (_beyond, (), "token 2 is 700, and the vocabulary of its header has 700"),
     (_empty_document, (), "document 1 is empty (it ends at 10)"),
     (_short_documents, (), "ends with 900; end with the number of tokens, 1,000"),
