@@ -6,7 +6,7 @@ had at launch.
 
 import hashlib
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -123,10 +123,10 @@ def pretrained_of(
 
 
 def _in_bucket(whole: PreTrainedModel, far: FarWeights) -> dict[str, Stored]:
-    return {
-        _in_model(whole, key, Path(at.file)): InBucket(weights=far, name=key)
-        for key, at in far.tensors.items()
-    }
+    places: dict[str, Stored] = {}
+    for key, at in far.tensors.items():
+        places[_in_model(whole, key, Path(at.file), places)] = InBucket(weights=far, name=key)
+    return places
 
 
 def _in_folder(job: JobConfig, whole: PreTrainedModel) -> dict[str, Stored]:
@@ -141,7 +141,7 @@ def _in_folder(job: JobConfig, whole: PreTrainedModel) -> dict[str, Stored]:
             raise InputError(f"{path}: is damaged ({error}); get the folder again") from error
         for key in keys:
             sha256 = None if kept is None else kept.get(key, "")
-            places[_in_model(whole, key, path)] = InFile(path=path, name=key, sha256=sha256)
+            places[_in_model(whole, key, path, places)] = InFile(path=path, name=key, sha256=sha256)
     return places
 
 
@@ -193,9 +193,9 @@ def _refuse(job: JobConfig, problem: str) -> InputError:
     )
 
 
-def _in_model(whole: PreTrainedModel, key: str, path: Path) -> str:
+def _in_model(whole: PreTrainedModel, key: str, path: Path, others: Collection[str]) -> str:
     """What a tensor of a file is called in the model: files keep older names. Raises InputError for
-    one that transformers makes of several, or several of one."""
+    one that transformers makes of several, or several of one, and for a second of one name."""
     transforms = get_model_conversion_mapping(whole)
     converters = [one for one in transforms if isinstance(one, WeightConverter)]
     renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
@@ -205,6 +205,11 @@ def _in_model(whole: PreTrainedModel, key: str, path: Path) -> str:
         raise InputError(
             f"{path}: {key} is stored in another form than {type(whole).__name__} has it in; leave "
             "the weights out, or take a family whose tensors are stored as they are"
+        )
+    if name in others:
+        raise InputError(
+            f"{path}: {key} is {name} of {type(whole).__name__}, and so is another tensor of the "
+            "folder; get the folder again"
         )
     return name
 

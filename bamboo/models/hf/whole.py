@@ -70,7 +70,7 @@ class Layer:
                     self._draw(self._whole, piece)
             else:
                 for name, tensor in (*piece.named_parameters(), *_saved(piece)):
-                    tensor.copy_(self._pretrained.tensor(name))
+                    tensor.copy_(self._found(name, tensor, self._pretrained.tensor(name)))
         blank = [name for name, tensor in _tensors(piece) if _is_blank(tensor)]
         if blank:
             raise InputError(
@@ -93,6 +93,15 @@ class Layer:
         piece = self._cut()
         self._join(piece)
         return {name: x.shape for name, x in (*piece.named_parameters(), *_saved(piece))}
+
+    def _found(self, name: str, wanted: Tensor, found: Tensor) -> Tensor:
+        """The values of a file, where they stand for numbers of this kind."""
+        if found.is_floating_point() != wanted.is_floating_point():
+            raise InputError(
+                f"the weights have {name} as {found.dtype}, and {type(self._whole).__name__} has "
+                f"it as {wanted.dtype}; take weights that are not quantized"
+            )
+        return found
 
     def _cut(self) -> Piece:
         config = self._whole.config

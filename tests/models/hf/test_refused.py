@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from bamboo import extras
 from bamboo.config.load import load_job
 from bamboo.errors import InputError
-from bamboo.models import build_model
+from bamboo.models import build_layer, build_model
 from bamboo.runs.initial import begin_with
 from bamboo.runtime.check.preflight import of_data
 from tests.models.hf.families import config_folder, saved_folder
@@ -68,6 +68,20 @@ def test_weights_that_lack_tensors_or_have_others(tmp_path: Path) -> None:
     tensors["model.norm.weight"] = torch.ones(7)
     save_file(tensors, path, {"format": "pt"})
     assert "model.norm.weight has shape [7], and [32] by its config.json" in refused(tmp_path)
+
+
+def test_weights_that_stand_for_other_numbers(tmp_path: Path) -> None:
+    path = saved_folder(tmp_path / "model", "bert") / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("LayerNorm.weight"))
+    save_file(tensors | {name: tensors[name].to(torch.int8)}, path)
+    workload = build_model(begin_with(hf_job(tmp_path))[0])
+    layers = range(len(workload.layers))
+    with pytest.raises(InputError, match=r"as torch.int8, and BertForMaskedLM has it as torch.fl"):
+        _ = [build_layer(workload, index, 1) for index in layers]
+    older = name.replace(".weight", ".gamma")
+    save_file(tensors | {older: tensors[name].clone()}, path)
+    assert f"is {name} of BertForMaskedLM, and so is another tensor" in refused(tmp_path)
 
 
 def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
