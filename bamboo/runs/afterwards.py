@@ -76,6 +76,10 @@ def sample(
         )
     if not 0 <= seed <= LARGEST_SEED:
         raise InputError(f"seed = {seed}: is not possible; give a whole number from 0 to 2^63 - 1")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:  # as a terminal gives bytes that are none
+        raise InputError(f"the prompt {prompt!r:.80} is no UTF-8 text; correct it") from error
     kept = _tokenizer(folder)
     if tokenizer is not None:
         if kept:

@@ -120,6 +120,7 @@ def test_what_cannot_be_asked_for(folder: RunFolder, capsys: pytest.CaptureFixtu
     assert "job.toml has no [eval], and gpt has no eval_data" in refused(capsys, "eval", "run")
     assert "give 1 to 1,000,000 tokens" in refused(capsys, *sample, "--length", "0")
     assert "give 0 for the likeliest token" in refused(capsys, *sample, "--temperature", "-1")
+    assert "is no UTF-8 text; correct it" in refused(capsys, *sample, "--prompt", "\udcff")
     assert "give a whole number from 0" in refused(capsys, *sample, "--seed", "-1")
     assert "tokenizer none.json: there is no" in refused(
         capsys, *sample, "--tokenizer", "none.json"

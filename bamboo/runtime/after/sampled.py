@@ -164,4 +164,6 @@ def _logits(trained: Trained, ids: Sequence[int], place: torch.device) -> Tensor
 def _drawn(row: Tensor, temperature: float, generator: torch.Generator) -> int:
     if not temperature:
         return int(row.argmax())
-    return int(torch.multinomial((row / temperature).softmax(0), 1, generator=generator))
+    # In double precision and below zero, no temperature makes anything but numbers of it.
+    odds = ((row.double() - row.max()) / temperature).softmax(0)
+    return int(torch.multinomial(odds, 1, generator=generator))

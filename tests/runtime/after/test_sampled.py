@@ -40,6 +40,7 @@ def test_bytes_follow_from_the_seed(tmp_path: Path) -> None:
     likeliest = sampled(found, temperature=0.0)
     assert likeliest == sampled(found, temperature=0.0, seed=5)
     assert likeliest["tokens"] != one["tokens"]
+    assert sampled(found, temperature=5e-324)["tokens"] == likeliest["tokens"]
     # A token follows from the last model.context ones alone.
     short = sampled(found, prompt="brown fox"[-8:], temperature=0.0)
     assert short["tokens"][8:] == likeliest["tokens"][19:]
