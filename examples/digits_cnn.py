@@ -37,6 +37,11 @@ def data(job: JobConfig) -> Digits:
     return Digits()
 
 
+def held_out(job: JobConfig) -> Digits:
+    """What such a model is evaluated on."""
+    return Digits(held_out=True)
+
+
 def layers() -> nn.Sequential:
     def block(channels: int, out: int, *rest: nn.Module) -> nn.Sequential:
         convolution = nn.Conv2d(channels, out, 3, padding=1, bias=False)
@@ -57,17 +62,18 @@ def metrics(scores_B10: Tensor, labels_B: Tensor) -> dict[str, tuple[Tensor, int
 
 
 def build(job: JobConfig) -> Workload:
-    held_out = Digits(held_out=True)
-    return Workload(layers=layers(), loss=loss, data=Digits(), metrics=metrics, eval_data=held_out)
+    return Workload(
+        layers=layers(), loss=loss, data=data(job), metrics=metrics, eval_data=held_out(job)
+    )
 
 
 def accuracy(run: str) -> float:
-    model, held_out = layers(), Digits(held_out=True)
+    model, unseen = layers(), Digits(held_out=True)
     kept = {
         n.partition("/"): torch.tensor(x) for n, x in bamboo.open_run(run).final_state().items()
     }
     model.load_state_dict({n: x for (kind, _, n), x in kept.items() if kind in ("param", "buffer")})
-    return (model.eval()(held_out.images).argmax(1) == held_out.labels).float().mean().item()
+    return (model.eval()(unseen.images).argmax(1) == unseen.labels).float().mean().item()
 
 
 if __name__ == "__main__":

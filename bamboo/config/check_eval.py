@@ -33,11 +33,12 @@ def check_eval(job: JobConfig) -> None:
 
 
 def _check_source(job: JobConfig) -> None:
-    chosen, known = job.eval, f"take one of {', '.join(SOURCES)}"
+    chosen, known = job.eval, f'take one of {", ".join(SOURCES)}, or "file.py:held_out"'
+    own = "eval.source" in job.own
     if not chosen.source:
         if not job.model.is_own:
             raise _at(job, "source", "", "names no text", known)
-    elif chosen.source not in SOURCES:
+    elif not own and chosen.source not in SOURCES:
         raise _at(job, "source", chosen.source, "is not possible", known)
     if (chosen.source in _WITH_PATH) != bool(chosen.path):
         problem = "names no file or folder" if not chosen.path else "is not read"

@@ -11,12 +11,14 @@ SCHEDULES = ("cosine", "linear", "constant")
 _KNOWN = {
     "model.model": ("gpt",),
     "data.source": ("python-stdlib",),
+    "eval.source": ("python-stdlib",),
     "train.optimizer": tuple(OPTIMIZERS),
     "train.schedule": SCHEDULES,
 }
 _FUNCTIONS = {
     "model.model": "build",
     "data.source": "data",
+    "eval.source": "held_out",
     "train.optimizer": "make",
     "train.schedule": "schedule",
 }

@@ -211,8 +211,8 @@ class EvalConfig:
     every_steps: int = 0
     """Steps between two evaluations; the first one comes after so many steps. 0: there are none."""
     source: str = ""
-    """As in `[data]`, whose tokenizer and other keys hold here, too. Empty: the `eval_data` of the
-    model."""
+    """As in `[data]`, whose tokenizer and other keys hold here, too; of `"file.py:held_out"`, what
+    the function returns. Empty: the `eval_data` of the model."""
     path: str = ""
     samples: int = 0
     """How many samples, from the beginning of the data."""
@@ -530,6 +530,7 @@ class JobConfig:
         own = {"model.model": self.model.model} if self.model.is_own else {}
         named = {
             "data.source": self.data.source,
+            "eval.source": self.eval.source,
             "train.optimizer": self.train.optimizer,
             "train.schedule": self.train.schedule,
         }

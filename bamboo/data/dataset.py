@@ -282,12 +282,12 @@ def open_tokens(
     return found
 
 
-def checked(job: JobConfig, data: Data) -> Data:
-    """The data itself, where it is what `Data` says and the job says nothing of a text."""
-    key, value = ("model.model", job.model.model)
-    if "data.source" in job.own:
-        key, value = ("data.source", job.data.source)
-    else:
+def checked(job: JobConfig, data: Data, *, section: str = "data") -> Data:
+    """The data itself, where it is what `Data` says and the job says nothing of a text. `section`:
+    the one of the job file that they are of."""
+    key, value = f"{section}.source", job.own.get(f"{section}.source", "")
+    if not value:
+        key, value = "model.model", job.model.model
         _refuse_text(job)
     count = getattr(data, "count", 1)
     for name, has, good, wanted in (

@@ -68,7 +68,8 @@ def load_eval(
     brought: Found | None = None,
 ) -> EvalData | None:
     """What a job is evaluated on; None where it asks for no evaluation. `trained` and `own`: the
-    workload's `data` and `eval_data`. `brought`: the text of the evaluation, if it was read
+    workload's `data` and `eval_data`, which a function of the user's has given where the job names
+    one. `brought`: the text of the evaluation, if it was read
     elsewhere already, or the path of its token file on this machine. Without `eval.samples` it is
     all that the source has.
 
@@ -77,7 +78,7 @@ def load_eval(
     if not chosen.every_steps:
         return None
     of_text = isinstance(trained, MadeOfText | None)
-    if not chosen.source:
+    if not chosen.source or "eval.source" in job.own:
         if own is None:
             raise _at(
                 job,
@@ -86,7 +87,7 @@ def load_eval(
                 f"is empty, and {job.model.model} has no eval_data",
                 "give Workload.eval_data" + ", or name a text" * of_text,
             )
-        data: Data = checked(job, own)
+        data: Data = checked(job, own, section="eval")
     elif own is not None or not of_text:
         problem = f"is of a text, and {job.model.model} brings data of its own"
         raise _at(job, "source", chosen.source, problem, "leave it out")

@@ -149,6 +149,8 @@ class Documents(_OfTokens):
     def __init__(self, file: TokenFile, *, context: int) -> None:
         super().__init__(file)
         self._most = context + 1
+        self.most = context
+        """Labels of a document at most."""
         self.samples = file.facts.documents
         self.digest = file.facts.padded_digest
 

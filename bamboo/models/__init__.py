@@ -1,6 +1,6 @@
 """Workloads as plain lists of layers; each layer can be built and run alone, anywhere, alike."""
 
-from bamboo.models.build import build_model
+from bamboo.models.build import build_model, data_beside
 from bamboo.models.datasets import data_of
 from bamboo.models.evaluating import evaluate
 from bamboo.models.layers import (
@@ -43,6 +43,7 @@ __all__ = [
     "build_layer",
     "build_model",
     "build_shell",
+    "data_beside",
     "data_of",
     "evaluate",
     "mean_metrics",

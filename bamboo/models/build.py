@@ -9,7 +9,9 @@ whatever runs them and whatever ran before.
 import copy
 import errno
 import importlib
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +32,8 @@ from bamboo.models.gpt import gpt_workload, token_loss
 from bamboo.models.workload import Workload
 from bamboo.topology.keys import keyed_seed
 from bamboo.user_code.bundle import DamagedCode, check_identity, load_bundle, read_manifest
-from bamboo.user_code.guard import NotTakenAlong
-from bamboo.user_code.loading import entry_of, load_entry
+from bamboo.user_code.guard import NotTakenAlong, unguarded
+from bamboo.user_code.loading import SourceOnly, entry_of, load_entry
 from bamboo.user_code.local import leave_data
 from bamboo.user_code.manifest import Manifest
 from bamboo.user_code.recording import Recorder
@@ -72,6 +74,11 @@ def build_model(
             remedy = "leave out one of them"
             raise _refuse(job, "the model has its own data, too", remedy, "data.source")
         workload = replace(workload, data=_called(job, modules, "data.source", job))
+    if "eval.source" in modules:
+        if workload.eval_data is not None:
+            remedy = "leave out one of them"
+            raise _refuse(job, "the model has its own eval_data, too", remedy, "eval.source")
+        workload = replace(workload, eval_data=_called(job, modules, "eval.source", job))
     if "train.optimizer" in modules:
         workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
     if "train.schedule" in modules:
@@ -81,6 +88,27 @@ def build_model(
         traced = importlib.import_module("bamboo.models.traced.workload").traced
         workload = cast(Workload, traced(job, workload))
     return replace(workload, frozen=(*workload.frozen, *frozen_in(job)))
+
+
+def data_beside(job: JobConfig, named: str) -> Any:
+    """What a function of the user's gives, by its `file.py:function`, of data that are no part of
+    the run. What the file imports is found in the run's code first; from now on this process may
+    read what the run did not take along. Raises InputError."""
+    unguarded()
+    path, _, function = named.rpartition(":")
+    name = "bamboo_user_source"
+    loader = SourceOnly(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None, "its loader is given"
+    module = importlib.util.module_from_spec(spec)
+    sys.path.append(str(Path(path).parent))
+    try:
+        with keyed_draws(keyed_seed(job.train.seed, "load")):
+            loader.exec_module(module)
+        with keyed_draws(keyed_seed(job.train.seed, "init")):
+            return getattr(module, function)(job)
+    except USER_ERRORS as error:
+        raise InputError(f"source {named}: {placed_line_of(error)}; correct {path}") from error
 
 
 def _load(job: JobConfig) -> dict[str, ModuleType]:

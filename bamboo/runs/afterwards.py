@@ -41,14 +41,20 @@ def evaluate(
     folder: RunFolder, *, source: str | Path | None, samples: int, step: int | None, told: Told
 ) -> dict[str, Any]:
     """Loss and metrics on the first `samples` samples (0: all) of a source: `python-stdlib` or the
-    path of text or of a token file; None: of what [eval] names. Raises InputError."""
+    path of text or of a token file, or `file.py:function`, which returns data; None: of what [eval]
+    names. Raises InputError."""
     if samples < 0:
         raise InputError(f"samples = {samples}: is no number of samples; give 1 or more")
     named = "" if source is None else str(source)
     if named and named != STDLIB:
-        if wrong := what_is_wrong(Path(named), folder=True):
-            raise InputError(f"source {named}: {wrong}; name a text, a token file, or {STDLIB}")
-        named = os.path.abspath(named)
+        path, of_function, function = named.partition(".py:")
+        path += ".py" * bool(of_function)
+        if wrong := what_is_wrong(path, folder=not of_function):
+            raise InputError(
+                f"source {named}: {wrong}; name a text, a token file, {STDLIB}, or a function "
+                'that returns data, "file.py:held_out"'
+            )
+        named = os.path.abspath(path) + (of_function and f":{function}")
     with _state(folder, step) as state:
         options = {"source": named, "samples": samples, "tokenizer": _tokenizer(folder)}
         return _ask("evaluate", folder, state, options, told=told)

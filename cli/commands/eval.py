@@ -16,7 +16,8 @@ from cli.views.afterwards import evaluated_text
 @click.option(
     "--source",
     metavar="X",
-    help="python-stdlib, or the path of text or of a token file; by default that of [eval].",
+    help="python-stdlib, the path of text or of a token file, or file.py:function, which returns "
+    "data; by default that of [eval].",
 )
 @click.option(
     "--samples",

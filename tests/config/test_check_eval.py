@@ -20,6 +20,11 @@ STOP = 'eval.stop={metric="%s", patience=%d, better="%s"}'
         ("eval.samples=0", "eval.samples = 0: evaluates nothing; give a number of samples from 1"),
         ("eval.source=", "eval.source = '': names no text; take one of python-stdlib, path, tok"),
         ("eval.source=web", "eval.source = 'web': is not possible; take one of"),
+        (
+            "eval.source=held.py",
+            '= \'held.py\': names no source; write "python-stdlib" or "file.py:h',
+        ),
+        ("eval.source=held.py:f", "eval.path = 'text.txt': is not read; give it together with one"),
         ("eval.source=python-stdlib", "eval.path = 'text.txt': is not read"),
         ("eval.path=", "eval.path = '': names no file or folder"),
         ("eval.path=nowhere", "eval.path = 'nowhere': there is no file or folder"),

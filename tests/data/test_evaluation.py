@@ -12,6 +12,7 @@ from bamboo.config.tree import JobConfig, ModelConfig
 from bamboo.data.dataset import Data, MadeOfText
 from bamboo.data.evaluation import check_eval_digest, load_eval
 from bamboo.errors import InputError
+from bamboo.models import build_model
 from tests.jobs import TEXT, tiny_job
 
 GOOD = ["eval.every_steps=2", "eval.source=path", "eval.path=text.txt", "eval.samples=5"]
@@ -52,6 +53,31 @@ def test_a_text_is_read_as_far_as_it_is_evaluated(tmp_path: Path) -> None:
     check_eval_digest(replace(job, evaluated_on=data.digest), data)
     with pytest.raises(InputError, match="has data with digest"):
         check_eval_digest(replace(job, evaluated_on="f" * 64), data)
+
+
+OF_A_FUNCTION = """
+from tests.data.test_evaluation import Numbers
+from bamboo.models import Workload
+from torch import nn
+
+def build(job):
+    return Workload(layers=[nn.Identity] * 2, loss=abs, data=Numbers(), eval_data=Numbers())
+
+def held_out(job):
+    return Numbers()
+"""
+
+
+def test_a_function_gives_what_is_evaluated(tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(OF_A_FUNCTION)
+    job = tiny_job(tmp_path, [*GOOD, "eval.path=", "eval.source=held.py:held_out"])
+    workload = build_model(job)
+    data = load_eval(job, workload.data, workload.eval_data)
+    assert data is not None
+    assert (data.unit, data.samples) == ("number", 5)
+    both = replace(job.model, model="held.py:build")
+    with pytest.raises(InputError, match=r"eval.source = .*: the model has its own eval_data, too"):
+        build_model(replace(job, model=both))
 
 
 def test_own_samples_keep_their_keys_and_weigh_what_they_weigh(tmp_path: Path) -> None:

@@ -72,6 +72,14 @@ def test_images_of_the_users_own(tmp_path: Path) -> None:
     assert bench.json("verify", "hf")["equal"] is True
     assert receipt["unit"] == "image"
     assert receipt["last_metrics"]["accuracy"] > 0.5
+    found = bench.json("eval", "hf")
+    assert (found["unit"], found["samples"]) == ("image", 256)
+    assert (
+        found["loss"]
+        == bench.json("eval", "hf", "--source", "digits_cnn.py:held_out", "--samples", "256")[
+            "loss"
+        ]
+    )
 
 
 @pytest.mark.full

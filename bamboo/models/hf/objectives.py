@@ -81,34 +81,53 @@ class LostSpans:
         self._vocabulary = vocabulary
         self._start = start
         self._end = end
-        tokens = getattr(data, "count", 1)
-        if callable(tokens):
-            raise InputError(
-                "spans are left out of windows of one length, and data.documents = 'padded' gives "
-                "others; take 'packed'"
-            )
-        self._lost = max(1, round(tokens * self.SHARE))
-        self._spans = max(1, round(self._lost / self.SPAN))
-        self._left = tokens - self._lost
-        _check_free(data, vocabulary - self._spans, "the spans that are left out")
+        tokens: int | Callable[[int, int], int] = getattr(data, "count", 1)
+        self._length = tokens if callable(tokens) else None
+        most: int = getattr(data, "most", 1) if callable(tokens) else tokens
+        _check_free(data, vocabulary - _lost_of(most)[1], "the spans that are left out")
         self.samples = data.samples
         self.digest = _digest_of(data, "spans", vocabulary, start, end)
-        self.count = self._lost + self._spans + 1
+        self.count = self._counted if self._length else _said_of(most)
         """Tokens that the decoder says, with the end."""
+
+    def _counted(self, index: int, key: int) -> int:
+        assert self._length is not None, "documents have a length each"
+        return _said_of(self._length(index, key))
 
     def batch(self, indices: Sequence[int], keys: Sequence[int]) -> Batch:
         """((tokens_BS, before_BT), (targets_BT,)), int64: what the encoder is given, what the
-        decoder has said before each target, and the targets."""
+        decoder has said before each target, and the targets; of documents of unequal length
+        ((tokens_BS, before_BT, mask_BS), (targets_BT,)), where the mask is false behind the ends of
+        what the encoder is given. A document of one token has no target."""
         (tokens_BT, *_), _ = self._data.batch(indices, keys)
-        rows = [self._row(tokens, key) for tokens, key in zip(tokens_BT, keys, strict=True)]
-        seen, said = (torch.stack(part) for part in zip(*rows, strict=True))
-        before = torch.cat([torch.full_like(said[:, :1], self._start), said[:, :-1]], dim=1)
-        return (seen, before), (said,)
+        lengths = (
+            [self._length(index, key) for index, key in zip(indices, keys, strict=True)]
+            if self._length
+            else [tokens_BT.shape[1]] * len(indices)
+        )
+        rows = [
+            self._row(tokens[:length], key)
+            for tokens, length, key in zip(tokens_BT, lengths, keys, strict=True)
+        ]
+        seen, said = zip(*rows, strict=True)
+        seen_BS, targets_BT = _beside(seen, 0), _beside(said, UNCOUNTED)
+        before_BT = targets_BT.roll(1, dims=1).clamp(min=0)
+        before_BT[:, 0] = self._start
+        if self._length is None:
+            return (seen_BS, before_BT), (targets_BT,)
+        mask_BS = torch.zeros_like(seen_BS, dtype=torch.bool)
+        for row, tokens in enumerate(seen):
+            mask_BS[row, : len(tokens)] = True
+        return (seen_BS, before_BT, mask_BS), (targets_BT,)
 
     def _row(self, tokens_T: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """What the encoder is given of a sample, and what the decoder is to say."""
+        left_out, spans = _lost_of(len(tokens_T))
+        if not left_out:
+            return tokens_T, tokens_T[:0]
         generator = torch.Generator().manual_seed(key)
-        kept = _parts(self._left, self._spans, generator)
-        lost = _parts(self._lost, self._spans, generator)
+        kept = _parts(len(tokens_T) - left_out, spans, generator)
+        lost = _parts(left_out, spans, generator)
         seen: list[Tensor] = []
         said: list[Tensor] = []
         at = 0
@@ -118,6 +137,29 @@ class LostSpans:
             said += [sign, tokens_T[at + length : at + length + gone]]
             at += length + gone
         return torch.cat(seen), torch.cat([*said, tokens_T.new_tensor([self._end])])
+
+
+def _lost_of(tokens: int) -> tuple[int, int]:
+    """How many of a sample's tokens are left out, and in how many spans; none of less than two."""
+    if tokens < 2:
+        return 0, 0
+    lost = max(1, round(tokens * LostSpans.SHARE))
+    return lost, max(1, round(lost / LostSpans.SPAN))
+
+
+def _said_of(tokens: int) -> int:
+    """How many tokens are to be said of a sample with so many."""
+    lost, spans = _lost_of(tokens)
+    return lost + spans + 1 if lost else 0
+
+
+def _beside(rows: Sequence[Tensor], behind: int) -> Tensor:
+    """The rows as one tensor, at least one wide, with `behind` behind their ends."""
+    width = max(1, *map(len, rows), 1)
+    out = rows[0].new_full((len(rows), width), behind)
+    for row, tokens in enumerate(rows):
+        out[row, : len(tokens)] = tokens
+    return out
 
 
 def _parts(total: int, parts: int, generator: torch.Generator) -> list[int]:

@@ -15,12 +15,13 @@ from bamboo.data.dataset import MadeOfText
 from bamboo.data.evaluation import EvalData, check_eval_digest, load_eval
 from bamboo.data.prepare import prepare
 from bamboo.errors import InputError
-from bamboo.models import Workload
+from bamboo.models import Workload, data_beside
 from bamboo.runtime.after.trained import Trained
 from bamboo.runtime.check.calm_eval import evaluated
 from bamboo.token_files import HEADER, beside, read_facts, read_header
 
 STDLIB = "python-stdlib"
+FUNCTION = 'name a function that returns data, --source "file.py:held_out"'
 Told = Callable[[int, int], None]
 
 
@@ -39,7 +40,10 @@ def evaluate(
     job, workload = trained.job, trained.workload
     if tokenizer:
         job = replace(job, data=replace(job.data, tokenizer=tokenizer))
-    data = _named(job, workload, source, samples) if source else _own(job, workload, samples)
+    if ".py:" in source:
+        data = _of_function(job, source, samples)
+    else:
+        data = _named(job, workload, source, samples) if source else _own(job, workload, samples)
     loss, metrics = evaluated(job, workload, data, trained.layers, place, told=told)
     return {
         "loss": loss,
@@ -51,6 +55,15 @@ def evaluate(
     }
 
 
+def _of_function(job: JobConfig, source: str, samples: int) -> EvalData:
+    """What a function of the user's gives, whatever the run was trained on."""
+    found = data_beside(job, source)
+    job = replace(job, eval=EvalConfig(every_steps=1, source=source, samples=samples))
+    data = load_eval(job, None, found)
+    assert data is not None, "it is asked for"
+    return data
+
+
 def _own(job: JobConfig, workload: Workload, samples: int) -> EvalData:
     """What [eval] of the job names, or else the model's own."""
     chosen = job.eval
@@ -58,11 +71,7 @@ def _own(job: JobConfig, workload: Workload, samples: int) -> EvalData:
         if workload.eval_data is None:
             raise InputError(
                 f"{job.file} has no [eval], and {job.model.model} has no eval_data; "
-                + (
-                    "name a source"
-                    if isinstance(workload.data, MadeOfText | None)
-                    else "give its Workload eval_data, and launch again"
-                )
+                + ("name a source" if isinstance(workload.data, MadeOfText | None) else FUNCTION)
             )
         chosen = EvalConfig(every_steps=1)
     data = _loaded(replace(job, eval=chosen), workload)
@@ -80,9 +89,9 @@ def _named(job: JobConfig, workload: Workload, source: str, samples: int) -> Eva
         raise InputError(
             f"{source} is of a text, and {job.model.model} brings data of its own; "
             + (
-                "give its Workload eval_data, and launch again"
+                FUNCTION
                 if workload.eval_data is None
-                else "leave the source out, to evaluate its eval_data"
+                else f"leave the source out, to evaluate its eval_data, or {FUNCTION}"
             )
         )
     kind = _kind(job, source)
@@ -113,7 +122,8 @@ def _is_prepared(kind: str, path: Path) -> bool:
 
 
 def _loaded(job: JobConfig, workload: Workload) -> EvalData:
-    own = None if job.eval.source else workload.eval_data
+    of_text = job.eval.source and "eval.source" not in job.own
+    own = None if of_text else workload.eval_data
     data = load_eval(job, workload.data, own)
     assert data is not None, "it is asked for"
     return data

@@ -136,7 +136,7 @@ def put_code_and_data(
     if job.evaluated.is_prepared:
         tokens, _ = find_tokens(job, job.evaluated, section="eval")
         put_tokens(objects, tokens, job.evaluated_on, as_read=as_read)
-    elif job.eval.source:
+    elif job.eval.source and "eval.source" not in job.own:
         text = read_source(replace(job, data=job.evaluated))
         put_data(objects, text, job.evaluated_on, as_read=as_read)
     if job.code:

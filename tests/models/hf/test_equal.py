@@ -1,6 +1,7 @@
 """Each family, cut into layers, against the whole model of transformers: logits and all gradients,
 bit for bit."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import MadeOfText
 from bamboo.models import build_layer, build_model, run_layers, tied_names, unpacked
 from tests.models.hf.families import CONFIGS, UNDROPPED, class_of, saved_folder
 
@@ -37,6 +39,25 @@ def inputs_of(family: str) -> tuple[tuple[Tensor, ...], Tensor]:
         return (tokens,), targets
     said = torch.randint(250, (3, 9), generator=generator)
     return (tokens, said), targets[:, :9]
+
+
+class Unequal:
+    """Three documents, of 1, 9 and 16 tokens."""
+
+    LENGTHS = (1, 9, 16)
+    samples = 3
+    digest = "of three documents"
+    unit = "token"
+    most = 16
+
+    def count(self, index: int, key: int) -> int:
+        return self.LENGTHS[index]
+
+    def batch(
+        self, indices: Sequence[int], keys: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        tokens = torch.arange(len(indices) * 16).reshape(-1, 16) + 3
+        return (tokens,), (tokens,)
 
 
 def whole_logits(family: str, model: Any, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -78,3 +99,26 @@ def test_a_cut_model_has_the_bits_of_the_whole(tmp_path: Path, family: str) -> N
                 torch.testing.assert_close(ours[name], gradient)
             else:
                 assert torch.equal(ours[name], gradient), name
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_documents_of_unequal_length_have_the_bits_of_the_whole(
+    tmp_path: Path, family: str
+) -> None:
+    folder = saved_folder(tmp_path / "model", family, **UNDROPPED[family])
+    workload = build_model(hf_job(tmp_path))
+    assert isinstance(workload.data, MadeOfText)
+    inputs, (targets,) = workload.data.make(Unequal()).batch([0, 1, 2], [5, 6, 7])
+    *tokens, mask = inputs
+    assert mask.sum(dim=1).tolist() in ([1, 9, 16], [1, 9, 15])
+    layers = [(i, build_layer(workload, i, 1)) for i in range(len(workload.layers))]
+    logits = unpacked(run_layers(layers, inputs, range(0), seed=1, step=0, microbatch=0))
+    whole = class_of(family).from_pretrained(folder, attn_implementation="sdpa").train()
+    if family == "bert":
+        theirs = whole(input_ids=tokens[0], attention_mask=mask).logits
+    else:
+        theirs = whole(
+            input_ids=tokens[0], decoder_input_ids=tokens[1], attention_mask=mask, use_cache=False
+        ).logits
+    assert torch.equal(logits, theirs)
+    assert workload.loss(logits, targets).isfinite()

@@ -10,11 +10,12 @@ from bamboo.data.evaluation import load_eval
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.runtime.after.evaluated import evaluate
-from bamboo.runtime.after.trained import Trained
+from bamboo.runtime.after.trained import Trained, trained
 from bamboo.runtime.check.calm_eval import CalmEval
 from bamboo.runtime.check.reference import CalmRun
 from bamboo.runtime.device.staging import HOST
 from bamboo.runtime.step.numerics import prepare
+from bamboo.user_code.guard import unguarded
 from tests.jobs import TEXT, tiny_job
 from tests.runtime.after.test_exports import own_job
 from tests.runtime.after.written import loaded, write_run
@@ -78,3 +79,53 @@ def test_a_run_without_an_evaluation_needs_a_source(tmp_path: Path) -> None:
     found = loaded(write_run(tmp_path, tiny_job(tmp_path)))
     with pytest.raises(InputError, match=r"has no \[eval\], and gpt has no eval_data; name a"):
         loss_of(found, "")
+
+
+OF_ROWS = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from bamboo.models import Workload, data_of
+
+def loss(y, target):
+    return (y - target).square().sum()
+
+def rows(n):
+    x = torch.arange(n * 2.0).reshape(n, 2)
+    return data_of(TensorDataset(x, x.sum(dim=1, keepdim=True)))
+
+def build(job):
+    return Workload(layers=[nn.Linear(2, 1), nn.Linear(1, 1)], loss=loss, data=rows(8))
+"""
+HELD = """
+from pathlib import Path
+from mine import rows
+
+SIZE = Path(__file__).parent / "size.txt"
+
+def held_out(job):
+    return rows(int(SIZE.read_text()))
+"""
+
+
+def test_a_function_that_returns_data_is_evaluated(tmp_path: Path) -> None:
+    """It is in a file that the run did not take along, and imports from one that it did."""
+    (tmp_path / "mine.py").write_text(OF_ROWS)
+    run = write_run(tmp_path, tiny_job(tmp_path, ("model.model=mine.py:build",)))
+    (tmp_path / "mine.py").write_text("changed since")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "size.txt").write_text("5")
+    (elsewhere / "held.py").write_text(HELD)
+    held = str(elsewhere / "held.py")
+    found = trained(run.path, sorted(run.final.glob("*.safetensors")), HOST)
+    try:
+        with pytest.raises(InputError, match=r'no eval_data; name .* "file.py:held_out"$'):
+            loss_of(found, "")
+        loss = loss_of(found, f"{held}:held_out")
+        assert loss_of(found, f"{held}:held_out", samples=5) == loss
+        assert loss_of(found, f"{held}:held_out", samples=2) != loss
+        with pytest.raises(InputError, match=r"has no attribute 'other'; correct .*held.py$"):
+            loss_of(found, f"{held}:other")
+    finally:
+        unguarded()
