@@ -1,9 +1,9 @@
-"""The initial weights of a Hugging Face model where a node has no folder of its run: they lie in a
-bucket, and a layer reads its own tensors alone.
+"""The weights that a run begins with, where a node has no folder of its run: they lie in a bucket,
+and a layer reads its own tensors alone.
 
     weights/<digest>/places.json       {schema_version, tensors: {name: {file, dtype, shape, begin,
                                        end, sha256}}}
-    weights/<digest>/*.safetensors     the model's files as they are
+    weights/<digest>/*.safetensors     the files as they lie in the folder of the run
 
 Rule: the digest is that of the run's semantics. What is read of a file is compared with the SHA-256
 of its tensor, so no bit depends on what else lies there. Nothing here needs torch.

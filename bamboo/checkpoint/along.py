@@ -2,7 +2,7 @@
 that its launcher alone writes, each by its digest.
 
     code/<digest>.zip         the user's code with its manifest, by the digest of its identity
-    weights/<digest>/...      the weights of a Hugging Face model (`bamboo/far_weights.py`)
+    weights/<digest>/...      the weights that it begins with (`bamboo/far_weights.py`)
     wheels/<digest>/...       the wheels that the code needs (`bamboo/user_code/wheels.py`)
 
 Rule: who fetches compares each file with what the run's semantics say, before it is used.
@@ -18,10 +18,11 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bamboo.checkpoint.initial import PARAM
 from bamboo.checkpoint.tensor_file import places
 from bamboo.errors import DamagedData, InputError
 from bamboo.far_weights import PLACES, SCHEMA_VERSION, FarTensor
-from bamboo.kept_weights import MANIFEST, kept_tensors, weight_files
+from bamboo.kept_weights import MANIFEST, kept_tensors
 from bamboo.named_files import open_named
 from bamboo.new_files import whole_file, write_whole
 from bamboo.ports import ObjectStore
@@ -82,15 +83,16 @@ def _code_name(identity: Mapping[str, Any]) -> str:
 
 
 def put_weights(objects: ObjectStore, folder: Path, digest: str) -> None:
-    """Store the weights of a Hugging Face model that a run keeps in this folder: its files, and
-    where each tensor lies. Raises InputError, StorageUnavailable."""
+    """Store the weights that a run keeps in this folder: their files, and where each tensor lies.
+    Raises InputError, StorageUnavailable."""
     kept = kept_tensors(folder, digest)
     at = f"weights/{digest}"
     found: dict[str, FarTensor] = {}
-    for path in weight_files(folder):
+    for path in sorted(folder.glob("*.safetensors")):
         try:
             with open_named(path) as file:
-                for name, place in places(file).items():
+                for written, place in places(file).items():
+                    name = written if written in kept else written.removeprefix(PARAM)
                     found[name] = FarTensor(file=path.name, sha256=kept[name], **asdict(place))
         except (OSError, ValueError, KeyError) as error:
             raise InputError(

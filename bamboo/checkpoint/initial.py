@@ -19,6 +19,7 @@ from bamboo.checkpoint.final import tensor_sha256
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.checkpoint.tensor_file import Place, packed, places
 from bamboo.errors import InputError
+from bamboo.far_weights import FarWeights
 from bamboo.kept_weights import MANIFEST, damaged, digest_of, kept_tensors
 from bamboo.named_files import open_named
 from bamboo.new_files import write_whole
@@ -101,10 +102,27 @@ def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[st
             short = name.removeprefix(PARAM)
             if tensor_sha256(tensor) != kept.get(short):
                 raise damaged(path, f"{name} is not what was written")
-            out[short] = tensor.clone()  # in a file it lies at any byte, and bits may follow that
+            # In a file it lies at any byte, and bits may follow that.
+            out[short] = tensor.clone()
     lacking = [n for n in kept if layer_of(PARAM + n) in wanted and n not in out]
     if lacking:
         raise damaged(folder, f"{min(lacking)} is not there")
+    return out
+
+
+def far_layers(weights: FarWeights, layers: Iterable[int]) -> "dict[str, Tensor]":
+    """The parameters of these layers, by global name, from a run's bucket. Raises DamagedData when
+    they are not those of the launch, StorageUnavailable."""
+    from safetensors.torch import load
+
+    wanted = set(layers)
+    out: dict[str, Tensor] = {}
+    for name, at in weights.tensors.items():
+        if layer_of(PARAM + name) in wanted:
+            data = weights.read(name)
+            place = Place(dtype=at.dtype, shape=at.shape, begin=0, end=len(data))
+            # In a file it lies at any byte, and bits may follow that.
+            out[name] = load(packed({name: (place, bytes(data))}))[name].clone()
     return out
 
 

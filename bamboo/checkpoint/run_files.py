@@ -164,7 +164,7 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
             objects.fetch(data_name(digest), place)
     if identity := semantics.model.get("code"):
         fetch_code(objects, folder / CODE_FOLDER, identity)
-    if job.get("pretrained"):
+    if job.get("weights"):
         fetch_weights(objects, folder / INIT_FOLDER, job["weights"])
     if digest := job.get("wheels", ""):
         fetch_wheels(objects, folder / WHEELS_FOLDER, digest)

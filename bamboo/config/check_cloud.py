@@ -14,14 +14,6 @@ _PYTHON = re.compile(r"3\.(1[1-9]|[2-9]\d)")
 def check_cloud(job: JobConfig) -> None:
     """Raises InputError with the first impossible value."""
     cloud = job.cloud
-    if job.train.init and cloud.provider != "local":
-        raise InputError.at(
-            file=job.file,
-            key="train.init",
-            value=job.train.init,
-            problem="names weights on this machine, which do not travel to instances of an account",
-            remedy='leave it empty, or train with cloud.provider = "local"',
-        )
     if cloud.anchors and cloud.market != "spot":
         raise _at(job, "cloud.anchors", "stand beside spot nodes only", 'take 0, or market "spot"')
     if cloud.anchors > job.cluster.pipelines * job.cluster.stages:

@@ -10,16 +10,20 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bamboo.checkpoint.along import put_weights
+from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import write_stage
 from bamboo.checkpoint.initial import (
     all_layers,
     check_weights,
+    far_layers,
     keep_weights,
     load_layers,
     weights_in,
 )
 from bamboo.checkpoint.manifest import layer_of
-from bamboo.errors import InputError
+from bamboo.errors import DamagedData, InputError
+from bamboo.far_weights import FarWeights
 
 LAYERS = 5
 
@@ -75,6 +79,34 @@ def test_a_stage_reads_only_its_own_layers(tmp_path: Path) -> None:
 
 
 _OF_2_AND_3 = ("param/2", "param/3")
+
+
+def test_in_a_bucket_too_only_its_own_layers_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, digest = kept(tmp_path)
+    objects = DirectoryStore(tmp_path / "bucket")
+    put_weights(objects, folder, digest)
+    far = FarWeights(objects, digest)
+    asked: list[int] = []
+    plain = DirectoryStore.part
+
+    def part(self: DirectoryStore, name: str, begin: int, end: int) -> bytes | None:
+        asked.append(end - begin)
+        return plain(self, name, begin, end)
+
+    monkeypatch.setattr(DirectoryStore, "part", part)
+    found = far_layers(far, [2, 3])
+    here = load_layers(folder, [2, 3], digest=digest)
+    assert found.keys() == here.keys()
+    assert all(torch.equal(found[name], here[name]) for name in here)
+    assert sum(asked) == 4 * sum(tensor.numel() for tensor in here.values())
+    assert {tensor.data_ptr() % 64 for tensor in found.values()} == {0}
+
+    there = tmp_path / "bucket" / "weights" / digest / "layer-00002.safetensors"
+    there.write_bytes(there.read_bytes()[:-1] + b"x")
+    with pytest.raises(DamagedData, match=r"is not what the launch has brought"):
+        far_layers(far, [2])
 
 
 def test_weights_lie_as_those_that_another_node_sends(tmp_path: Path) -> None:

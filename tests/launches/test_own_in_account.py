@@ -126,8 +126,13 @@ def test_a_hugging_face_model_with_its_weights(account: Account) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(500)
-def test_a_rented_machine_gets_the_code_and_what_it_needs(account: Account) -> None:
+def test_a_rented_machine_gets_the_code_and_what_a_run_begins_with(account: Account) -> None:
     with_own_model(account)
     sets = ('model.model="m.py:build"', *SETS, "train.steps=20")
     account.run("launch", "job.toml", "--run", "own", *(x for one in sets for x in ("--set", one)))
     assert '"equal": true' in account.run("verify", "own", "--rent", "--yes", "--json")
+    sets = (*sets, "train.steps=8", "train.init=run:own", "train.seed=5")
+    account.run("launch", "job.toml", "--run", "on", *(x for one in sets for x in ("--set", one)))
+    account.run("rm", "own", "--yes")
+    assert '"equal": true' in account.run("verify", "on", "--json")
+    assert '"equal": true' in account.run("verify", "on", "--rent", "--yes", "--json")

@@ -12,7 +12,7 @@ import pytest
 
 from bamboo.checkpoint.final import write_manifest, write_stage
 from bamboo.checkpoint.initial import load_layers
-from bamboo.config.load import job_to_json, load_job
+from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
 from bamboo.controller import launching
@@ -216,12 +216,6 @@ def test_another_model_is_refused_by_the_first_tensor_that_differs(
     change(shapes)
     with pytest.raises(InputError, match=says):
         initial.check_fits(job, weights, seen_with(shapes))
-
-
-def test_to_an_account_they_do_not_travel(other: RunFolder) -> None:
-    job_with(other, "run:run")
-    with pytest.raises(InputError, match="which do not travel to instances of an account"):
-        load_job(other.path.parent / "job.toml", ["train.init=run:run", "cloud.provider=ec2"])
 
 
 def test_plan_launch_and_simulation_mean_one_training(

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from bamboo.checkpoint.along import fetch_code, fetch_wheels
-from bamboo.checkpoint.initial import load_layers
+from bamboo.checkpoint.initial import far_layers, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import far_tokens, fetch_data
 from bamboo.config.load import job_from_json
@@ -100,7 +100,7 @@ class Brought:
     code: Path | None = None
     """A folder with the code of the run."""
     weights: FarWeights | None = None
-    """Those of a Hugging Face model."""
+    """Those that the run begins with."""
 
     def of(self, job: JobConfig) -> JobConfig:
         """The job that is trained here, with the code of this machine."""
@@ -131,7 +131,7 @@ def brought_for(documents: Mapping[str, str], objects: ObjectStore) -> Brought:
         data=found(semantics.data_digest, "data"),
         evaluated=found(job.evaluated_on, "evaluated") if job.evaluated_on else None,
         code=code,
-        weights=FarWeights(objects, job.weights) if job.pretrained else None,
+        weights=FarWeights(objects, job.weights) if job.weights else None,
     )
 
 
@@ -178,7 +178,9 @@ def load_builder(
     evaluated = load_eval(job, workload.data, workload.eval_data, brought.evaluated)
     check_eval_digest(job, evaluated)
     initial: Initial | None = None
-    if job.train.init:
+    if job.train.init and brought.weights is not None:
+        initial = partial(far_layers, brought.weights)
+    elif job.train.init:
         if run_dir is None:
             raise InputError("this node has no folder of the run, and train.init lies there")
         initial = partial(load_layers, run_dir / INIT_FOLDER, digest=semantics.init)

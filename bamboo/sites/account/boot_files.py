@@ -141,8 +141,8 @@ def put_code_and_data(
         put_data(objects, text, job.evaluated_on, as_read=as_read)
     if job.code:
         put_code(objects, kept / CODE_FOLDER)
-    if job.pretrained:
-        note(f"{run}: the weights of {job.model.model} go to the bucket")
+    if job.weights:
+        note(f"{run}: the weights that it begins with go to the bucket")
         put_weights(objects, kept / INIT_FOLDER, job.weights)
     if job.wheels:
         note(f"{run}: the wheels of {job.model.requirements} go to the bucket")
