@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -168,12 +169,25 @@ def _remedy(job: JobConfig, key: str, error: BaseException) -> str:
         return f"install {error.name}, or {remedy}"
     if job.code and isinstance(error, FileNotFoundError):
         return f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
-    if job.code and os.strerror(errno.ENOENT) in str(error):
+    return (job.code and remedy_of_file(error)) or remedy
+
+
+def remedy_of_file(error: BaseException) -> str:
+    """What to do about a file that a library opens below Python, so that no run takes it along; ""
+    for another error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.name == "from_pretrained" for frame in frames):
+        return (
+            "a run takes no files of weights along with code: make the module by its config, and "
+            'begin with its values by train.init = "dcp:FOLDER" ("Begin with pretrained weights" '
+            "in docs/your-own-model.md)"
+        )
+    if os.strerror(errno.ENOENT) in str(error):
         return (
             "a library has opened a file that Bamboo cannot see, so that the run did not take it "
             "along; read it with open() and hand its contents over, as to Tokenizer.from_str"
         )
-    return remedy
+    return ""
 
 
 def _layers(job: JobConfig, modules: Mapping[str, ModuleType]) -> Workload:

@@ -1,5 +1,7 @@
 """A user's own list of layers: read, built alike everywhere, and refused in one line."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.models import build_layer, build_model, run_layers
+from bamboo.models.build import remedy_of_file
 from tests.jobs import tiny_job
 
 HEAD = """
@@ -138,3 +141,34 @@ def test_ready_layers_are_taken_in_any_of_these_forms(tmp_path: Path, layers: st
         *("Embedding", "Linear", "Linear")
     ]
     assert build_layer(workload, 1, 1) is not build_layer(workload, 1, 1)
+
+
+LOST = "No such file or directory (os error 2)"
+
+
+def from_pretrained(said: str) -> None:
+    """As transformers has it."""
+    raise OSError(said)
+
+
+def load_file(said: str) -> None:
+    """As safetensors has it."""
+    raise OSError(said)
+
+
+@pytest.mark.parametrize(
+    ("load", "said", "remedy"),
+    [
+        (from_pretrained, "no file named model.safetensors", "by its config, and begin with"),
+        (from_pretrained, LOST, "by its config, and begin with"),
+        (load_file, LOST, "read it with open()"),
+        (load_file, "the disk is gone", None),
+    ],
+)
+def test_a_file_below_python_that_no_run_takes_along_has_a_remedy(
+    load: Callable[[str], None], said: str, remedy: str | None
+) -> None:
+    with pytest.raises(OSError, match=re.escape(said)) as caught:
+        load(said)
+    found = remedy_of_file(caught.value)
+    assert (remedy in found) if remedy else not found

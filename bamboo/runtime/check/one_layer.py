@@ -24,7 +24,7 @@ from bamboo.models import (
     run_back,
     run_layers,
 )
-from bamboo.models.build import USER_ERRORS
+from bamboo.models.build import USER_ERRORS, remedy_of_file
 from bamboo.models.running import OUT_OF_PLACE, as_leaves
 from bamboo.models.untrained import is_batch_norm
 from bamboo.models.workload import Workload
@@ -499,7 +499,7 @@ def remedy_of(error: BaseException) -> str:
         return "unpack the tuple that the layer before returns, or return one tensor there"
     if "<lambda>() missing" in said:
         return "list layers, or functions without arguments that make one; make a module of it"
-    return "correct it"
+    return remedy_of_file(error) or "correct it"
 
 
 def is_full(error: BaseException) -> bool:
