@@ -35,8 +35,8 @@ COMMANDS: dict[str, str] = {
     "list": "List the runs.",
     "logs": "Show the events of a run's nodes.",
     "stop": "Stop a run at its next step boundary.",
-    "preempt": "Take away the instance that owns a stage of a run.",
-    "chaos": "Train a job under a seeded swarm of faults.",
+    "preempt": "Kill a node of a run: take its instance away, at once or after a notice.",
+    "chaos": "Train a job while a seeded swarm kills its nodes, and check what became of it.",
     "rm": "Remove the folder of a run that has ended.",
     "prune": "Remove the folders of all ended runs but the newest.",
     "resume": "Continue a run that ended before its last step.",
@@ -83,7 +83,8 @@ _NAMES = {verb: click.Command(verb) for verb in COMMANDS}
 def bamboo() -> None:
     """Train large models on spot GPUs as though nothing happened.
 
-    RUN is a run's id, a unique prefix of it, or `last`.
+    RUN is a run's id, a unique prefix of it, or `last`. To see a job of yours survive: launch it,
+    `bamboo preempt last --stage 1` from another terminal, and `bamboo verify last` at its end.
     """
 
 

@@ -33,7 +33,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Train a job under a seeded swarm of faults.
+    """Train a job while a seeded swarm kills its nodes, and check what became of it.
 
     Processes of this machine train the job. They are killed, stopped, cut from their store, and
     given notices that are late, early or false. Afterwards separate checkers look for lost steps,

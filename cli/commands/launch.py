@@ -62,7 +62,8 @@ def command(
     background; attach to it or stop it by its id. With --autoscale the run chooses how many nodes
     are worth their price, up to cluster.max_pipelines. With cloud.provider = "ec2" the nodes are
     instances in your account; quotas, store, bucket and job are checked before anything is started.
-    With --trace nodes come and go on this machine as they did in a recorded spot market.
+    With --trace nodes come and go on this machine as they did in a recorded spot market. With --set
+    'chaos.kill=[{step=5, stage=1}]' the run loses a node on purpose.
     """
     switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
     overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))

@@ -19,7 +19,11 @@ from cli.echo import echo_result
     help="Seconds between the notice and the loss; 0 is no notice.",
 )
 def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
-    """Take away the instance that owns a stage of a run.
+    """Kill a node of a run: take its instance away, at once or after a notice.
+
+    It is the instance that owns the stage; `bamboo verify` shows afterwards that no bit differs. A
+    job orders losses of its own at steps of your choice: launch it with --set
+    'chaos.kill=[{step=5, stage=1}, {step=10, stage=0, notice_s=5.0}]'.
 
     In an account the instance is terminated and paid for to its last second. It gets no notice,
     because only the cloud can give one.
