@@ -24,6 +24,7 @@ from cli.views.live import (
     briefly_told_of,
     decision_line,
     evaluation_line,
+    forming_line,
     screen,
     step_line,
     told_of,
@@ -38,6 +39,10 @@ verbose_option = click.option(
 PLAIN_STEP_LINES = 20
 """About how many step lines, and at most how many of evaluations, a whole run prints."""
 REDRAW_EVERY_S = 0.25
+SLOW_START_S = 10.0
+"""A plain screen says how far a start is that takes longer, and again each time that it has taken
+AGAIN times as long."""
+AGAIN = 3
 
 
 class PlainScreen:
@@ -48,6 +53,7 @@ class PlainScreen:
         self._verbose = verbose
         self._told: dict[str, str] = {}
         self._evaluated = 0
+        self._forming_due_s = SLOW_START_S
 
     def __enter__(self) -> "PlainScreen":
         return self
@@ -79,7 +85,16 @@ class PlainScreen:
             self.note(evaluation_line(progress))
 
     def turned(self, progress: Progress) -> None:
-        """Print what a preemption cost once its last figure is known."""
+        """Print what a preemption cost once its last figure is known, and how far a start is that
+        takes a while."""
+        passed_s = progress.now_s - progress.started_at_s
+        if (
+            not self._verbose
+            and passed_s >= self._forming_due_s
+            and (line := forming_line(progress))
+        ):
+            self._forming_due_s = AGAIN * passed_s
+            self.note(line)
         for preemption in progress.preemptions:
             if preemption.seen_pause_s is None or not preemption.parts_s:
                 continue

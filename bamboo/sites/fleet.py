@@ -175,7 +175,8 @@ class RunFleet:
                 )
                 refused += report.reasons
                 replaced = bool(report.launched) and not report.refusals
-                as_expected = replaced and state.assignment is not None
+                begins = state.assignment is None and not self._noted
+                as_expected = replaced and (begins or state.assignment is not None)
             self._say("; ".join(refused), detail=as_expected)
             self._unreachable_since_s = math.inf
         except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
@@ -303,7 +304,8 @@ class RunFleet:
         self._ask_at_s = now_s + QUIET_TIMES * (now_s - began_s)
 
     def _say(self, text: str, *, detail: bool = False) -> None:
-        """Print it once, however often it holds. `detail` marks an expected replacement."""
+        """Print it once, however often it holds. `detail` marks what is expected: the first start,
+        and a replacement."""
         if text and text != self._noted:
             (self._detail if detail else self._note)(text)
         self._noted = text

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bamboo.core import events
-from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.core.state import Attestation, NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.quantities import clock, rate, size, usd
 from bamboo.runs.node_names import with_short_names
@@ -203,8 +203,10 @@ _GOES_ON = (Phase.RUNNING, Phase.FAILING_OVER, Phase.DEGRADED)
 
 
 def briefly_told_of(after: State, event: events.Event, reason: str) -> str:
-    """The sentence for a decision; "" for an intermediate one, and for the parts of a preemption
-    that a failover handles."""
+    """The sentence for a decision; "" for an intermediate one, for the parts of a start, an
+    evaluation, a calm end, and a preemption that a failover handles."""
+    if _is_said_otherwise(after, event):
+        return ""
     if after.emergency is not None and after.emergency.since == after.version:
         return reason  # it found state that will be lost with all its holders
     if isinstance(event, _OF_A_PREEMPTION) and after.phase in _GOES_ON:
@@ -217,9 +219,34 @@ def briefly_told_of(after: State, event: events.Event, reason: str) -> str:
     return told_of(after, event, reason)
 
 
+def _is_said_otherwise(after: State, event: events.Event) -> bool:
+    """Whether another line has what a person wants of it: how many nodes have come to a start, an
+    evaluation's loss, a calm end."""
+    match event:
+        case events.Attested():
+            return after.attested == Attestation(node=event.node, numerics=event.numerics)
+        case events.NodeJoined():
+            return after.phase is Phase.FORMING
+        case events.EvaluationDone():
+            return after.stop_reason is None
+        case events.NodeFinished():
+            return after.outcome is Outcome.DONE and after.stop_reason is None
+        case _:
+            return False
+
+
 def _drains(state: State, node: NodeId) -> bool:
     found = state.node(node)
     return found is not None and found.status in (NodeStatus.DRAINING, NodeStatus.LEFT)
+
+
+def forming_line(progress: Progress) -> str:
+    """How many nodes have come so far; "" once they train."""
+    state = progress.state
+    if state.phase is not Phase.FORMING:
+        return ""
+    passed_s = progress.now_s - progress.started_at_s
+    return f"forming: {len(state.live_nodes())} of {state.grid.size} nodes after {passed_s:.0f} s"
 
 
 def brief_decision_line(progress: Progress, reason: str) -> str:

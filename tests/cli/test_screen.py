@@ -8,13 +8,14 @@ from rich.console import Console
 from bamboo.coord.follow import Decision
 from bamboo.core import events
 from bamboo.core.machine import transition
-from bamboo.core.state import Holding, Norm, Outcome, Policy, State
-from bamboo.ids import NodeId
+from bamboo.core.state import Fact, Holding, Norm, Outcome, Policy, State
+from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.runs.progress import Progress
 from cli.screen import LiveScreen, PlainScreen
 from tests.core.build import failed, forming, joined
 
 NODES = [NodeId(f"{name}.1") for name in "abcde"]
+FACTS = (Fact(name="torch", value="2.13.0"),)
 POLICY = Policy(cuts=((0, 2, 4),), virtual_nodes=4, pipelines=2, checkpoint_every=5)
 
 
@@ -24,8 +25,10 @@ class Told:
     def __init__(self, capsys: pytest.CaptureFixture[str], *, verbose: bool = True) -> None:
         self._capsys, self._screen = capsys, PlainScreen(verbose=verbose)
         self.state: State = forming(pipelines=2, stages=2, redundancy="peer")
-        for node in NODES:
-            self.by(joined(node))
+        said = events.Attested(
+            node=NODES[0], instance=InstanceId("a"), zone=ZoneId("z1"), numerics=FACTS
+        )
+        self.begun = self.by(said, *map(joined, NODES))
 
     def by(self, *happened: events.Event) -> list[str]:
         """The lines that are shown of these."""
@@ -55,9 +58,28 @@ def run(capsys: pytest.CaptureFixture[str]) -> Told:
 
 def test_by_itself_a_screen_tells_what_a_run_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
     run = Told(capsys, verbose=False)
+    (start,) = run.begun
+    assert start == "running: d.1 joined in zone z1, the last one: training starts on 2 x 2"
+    assert len(Told(capsys).begun) == 6, "with --verbose each is told"
+    assert not run.by(events.NodeFinished(node=NODES[0], step=8)), "the receipt says it"
     assert not run.by(joined("f.1"))
     (begun,) = run.by(events.NoticeReceived(node=NODES[1], deadline_s=120.0))
     assert begun.startswith("reconfiguring: the cloud takes b.1 ")
+
+
+def test_a_start_that_takes_a_while_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    state = transition(forming(stages=3), joined("a.1"), now_s=0.0, policy=POLICY).state
+    screen = PlainScreen()
+    for now_s in (105, 111, 112, 135, 140):
+        screen.turned(
+            Progress(
+                run="r", steps=9, tokens_per_step=1, state=state, started_at_s=100.0, now_s=now_s
+            )
+        )
+    assert capsys.readouterr().out.splitlines() == [
+        "forming: 1 of 3 nodes after 11 s",
+        "forming: 1 of 3 nodes after 35 s",
+    ]
 
 
 def stopped(node: NodeId, since: int, first: int) -> events.Quiesced:

@@ -145,7 +145,10 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     sets = [part for one in overrides for part in ("--set", one)]
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "finished: " in done.stdout
+    start = done.stdout.partition("training starts on 1 x 4\n")[0].splitlines()
+    quiet = [line for line in start if not line.startswith(("  ", "forming: "))]
+    assert quiet[1:-1] == ["proof: starting the local cloud"], "between the plan and the start"
+    assert "proof: done after step 80/80" in done.stdout
     assert "(modelled)" in done.stdout
     receipt = json.loads((bench.home / "proof" / "receipt.json").read_text())
     assert [p["planned"] for p in receipt["preemptions"]] == [False, True]
@@ -307,7 +310,9 @@ def test_layers_that_cannot_be_repeated_are_refused(bench: Bench, source: str, w
 
 
 def _assert_refused(bench: Bench, code: int, said: str, word: str) -> None:
-    lines = [line for line in said.splitlines() if line != "looking at model and data"]
+    first, *lines = said.splitlines()
+    lines = [line for line in lines if not line.startswith("  still ")]
+    assert first == "looking at model and data"
     assert code == 2, said
     assert len(lines) == 1
     assert lines[0].startswith("error: ")

@@ -15,6 +15,7 @@ from bamboo.sites.fleet import RunFleet
 from bamboo.sites.site import Site
 from cloud.ending import StillLive
 from cloud.fleet import Fleet, Report
+from cloud.provider import Launched
 from cloud.reconcile import Gang
 from tests.controller.world import World, job, joined
 
@@ -30,6 +31,7 @@ class FakeCloudFleet:
         self.limits: list[tuple[int, Gang | None]] = []
         self.may_start: list[int | None] = []
         self.trouble: Exception | None = None
+        self.launched: tuple[Launched, ...] = ()
         self.on_call: Callable[[], None] = lambda: None
 
     def _call(self, name: str, value: Any) -> None:
@@ -55,7 +57,10 @@ class FakeCloudFleet:
         self.limits.append((most, gang))
         self.may_start.append(new)
         self._call("ensure", (count, *sorted(leaving)))
-        return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
+        launched = self.launched
+        return Report(
+            live=count, launched=launched, terminated=(), refusals=(), reasons=("one", "two")
+        )
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         self._call("terminate", instance)
@@ -91,6 +96,7 @@ class Parts:
         self.fleet = FakeCloudFleet()
         self.cloud = FakeLocalCloud()
         self.notes: list[str] = []
+        self.details: list[str] = []
         self.now_s = 0.0
         self.journal = folder / "cloud.jsonl"
         self.kills = folder / "kills.jsonl"
@@ -101,6 +107,7 @@ class Parts:
             kills=self.kills,
             on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
             note=self.notes.append,
+            detail=self.details.append,
             nodes=5,
             zones=ZONES,
             most=most,

@@ -18,11 +18,17 @@ from bamboo.core.events import (
 from bamboo.core.state import Outcome
 from bamboo.core.straggler import ROUNDS
 from bamboo.errors import BambooError, InputError
-from bamboo.ids import InstanceId, RunId
+from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.sites.fleet import GRACE_S
 from cloud.ending import StillLive
-from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
+from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable, Launched, Market, Pool
 from tests.sites.run_fleets import GANG, Parts, forming, journal, state
+
+LAUNCHED = Launched(
+    instance=InstanceId("i-1"),
+    pool=Pool(instance_type="g4dn.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT),
+    token="t",
+)
 
 
 @pytest.fixture
@@ -35,6 +41,15 @@ def test_there_is_an_instance_for_each_slot_and_standby(parts: Parts) -> None:
     parts.made.reconcile(state())
     assert parts.fleet.calls == [("ensure", (5,)), ("ensure", (5,))]
     assert parts.notes == ["one; two"]
+
+
+def test_a_start_and_a_replacement_as_expected_are_details(parts: Parts) -> None:
+    parts.fleet.launched = (LAUNCHED,)
+    parts.made.reconcile(forming())
+    assert (parts.details, parts.notes) == (["one; two"], [])
+    parts.made._say("no capacity")
+    parts.made.reconcile(forming())
+    assert parts.notes == ["no capacity", "one; two"], "it came to another start than planned"
 
 
 def test_what_is_lost_or_has_a_notice_is_replaced_at_once(parts: Parts) -> None:
