@@ -123,14 +123,19 @@ def _times(planned: Planned) -> list[tuple[str, str]]:
     worth = "" if value is None else f", {rate(value)} samples per dollar"
     if worth and planned.plan.transfer_usd_per_hour:
         worth += " with bytes"
-    seconds = full.step_s * planned.strategy.semantics.steps
+    semantics = planned.strategy.semantics
+    seconds = full.step_s * semantics.steps
     billed_s = max(seconds, float(MINIMUM_BILLED_S))
-    least = f" ({MINIMUM_BILLED_S} s are billed)" if billed_s > seconds else ""
     paid = planned.usd_per_hour * billed_s + planned.plan.transfer_usd_per_hour * seconds
-    time_and_price = f"{duration(seconds)}, {usd(paid / 3600)}{least}"
+    run = f"{duration(seconds)}, {usd(paid / 3600)}, without start and losses"
+    if billed_s > seconds:
+        # The rates of a step and the receipt's differ by this most of all.
+        per_usd = rate(semantics.steps * semantics.batch * 3600 / paid)
+        run = f"{duration(seconds)} calm, {usd(paid / 3600)} as {MINIMUM_BILLED_S} s are billed"
+        run += f": {per_usd} per dollar"
     return [
         ("a step", f"{duration(full.step_s)}: {rate(full.samples_per_s)} samples/s{worth}"),
-        ("the run", f"{time_and_price}, if nothing is lost"),
+        ("the run", run),
     ]
 
 
@@ -305,12 +310,18 @@ def _value(body: Mapping[str, Any]) -> list[str]:
     if not body["samples_per_usd"]:
         return []
     words = f"{rate(body['samples_per_s'])} samples/s, {rate(body['samples_per_usd'])} per dollar"
+    words += ", start to end"
+    rented = body["bill"]["instances"]
+    if any(one["seconds"] < one["billed_s"] == MINIMUM_BILLED_S for one in rented):
+        words += f", {MINIMUM_BILLED_S} s billed at least"
+    lines = [_row("value", words)]
     planned = body.get("planned") or {}
     if planned.get("samples_per_s"):
         worth = planned.get("samples_per_usd")
-        words += f" (planned {rate(planned['samples_per_s'])}"
-        words += f", {rate(worth)})" if worth else ")"
-    return [_row("value", words)]
+        words = f"{rate(planned['samples_per_s'])} samples/s"
+        words += f", {rate(worth)} per dollar" if worth else ""
+        lines.append(_row("planned", f"{words}, of calm steps alone"))
+    return lines
 
 
 def fit(line: str) -> str:

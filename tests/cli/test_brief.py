@@ -96,6 +96,27 @@ def test_the_plan_says_where_the_run_is_logged_to() -> None:
     assert len(second) <= 80
 
 
+def test_a_plan_and_a_receipt_say_what_their_rates_count() -> None:
+    """A short run is billed for more than it trains: its rates differ by that and its start."""
+    short, long = (
+        plan(replace(JOB, train=replace(JOB.train, steps=steps))) for steps in (10, 100_000)
+    )
+    paid = short.usd_per_hour * 60 / 3600
+    samples = 10 * JOB.train.batch
+    (said,) = [line for line in plan_lines("r", short) if line.startswith("  the run  ")]
+    assert said.endswith(f" as 60 s are billed: {rate(samples / paid)} per dollar")
+    (said,) = [line for line in plan_lines("r", long) if line.startswith("  the run  ")]
+    assert said.endswith(", without start and losses")
+
+    planned = {"samples_per_s": 640.0, "samples_per_usd": 12345.0}
+    value = {"samples_per_s": 80.0, "samples_per_usd": 800.0, "planned": planned}
+    for seconds, billed_s, least in ((5.5, 60, ", 60 s billed at least"), (75.5, 76, "")):
+        rented = {**BODY["bill"], "instances": [{"seconds": seconds, "billed_s": billed_s}]}
+        lines = end_lines({**BODY, **value, "bill": rented})
+        assert f"  value       80.0 samples/s, 800 per dollar, start to end{least}" in lines
+        assert "  planned     640 samples/s, 12,345 per dollar, of calm steps alone" in lines
+
+
 def test_bytes_between_zones_are_in_the_price_of_a_plan() -> None:
     planned = plan(replace(JOB, cluster=replace(JOB.cluster, spread="neighbours")))
     text = "\n".join(plan_lines("r", planned))
