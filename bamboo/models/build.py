@@ -10,6 +10,7 @@ import copy
 import errno
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -40,23 +41,36 @@ from bamboo.user_code.manifest import Manifest
 from bamboo.user_code.recording import Recorder
 from bamboo.user_code.traces import placed_line_of
 
+MOST_NAMED = 5
+"""Functions of a user's file that an error names."""
+_GIVEN = {"train.optimizer": "train", "train.schedule": "step, steps, train"}
+"""Key -> what its function gets; all others get the job."""
 USER_ERRORS = (Exception, SystemExit)
 """What the user's code may raise, including exceptions of its own. It is reported as wrong input,
 with the place, and not as our fault."""
 
 
 def build_model(
-    job: JobConfig, weights: FarWeights | None = None, *, whole: bool = False
+    job: JobConfig,
+    weights: FarWeights | None = None,
+    *,
+    whole: bool = False,
+    works: Callable[[str], None] = lambda what: None,
 ) -> Workload:
     """The job's workload, its layers as factories; nothing large is allocated for the built-in one.
     `weights`: those of a Hugging Face model, on a machine without the folder of its run. `whole`:
-    who asks for the data alone has a module that would be traced as it is.
+    who asks for the data alone has a module that would be traced as it is. `works` is told what is
+    worked on.
 
     Raises InputError when a user's file cannot be read, has no such function, or returns anything
     but layers, an optimizer or a schedule.
     """
     leave_data(job.named(job.data.path) if "data.source" in job.own and job.data.path else None)
+    if job.own:
+        files = dict.fromkeys(Path(named.partition(":")[0]).name for named in job.own.values())
+        works(f"importing {' and '.join(files)}")
     modules = _load(job) if job.own else {}
+    works(f"building {job.model.model}")
     if job.model.is_hf:
         # transformers takes seconds to import, so only such a job does.
         made = importlib.import_module("bamboo.models.hf.workload").hf_workload(job, weights)
@@ -85,6 +99,7 @@ def build_model(
     if "train.schedule" in modules:
         workload = replace(workload, schedule=_function(job, modules, "train.schedule"))
     if job.model.is_traced and not whole:
+        works(f"tracing what {job.model.model} returned")
         # torch.export takes seconds to import, so only such a job has this.
         traced = importlib.import_module("bamboo.models.traced.workload").traced
         workload = cast(Workload, traced(job, workload))
@@ -139,8 +154,16 @@ def _load(job: JobConfig) -> dict[str, ModuleType]:
 
 
 def _function(job: JobConfig, modules: Mapping[str, ModuleType], key: str) -> Callable[..., Any]:
+    file, _, name = job.own[key].partition(":")
     try:
-        made = getattr(modules[key], job.own[key].partition(":")[2])
+        made = getattr(modules[key], name)
+    except AttributeError as error:
+        functions = [one for one in vars(modules[key]).values() if inspect.isfunction(one)]
+        of_file = modules[key].__name__
+        there = [one.__name__ for one in functions if one.__module__ == of_file][:MOST_NAMED]
+        remedy = f"write `def {name}({_GIVEN.get(key, 'job')}):` in it"
+        remedy += f", or name what it has: {', '.join(there)}" if there else ""
+        raise _refuse(job, f"{Path(file).name} has no {name!r}", remedy, key) from error
     except USER_ERRORS as error:
         raise _of_user(job, key, error) from error
     if not callable(made):
@@ -165,6 +188,12 @@ def _of_user(job: JobConfig, key: str, error: BaseException) -> InputError:
 
 def _remedy(job: JobConfig, key: str, error: BaseException) -> str:
     remedy = f"correct {job.named(job.own[key].partition(':')[0])}"
+    if isinstance(error, TypeError) and "Workload.__init__()" in str(error):
+        return (
+            "write it as Workload(layers=..., loss=...), by these names; it may have data, "
+            "eval_data, metrics, tied, optimizer and schedule, too. Layers alone, without a "
+            "Workload, are trained on text"
+        )
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name}, or {remedy}"
     if job.code and isinstance(error, FileNotFoundError):
@@ -221,10 +250,14 @@ def _factories(job: JobConfig, built: object) -> tuple[Callable[[], nn.Module], 
     if isinstance(built, nn.Sequential):
         built = tuple(built)
     if not isinstance(built, Sequence) or not built:
+        if built is None:
+            raise _refuse(job, "it returned nothing", "end it with `return`, and the layers")
         raise _refuse(
             job,
             f"it returned {type(built).__name__}",
-            "return a list of layers, not an empty one, or a Workload",
+            "return a list of layers, not an empty one, or a Workload"
+            + ', or set model.split = "trace", which cuts a whole module'
+            * isinstance(built, nn.Module),
         )
     _refuse_shared(job, [(i, item) for i, item in enumerate(built) if isinstance(item, nn.Module)])
     # One factory for each function, however often it is listed, so that layers are known to be

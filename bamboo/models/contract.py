@@ -24,6 +24,8 @@ def flaw_of(workload: Workload) -> Flaw | None:
     if not isinstance(layers, Sequence | nn.Sequential) or not len(layers):
         return f"layers is {_short(layers)}", (
             "give a list, a tuple or an nn.Sequential of layers, or of functions that make one"
+            + ', or set model.split = "trace", which cuts a whole module'
+            * isinstance(layers, nn.Module)
         )
     for index, factory in enumerate(layers):
         if not callable(factory):
@@ -31,8 +33,11 @@ def flaw_of(workload: Workload) -> Flaw | None:
                 f"layers[{index}] is {_short(factory)}",
                 "give a layer, or a function that makes one",
             )
-    if not callable(workload.loss):
-        return f"loss is {_short(workload.loss)}", "give a function of (output, targets)"
+    if isinstance(workload.loss, type) or not callable(workload.loss):
+        return f"loss is {_short(workload.loss)}", (
+            "give a function of (outputs, targets), or an object that is called so, such as "
+            "nn.CrossEntropyLoss(reduction='sum')"
+        )
     if not (workload.metrics is None or callable(workload.metrics)):
         return f"metrics is {_short(workload.metrics)}", "give a function of (outputs, targets)"
     if not isinstance(workload.plain, bool):

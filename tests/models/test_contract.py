@@ -94,6 +94,7 @@ def test_more_uses_than_messages_have_numbers_for() -> None:
         ({"layers": nn.ModuleList([nn.Linear(2, 2)])}, "layers is ModuleList"),
         ({"layers": (FACTORIES[0], "Linear")}, "layers[1] is 'Linear'"),
         ({"loss": None}, "loss is None"),
+        ({"loss": nn.MSELoss}, "loss is <class "),
         ({"plain": 1}, "plain is 1"),
         ({"tied": ((0, W, 1, W),)}, "tied is ((0, 'weight', 1, 'weight'),)"),
         ({"tied": None}, "tied is None"),

@@ -17,6 +17,7 @@ HEAD = """
 from torch import nn
 def embed(job): return nn.Embedding(job.model.vocabulary, job.model.width)
 """
+WORKLOAD = "from bamboo.models import Workload\n"
 READY = HEAD + (
     "def build(job):\n"
     "    width = job.model.width\n"
@@ -80,7 +81,8 @@ def test_the_example_trains_on_tokens(tmp_path: Path) -> None:
     [
         ("def build(job:\n", "SyntaxError"),
         ("import no_such_module_here\n", "ModuleNotFoundError"),
-        ("x = 1\n", "has no attribute 'build'"),
+        ("x = 1\n", "mine.py has no 'build'; write `def build(job):` in it"),
+        ("def make(job): return []\n", "in it, or name what it has: make"),
         ("def build(job): return job.nothing\n", "AttributeError"),
         ("def build(): return []\n", "TypeError"),
         ("def build(job): raise ValueError('two\\nlines')\n", "ValueError: two lines"),
@@ -88,6 +90,16 @@ def test_the_example_trains_on_tokens(tmp_path: Path) -> None:
         ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
         ("def build(job): return []\n", "return a list of layers, not an empty one"),
         ("def build(job): return 3\n", "it returned int"),
+        ("def build(job): pass\n", "it returned nothing; end it with `return`, and the layers"),
+        (HEAD + "def build(job): return embed(job)\n", ', or set model.split = "trace"'),
+        (
+            WORKLOAD + "def build(job): return Workload(layers=[])\n",
+            "Workload(layers=..., loss=...",
+        ),
+        (
+            WORKLOAD + "def build(job): return Workload([], sum)\n",
+            "by these names; it may have data",
+        ),
         ("def build(job): return [3]\n", "item 0 is int"),
         (
             HEAD + "def build(job):\n    e = embed(job)\n    h = nn.Linear(16, 256)\n"
