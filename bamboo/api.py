@@ -26,7 +26,6 @@ from bamboo.errors import InputError
 from bamboo.own_packages import find_cloud
 from bamboo.private_files import private
 from bamboo.run_handle import (
-    Note,
     Overrides,
     Ready,
     Run,
@@ -36,12 +35,12 @@ from bamboo.run_handle import (
     named_file,
     old_runs,
     open_run,
-    silent,
     stop_all,
     stop_run,
     untold,
     written,
 )
+from bamboo.study.told import Note, silent
 
 if TYPE_CHECKING:
     from bamboo.chaos.whole import Drawn, Judged
@@ -105,11 +104,12 @@ def plan(
     hazard: float | None = None,
     gpu: str | None = None,
     bar: "Bar | None" = None,
+    note: Note = silent,
 ) -> "Shown":
     """What each node of a job would hold and do, and what the plan is worth, as `bamboo plan` shows
     it: the job's own grid, or the best of exactly `nodes`, or of at most `max_nodes`. `hazard` is
     in losses per node-hour, `gpu` the name of one whose times are modelled; `bar` shows how far it
-    is. Looks at the model in a process of its own. Raises InputError."""
+    is, `note` what takes a while. Looks at the model in a process of its own. Raises InputError."""
     find_cloud()
     from bamboo.study.paper import Asked, plan_on_paper
     from bamboo.study.told import no_bar
@@ -121,7 +121,8 @@ def plan(
         hazard=hazard,
         gpu=gpu,
     )
-    return plan_on_paper(named_file(job, what="job"), asked, bar=bar or no_bar)
+    source = named_file(job, what="job")
+    return plan_on_paper(source, asked, bar=bar or no_bar, note=note)
 
 
 def cost(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bamboo.errors import BambooError, InputError
 from bamboo.own_packages import find_cloud
 from bamboo.private_files import private
+from bamboo.study.told import Note, silent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,8 +38,6 @@ LONGEST_SHOWN = 80
 LED_EVERY_S = 1.0
 """Seconds between two checks whether a run has a launcher."""
 
-Note = Callable[[str], None]
-"""Gets a line for whatever takes a while."""
 Told = Callable[[int, int], None]
 """Called with (step, steps)."""
 
@@ -82,10 +81,6 @@ def shown(value: object) -> str:
     """A wrong value, cut to a length that an error of one line can have."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
-
-
-def silent(text: str) -> None:
-    """The note of a caller that shows nothing."""
 
 
 def untold(done: int, of_all: int) -> None:
@@ -410,7 +405,9 @@ class Run(_Trained):
             ended_s = resuming.settle(self.folder, screen, listens=listens)
         with Begun() as begun:
             with private():
-                resumed = resuming.prepare(self.folder, written(overrides), begun, steps=steps)
+                resumed = resuming.prepare(
+                    self.folder, written(overrides), begun, steps=steps, note=screen.note
+                )
             yield Ready(
                 prepared=resumed.prepared,
                 resumed=resumed,

@@ -53,6 +53,7 @@ from bamboo.trackers import places as trackers
 from bamboo.user_code.bundle import write_bundle
 from bamboo.user_code.wheels import WHEELS_FOLDER, kept_wheels
 from bamboo.wiring.begun import Begun
+from bamboo.wiring.slow_work import SlowWork
 from bamboo.wiring.store_reference import store_of_job
 
 Look: TypeAlias = Callable[[JobConfig], dict[str, Any]]
@@ -126,10 +127,13 @@ def prepare(
     played = None if trace is None else _settled(trace, there)
     if gpu is None:
         job = with_wheels(job, note=note)
-    look: Look = partial(look_at, gpu=gpu) if dry_run else partial(seen_for_launch, begun=begun)
+    look: Look = partial(seen_for_launch, begun=begun, note=note)
+    if dry_run:
+        look = partial(look_at, gpu=gpu, note=note)
     if weights is not None:
         look = partial(_look_beside, look, weights)
-    prepared = plan_again(run, job, played, given, look=look, begun=None if dry_run else begun)
+    begins = None if dry_run else begun
+    prepared = plan_again(run, job, played, given, look=look, begun=begins, note=note)
     prepared = replace(prepared, weights=weights)
     refuse_lacking(prepared.job, prepared.planned, wheels=kept_at(job.wheels))
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
@@ -147,10 +151,11 @@ def plan_again(
     *,
     look: Look | None = None,
     begun: Begun | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Prepared:
     """As `prepare`, for a job that was launched before, with the prices of that launch where they
     are given. `look` looks at the job; by default it looks at everything, from the run's local
-    cloud, which is then `begun`. Raises InputError."""
+    cloud, which is then `begun`; `note` is told what takes a while. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
     if job.autoscale.enabled and played is not None:
         raise InputError(
@@ -159,8 +164,9 @@ def plan_again(
     wiring.check_checkpoints(job)
     trackers.check(job.log)
     if begun is not None:
-        begun.begin(job, preload=wiring.preloaded(job))
-    seen = (look or partial(seen_for_launch, begun=begun))(job)
+        with SlowWork(note, f"importing {wiring.imported_words(job)}"):
+            begun.begin(job, preload=wiring.preloaded(job))
+    seen = (look or partial(seen_for_launch, begun=begun, note=note))(job)
     planned = plan_job(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
     )

@@ -10,7 +10,7 @@ from that.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -114,10 +114,11 @@ def prepare(
     begun: Begun | None = None,
     *,
     steps: int | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Resumed:
-    """Check everything that can be checked before a start. `begun` as in `plan_again`; `steps` is
-    the total that it is to reach, in a further segment. Raises InputError when the run is going on,
-    is done, or would not be the same run."""
+    """Check everything that can be checked before a start. `begun` and `note` as in `plan_again`;
+    `steps` is the total that it is to reach, in a further segment. Raises InputError when the run
+    is going on, is done, or would not be the same run."""
     _refuse_unless_over(folder)
     after = run_folder.part_of(folder).number
     refuse_unfit(job_with(job_to_plan(folder), overrides), folder.path)
@@ -128,7 +129,8 @@ def prepare(
     if job.code:  # first, since damage would otherwise look like the user's own error
         check_identity(Path(job.code), strategy.semantics.model.get("code", {}))
     # With the prices that the whole run is billed by.
-    prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder), begun=begun)
+    catalogue = catalogue_of(folder)
+    prepared = plan_again(folder.id, job, catalogue=catalogue, begun=begun, note=note)
     prepared = _as_counted(prepared, strategy.semantics)
     _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
     _refuse_other_evaluations(folder, prepared.job)

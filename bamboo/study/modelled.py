@@ -23,7 +23,7 @@ from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.study.devices import gpu_of, host_bytes_per_s, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
-from bamboo.study.told import Told
+from bamboo.study.told import Note, Told, silent
 from bamboo.study.workload import MODELLED, Modelled
 from bamboo.wiring.begun import Begun
 
@@ -53,10 +53,12 @@ def look_at(
     gpu: str | None = None,
     told: Told | None = None,
     catalogue: Catalogue | None = None,
+    note: Note = silent,
 ) -> dict[str, Any]:
     """What a plan is made from: what the preflight says of a job, or with `gpu` (a name, or OWN)
     its data, and its layers modelled for that GPU. Without `gpu` layers are modelled too where this
     machine cannot look at the built-in model, or nodes compute on GPUs that it does not have.
+    `note` is told what takes a while.
 
     Raises InputError where no instance type of the job has that GPU, or nothing is known of the
     layers, and as `with_device` and `seen_of` do.
@@ -65,7 +67,7 @@ def look_at(
     job = with_device(job, catalogue)
     why = "" if gpu is not None else _why_modelled(job)
     if gpu is None and not why:
-        return seen_of(job, told=told)
+        return seen_of(job, told=told, note=note)
     if job.cluster.device == "virtual":
         raise InputError.at(
             file=job.file,
@@ -78,7 +80,7 @@ def look_at(
     _check_gpu(job, kind, gpu, catalogue)
     counted = counted_work(job)
     work = on_type(kind, counted, job=job)
-    seen = wiring.run_preflight(job, told=told, model=False)
+    seen = wiring.run_preflight(job, told=told, model=False, note=note)
     layers = [
         {
             "index": index,
@@ -91,13 +93,16 @@ def look_at(
     return {**seen, "layers": layers, MODELLED: _as_modelled(work, kind, why)}
 
 
-def seen_for_launch(job: JobConfig, *, begun: Begun | None = None) -> dict[str, Any]:
+def seen_for_launch(
+    job: JobConfig, *, begun: Begun | None = None, note: Note = silent
+) -> dict[str, Any]:
     """What a launch is planned from: what the preflight says of every layer, on this machine. Where
     nodes compute on GPUs that it does not have, times are modelled for them, if the work of the
-    layers is known. Raises InputError as `with_device` and `seen_of` do."""
+    layers is known. `note` is told what takes a while. Raises InputError as `with_device` and
+    `seen_of` do."""
     catalogue = load_catalogue(job.cloud.region)
     job = with_device(job, catalogue)
-    seen = seen_of(job, begun=begun)
+    seen = seen_of(job, begun=begun, note=note)
     if not _has_modelled_times(job):
         return seen
     kind = catalogue.find(cheapest_pool(job, catalogue)[0].instance_type)

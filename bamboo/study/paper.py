@@ -33,7 +33,7 @@ from bamboo.study.modelled import look_at
 from bamboo.study.planning import Planned, cheapest_pool, plan_job, stakes_of
 from bamboo.study.settling import fits_nowhere, grid_of
 from bamboo.study.strategies import Given
-from bamboo.study.told import Bar, Told, no_bar
+from bamboo.study.told import Bar, Note, Told, no_bar, silent
 from bamboo.study.workload import (
     MODELLED,
     Modelled,
@@ -88,9 +88,9 @@ class Shown:
     notes: tuple[str, ...]
 
 
-def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
-    """Read the job, look at its layers, plan. `bar` shows how far each of these is. Raises
-    InputError, which may be a JobFitsNowhere."""
+def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar, note: Note = silent) -> Shown:
+    """Read the job, look at its layers, plan. `bar` shows how far each of these is, `note` what
+    takes a while. Raises InputError, which may be a JobFitsNowhere."""
     _check(asked)
     job, _ = begin_with(load_job(path, asked.overrides))
     catalogue = load_catalogue(job.cloud.region)
@@ -101,7 +101,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
         rate=own if asked.hazard is None else said(asked.hazard),
     )
     with bar("looking at model and data") as told:
-        seen = look_at(job, gpu=asked.gpu, told=told)
+        seen = look_at(job, gpu=asked.gpu, told=told, note=note)
     given = None
     why = ""
     kills = job.chaos.kill

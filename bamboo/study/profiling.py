@@ -30,7 +30,7 @@ from bamboo.planner.profiles.gpus import Gpu, GpuTable
 from bamboo.planner.profiles.profiled import SCHEMA_VERSION, Profile
 from bamboo.planner.profiles.shaped import gpt_profile
 from bamboo.runs.run_folder import home
-from bamboo.study.told import Told
+from bamboo.study.told import Note, Told, silent
 from bamboo.study.workload import PROFILED
 from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest
@@ -166,12 +166,13 @@ def shaped_work(job: JobConfig) -> Profile:
 
 
 def seen_of(
-    job: JobConfig, *, told: Told | None = None, begun: Begun | None = None
+    job: JobConfig, *, told: Told | None = None, begun: Begun | None = None, note: Note = silent
 ) -> dict[str, Any]:
     """What the preflight says of a job, with the times of its profile where one is kept, since
-    those are medians of many passes. `told` is called with (done, of all). The preflight is a fork
-    of the cloud that has `begun`. Raises InputError as the preflight does."""
-    seen = wiring.run_preflight(job, told=told, begun=begun)
+    those are medians of many passes. `told` is called with (done, of all), `note` with what takes a
+    while. The preflight is a fork of the cloud that has `begun`. Raises InputError as the preflight
+    does."""
+    seen = wiring.run_preflight(job, told=told, begun=begun, note=note)
     if job.cluster.device == "virtual":
         return seen
     profile = kept_profile(job)

@@ -7,6 +7,15 @@ Told = Callable[[int, int], None]
 """A callback that takes (done, of all)."""
 
 
+Note = Callable[[str], None]
+"""A callback that takes a line on what takes a while."""
+
+
+def silent(text: str) -> None:
+    """The note of a caller that shows none."""
+    del text
+
+
 Bar = Callable[[str], AbstractContextManager[Told]]
 """Given the name of some work, opens its progress callback."""
 

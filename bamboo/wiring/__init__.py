@@ -25,6 +25,7 @@ from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from bamboo.topology.strategy import AUTO
 from bamboo.wiring import torch_process
 from bamboo.wiring.begun import Begun
+from bamboo.wiring.slow_work import SlowWork
 from bamboo.wiring.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
 
 if TYPE_CHECKING:
@@ -175,23 +176,32 @@ def run_preflight(
     told: Callable[[int, int], None] | None = None,
     model: bool = True,
     begun: Begun | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Look at model and data in a process of its own: layers, data digest, entropy, numerics.
-    `told` is called with (done, of all). Without `model` no layer is built or reported. A local
-    cloud that has `begun` for the job has torch imported already, so the process is a fork there.
+    `told` is called with (done, of all), `note` with a line on what takes a while. Without `model`
+    no layer is built or reported. A local cloud that has `begun` for the job has torch imported
+    already, so the process is a fork there.
 
     Raises InputError with the process's line when the job cannot be trained, BambooError when the
     process broke or took longer than PREFLIGHT_DEADLINE_S.
     """
     # We make and remove its scratch folder, since the process may be killed.
-    with _room() as room:
+    with _room() as room, SlowWork(note, "importing torch") as work:
+
+        def reached(done: int, of_all: int) -> None:
+            work.reached(done, of_all)
+            if told is not None:
+                told(done, of_all)
+
         forked = begun and begun.fork(PREFLIGHT_ENTRY, room=room if model else "data")
         return torch_process.ask(
             forked
             or torch_process.Started(("bamboo.runtime.check.preflight", room if model else "data")),
             job_to_json(_on_this_machine(job)),
             what="the preflight",
-            told=told,
+            told=reached,
+            works=work.begins,
             deadline_s=PREFLIGHT_DEADLINE_S,
             too_long=f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
             "`bamboo plan JOB --gpu` models the layers without running them; or take less "
@@ -210,6 +220,11 @@ def preloaded(job: JobConfig) -> tuple[str, ...]:
         found += ["bamboo.models.hf.lora"] if job.model.lora.rank else []
         found.append(f"bamboo.models.hf.workload:{kept.absolute()}")
     return tuple(found)
+
+
+def imported_words(job: JobConfig) -> str:
+    """The part of it that takes a while, in words."""
+    return "torch and transformers" if job.model.is_hf else "torch"
 
 
 def _on_this_machine(job: JobConfig) -> JobConfig:

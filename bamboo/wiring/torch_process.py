@@ -1,7 +1,8 @@
 """Processes with torch: each gets one request, may report progress, and gives one answer.
 
 Rule: torch is never imported here. The request goes to standard input, the answer is one JSON
-object on a line of standard output, progress is JSON lines on standard error. No child is left
+object on a line of standard output; progress, and what is worked on, are JSON lines on standard
+error. No child is left
 behind.
 """
 
@@ -103,9 +104,11 @@ def ask(
     good: tuple[int, ...] = (0,),
     deadline_s: float | None = None,
     too_long: str = "",
+    works: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Send a request to a process, return its answer, and end the process. `told` is called with
-    (step, steps); `good` are the exit codes that come with an answer.
+    (step, steps), `works` with what it works on; `good` are the exit codes that come with an
+    answer.
 
     Raises InputError with the process's own line when it found the input wrong, BambooError when it
     broke, or with `too_long` when it did not end by the deadline.
@@ -124,7 +127,7 @@ def ask(
     others = (
         threading.Thread(target=_ask, args=(process, request), daemon=True),
         threading.Thread(target=_hear, args=(process, out), daemon=True),
-        threading.Thread(target=_listen, args=(process, told, said), daemon=True),
+        threading.Thread(target=_listen, args=(process, told, works, said), daemon=True),
     )
     try:
         if deadline_s is not None:
@@ -143,23 +146,36 @@ def ask(
     return _answer(status, "".join(out), said, what=what, good=good)
 
 
-def _listen(process: Asked, told: Callable[[int, int], None] | None, other: list[str]) -> None:
-    """Collect what is not progress, and call `told` for progress, until the stream ends."""
+def _listen(
+    process: Asked,
+    told: Callable[[int, int], None] | None,
+    works: Callable[[str], None] | None,
+    other: list[str],
+) -> None:
+    """Collect what is not progress, and call `told` and `works` for progress, until the stream
+    ends."""
     with process.stderr as lines:
         for line in lines:
-            step = _step_told(line)
-            if step is None:
-                other.append(line)
-            elif told is not None:
-                told(*step)
+            match _progress(line):
+                case (step, steps):
+                    if told is not None:
+                        told(step, steps)
+                case str(work):
+                    if works is not None:
+                        works(work)
+                case _:
+                    other.append(line)
 
 
-def _step_told(line: str) -> tuple[int, int] | None:
-    """(step, steps) of a line of progress; None for anything else that the user's model prints."""
+def _progress(line: str) -> tuple[int, int] | str | None:
+    """(step, steps), or what is worked on, of a line of progress; None for anything else that the
+    user's model prints."""
     try:
         record = json.loads(line)
+        if record.keys() == {"work"}:
+            return str(record["work"])
         return int(record["step"]), int(record["steps"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

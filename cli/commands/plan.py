@@ -7,7 +7,7 @@ import click
 
 from bamboo import api
 from cli.bar import bar
-from cli.echo import echo, echo_result, progress_is_hidden
+from cli.echo import echo_result, note, progress_is_hidden
 from cli.options.gpu import gpu_option
 from cli.options.overrides import overrides_option
 from cli.views.paper import paper_body, paper_text
@@ -36,8 +36,9 @@ def command(
     The plan uses the job's own grid; with --nodes or --max-nodes it uses the best one. `launch
     --strategy` and `simulate --strategy` take a file with the output of --json.
     """
-    if progress_is_hidden():
-        echo("looking at model, data and other plans", err=True)
+    plain = progress_is_hidden()
+    if plain:
+        note("looking at model, data and other plans")
     shown = api.plan(
         job,
         overrides=overrides,
@@ -46,5 +47,6 @@ def command(
         hazard=hazard,
         gpu=gpu,
         bar=bar,
+        note=note if plain else lambda text: None,  # the bar is on the same lines
     )
     echo_result(json.dumps(paper_body(shown)) if as_json else paper_text(shown))

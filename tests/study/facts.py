@@ -23,6 +23,7 @@ def seen(
     job: JobConfig,
     *,
     told: Callable[[int, int], None] | None = None,
+    note: object = None,
     model: bool = True,
     begun: Begun | None = None,
 ) -> dict[str, Any]:

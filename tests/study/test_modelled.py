@@ -33,8 +33,10 @@ def test_the_layers_are_modelled_and_none_is_looked_at(
 ) -> None:
     looks = []
 
-    def look(job: object, *, told: object = None, model: bool = True) -> object:
-        del told
+    def look(
+        job: object, *, told: object = None, note: object = None, model: bool = True
+    ) -> object:
+        del told, note
         looks.append(model)
         return seen(load_job(Path("job.toml")), model=model)
 
@@ -169,7 +171,8 @@ def test_a_launch_looks_at_every_layer_and_takes_the_times_of_the_cards(
     looked = {"layers": [{"name": "looked at"}], "data_digest": "d"}
     devices = []
 
-    def seen_of(job: JobConfig, *, begun: object = None) -> dict[str, Any]:
+    def seen_of(job: JobConfig, *, begun: object = None, note: object) -> dict[str, Any]:
+        del note
         assert begun is None
         devices.append(job.cluster.device)
         return looked

@@ -21,19 +21,24 @@ def speaks(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_progress_is_told_and_what_a_model_prints_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = ['{"step": 1, "steps": 2}', "{", "[1]", '{"step": "x"}', '{"step": 2, "steps": 2}']
+def test_progress_is_told_and_what_a_model_prints_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ['{"step": 1, "steps": 2}', "{", "[1]", '{"step": "x"}', '{"work": "a trace"}']
+    said += ['{"work": 1, "of": "mine"}', '{"step": 2, "steps": 2}']
     speaks(
         f"import sys; sys.stderr.write({chr(10).join(said) + chr(10)!r});"
         "sys.stdout.write('{\"equal\": true}')",
         monkeypatch,
     )
-    told: list[tuple[int, int]] = []
-    body = wiring.run_verify(tmp_path, told=lambda step, steps: told.append((step, steps)))
+    told: list[object] = []
+    body = torch_process.ask(
+        torch_process.Started(("m",)),
+        "",
+        what="it",
+        told=lambda step, steps: told.append((step, steps)),
+        works=told.append,
+    )
     assert body == {"equal": True}
-    assert told == [(1, 2), (2, 2)]
+    assert told == [(1, 2), "a trace", (2, 2)]
 
 
 def test_a_process_that_breaks_is_told_in_one_line(

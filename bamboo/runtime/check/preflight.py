@@ -33,6 +33,7 @@ from bamboo.errors import InputError
 from bamboo.models import BatchNorms, Workload, build_model, named_parameters, saved_buffers
 from bamboo.models.build import code_taken_along
 from bamboo.models.gpt import token_loss
+from bamboo.quantities import count
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data, looked_at
 from bamboo.runtime.check.eval_contract import check_eval
@@ -40,12 +41,12 @@ from bamboo.runtime.check.loss_contract import check_metrics, check_sum
 from bamboo.runtime.check.one_layer import OneLayer, Pass
 from bamboo.runtime.check.optimizer_contract import check_training
 from bamboo.runtime.check.other_hashes import other_hashes
-from bamboo.runtime.check.stdout_answer import one_answer
+from bamboo.runtime.check.stdout_answer import one_answer, tell_work
 from bamboo.runtime.check.timing import mean_of
 from bamboo.runtime.check.whole import Whole
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong, lift, limit
-from bamboo.runtime.optim.optimizer import optimizer_of
+from bamboo.runtime.optim.optimizer import Optimizer, optimizer_of
 from bamboo.runtime.optim.state import layout_of
 from bamboo.runtime.step.numerics import local_numerics, prepare
 from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
@@ -72,20 +73,23 @@ def preflight(
     prepare(job.cluster)
     with recording() as recorder, ExitStack() as stack:
         before = settings()
-        workload = build_model(job)
+        workload = build_model(job, works=tell_work)
         if (found := changed(before, at_load=True)) is not None:
             raise InputError(f"{job.file}: {job.model.model} {found[0]}; {found[1]}")
         _check_cut(job, workload)
+        tell_work("making samples, twice")
         data, described = _data_of(job, workload)
         first_one, *others = check_data(job, data)
         rehashed = None
         if rehash and workload.data is not None:
             rehashed = stack.enter_context(other_hashes(job, looked_at(job), room))
+        tell_work(f"making {count(len(workload.layers), 'layer')}")
         whole = Whole(job, workload, data, looked_at=1 + len(others))
         _check_trained(job.file, whole.layers)
         layers = [(one.place.index, one.layer) for one in whole.layers]
         check_training(job, workload, {name: p.shape for name, p in named_parameters(layers)})
         optimizer = optimizer_of(job.train, workload)
+        tell_work("running and timing each layer")
         first = whole.run(0, first_one)
         sizes, times = [[*map(_sizes, first)]], []
         for microbatch in others:
@@ -96,10 +100,12 @@ def preflight(
         check_sum(job.file, workload, first[-1].output, targets, job.train.microbatch)
         check_metrics(job.file, workload, first[-1].output, targets)
         so_far = code_taken_along(job, workload, recorder)
+        tell_work("comparing layers with those that another process builds alone")
         with _as_on_a_node(job, so_far, room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
         times.append(whole.time(first))
+        tell_work("evaluating once, and comparing data")
         evaluated = check_eval(job, workload, whole.layers)
         if texts := [one.text for one in (data, evaluated) if one is not None and one.text]:
             largest = max(text.largest_token for text in texts)
@@ -110,26 +116,30 @@ def preflight(
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [
-            {
-                "index": index,
-                "name": one.place.name,
-                "parameters": sum(p.numel() for p in one.layer.parameters() if p.requires_grad),
-                "parameter_bytes": _bytes(p for p in one.layer.parameters() if p.requires_grad),
-                "frozen_bytes": _frozen_bytes(one.layer),
-                "statistics": sum(x.numel() for x in BatchNorms([(index, one.layer)]).shapes),
-                "types": {
-                    n: "BF16" for n, p in one.layer.named_parameters() if p.dtype == torch.bfloat16
-                },
-                "moment_bytes": layout_of([(index, one.layer)], optimizer.state).kept_bytes,
-                "shapes": {name: list(p.shape) for name, p in one.layer.named_parameters()},
-                **{what: max(seen[index][what] for seen in sizes) for what in sizes[0][index]},
-                **asdict(mean_of([took[index] for took in times])),
-            }
+            _layer_facts(one, optimizer)
+            | {what: max(seen[index][what] for seen in sizes) for what in sizes[0][index]}
+            | asdict(mean_of([took[index] for took in times]))
             for index, one in enumerate(whole.layers)
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in workload.tied],
         **_facts(job, workload, data, evaluated, described),
         **code,
+    }
+
+
+def _layer_facts(one: OneLayer, optimizer: Optimizer) -> dict[str, Any]:
+    """What is known of a layer once it is made."""
+    index, layer = one.place.index, one.layer
+    return {
+        "index": index,
+        "name": one.place.name,
+        "parameters": sum(p.numel() for p in layer.parameters() if p.requires_grad),
+        "parameter_bytes": _bytes(p for p in layer.parameters() if p.requires_grad),
+        "frozen_bytes": _frozen_bytes(layer),
+        "statistics": sum(x.numel() for x in BatchNorms([(index, layer)]).shapes),
+        "types": {n: "BF16" for n, p in layer.named_parameters() if p.dtype == torch.bfloat16},
+        "moment_bytes": layout_of([(index, layer)], optimizer.state).kept_bytes,
+        "shapes": {name: list(p.shape) for name, p in layer.named_parameters()},
     }
 
 
@@ -160,7 +170,8 @@ def of_data(job: JobConfig) -> dict[str, Any]:
     """The same for a resolved job's data and numerics alone, without a layer. Raises InputError
     when the data is missing or empty."""
     prepare(job.cluster)
-    workload = build_model(job, whole=True)  # data of its own come with the model's file
+    # Data of its own come with the model's file.
+    workload = build_model(job, whole=True, works=tell_work)
     data, described = _data_of(job, workload)
     evaluated = load_eval(job, workload.data, workload.eval_data)
     return {

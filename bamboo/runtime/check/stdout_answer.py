@@ -61,6 +61,12 @@ def tell_progress(step: int, steps: int, loss: float | None = None) -> None:
     sys.stderr.flush()
 
 
+def tell_work(what: str) -> None:
+    """Say what is worked on from now on, as one JSON line on standard error."""
+    sys.stderr.write(json.dumps({"work": what}) + "\n")
+    sys.stderr.flush()
+
+
 def answer_equal(compare: Callable[[], Mapping[str, Any]]) -> int:
     """Answer with the result of a comparison, or with why there was nothing to compare. Returns the
     exit code: 0 equal, 5 different, 2 not comparable."""

@@ -370,6 +370,11 @@ def test_the_command_answers_whatever_the_users_file_prints(tmp_path: Path) -> N
     assert len(json.loads(done.stdout)["layers"]) == 5
     assert "loaded" in done.stderr
     assert json.dumps({"step": 20, "steps": 20}) in done.stderr, "how far it is"
+    works = [line[9:-1] for line in done.stderr.splitlines() if line.startswith('{"work"')]
+    # The second one stands behind what the file wrote.
+    assert [work.strip(' "').split()[0] for work in works] == [
+        *("importing", "making", "making", "running", "comparing", "evaluating")
+    ], "what is worked on"
 
 
 def test_the_command_says_what_is_wrong(
