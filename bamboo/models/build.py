@@ -28,7 +28,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import MadeOfText
 from bamboo.errors import InputError
 from bamboo.far_weights import FarWeights
-from bamboo.models.contract import flaw_of
+from bamboo.models.contract import flaw_of, flaw_of_optimizer
 from bamboo.models.draws import keyed_draws
 from bamboo.models.gpt import gpt_workload, token_loss
 from bamboo.models.workload import Workload
@@ -95,7 +95,10 @@ def build_model(
             raise _refuse(job, "the model has its own eval_data, too", remedy, "eval.source")
         workload = replace(workload, eval_data=_called(job, modules, "eval.source", job))
     if "train.optimizer" in modules:
-        workload = replace(workload, optimizer=_called(job, modules, "train.optimizer", job.train))
+        made = _called(job, modules, "train.optimizer", job.train)
+        if flaw := flaw_of_optimizer(made):
+            raise _refuse(job, *flaw, "train.optimizer")
+        workload = replace(workload, optimizer=made)
     if "train.schedule" in modules:
         workload = replace(workload, schedule=_function(job, modules, "train.schedule"))
     if job.model.is_traced and not whole:

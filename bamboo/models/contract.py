@@ -40,6 +40,12 @@ def flaw_of(workload: Workload) -> Flaw | None:
         )
     if not (workload.metrics is None or callable(workload.metrics)):
         return f"metrics is {_short(workload.metrics)}", "give a function of (outputs, targets)"
+    if workload.optimizer is not None and (flaw := flaw_of_optimizer(workload.optimizer)):
+        return flaw
+    if not (workload.schedule is None or callable(workload.schedule)):
+        return f"schedule is {_short(workload.schedule)}", (
+            "name a built-in one by train.schedule, or give a function of (step, steps, train)"
+        )
     if not isinstance(workload.plain, bool):
         return f"plain is {workload.plain!r}", "give True or False, or leave it out"
     if not isinstance(workload.frozen, tuple) or not all(
@@ -54,6 +60,17 @@ def flaw_of(workload: Workload) -> Flaw | None:
             "user_layer=..., user_name=...)"
         )
     return _flaw_of_ties(workload.tied, len(workload.layers))
+
+
+def flaw_of_optimizer(optimizer: object) -> Flaw | None:
+    """The problem for which this is not an optimizer."""
+    methods = [getattr(optimizer, name, None) for name in ("state", "step")]
+    if not isinstance(optimizer, type) and all(map(callable, methods)):
+        return None
+    return f"optimizer is {_short(optimizer)}", (
+        "name a built-in one by train.optimizer, or give an object with the methods state and step "
+        "(bamboo.models.Optimizer)"
+    )
 
 
 def _flaw_of_ties(tied: Sequence[TiedParameter], layers: int) -> Flaw | None:

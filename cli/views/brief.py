@@ -312,9 +312,9 @@ def _value(body: Mapping[str, Any]) -> list[str]:
     words = f"{rate(body['samples_per_s'])} samples/s, {rate(body['samples_per_usd'])} per dollar"
     words += ", start to end"
     rented = body["bill"]["instances"]
-    if any(one["seconds"] < one["billed_s"] == MINIMUM_BILLED_S for one in rented):
-        words += f", {MINIMUM_BILLED_S} s billed at least"
-    lines = [_row("value", words)]
+    minimum = any(one["seconds"] < one["billed_s"] == MINIMUM_BILLED_S for one in rented)
+    whole = _row("value", f"{words}, {MINIMUM_BILLED_S} s at least" if minimum else words)
+    lines = [whole if len(whole) <= WIDTH else _row("value", words)]
     planned = body.get("planned") or {}
     if planned.get("samples_per_s"):
         worth = planned.get("samples_per_usd")

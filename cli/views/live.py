@@ -246,7 +246,8 @@ def forming_line(progress: Progress) -> str:
     if state.phase is not Phase.FORMING:
         return ""
     passed_s = progress.now_s - progress.started_at_s
-    return f"forming: {len(state.live_nodes())} of {state.grid.size} nodes after {passed_s:.0f} s"
+    here = f"{len(state.live_nodes())} of {state.grid.size} nodes after {passed_s:.0f} s"
+    return f"forming: {here}; each boots first, and imports the job's code"
 
 
 def brief_decision_line(progress: Progress, reason: str) -> str:

@@ -110,7 +110,7 @@ def test_a_plan_and_a_receipt_say_what_their_rates_count() -> None:
 
     planned = {"samples_per_s": 640.0, "samples_per_usd": 12345.0}
     value = {"samples_per_s": 80.0, "samples_per_usd": 800.0, "planned": planned}
-    for seconds, billed_s, least in ((5.5, 60, ", 60 s billed at least"), (75.5, 76, "")):
+    for seconds, billed_s, least in ((5.5, 60, ", 60 s at least"), (75.5, 76, "")):
         rented = {**BODY["bill"], "instances": [{"seconds": seconds, "billed_s": billed_s}]}
         lines = end_lines({**BODY, **value, "bill": rented})
         assert f"  value       80.0 samples/s, 800 per dollar, start to end{least}" in lines

@@ -77,8 +77,8 @@ def test_a_start_that_takes_a_while_says_how_far_it_is(capsys: pytest.CaptureFix
             )
         )
     assert capsys.readouterr().out.splitlines() == [
-        "forming: 1 of 3 nodes after 11 s",
-        "forming: 1 of 3 nodes after 35 s",
+        "forming: 1 of 3 nodes after 11 s; each boots first, and imports the job's code",
+        "forming: 1 of 3 nodes after 35 s; each boots first, and imports the job's code",
     ]
 
 

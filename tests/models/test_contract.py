@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from bamboo.config.tree import JobConfig
@@ -95,6 +96,9 @@ def test_more_uses_than_messages_have_numbers_for() -> None:
         ({"layers": (FACTORIES[0], "Linear")}, "layers[1] is 'Linear'"),
         ({"loss": None}, "loss is None"),
         ({"loss": nn.MSELoss}, "loss is <class "),
+        ({"optimizer": "adam"}, "optimizer is 'adam'"),
+        ({"optimizer": torch.optim.SGD}, "optimizer is <class "),
+        ({"schedule": "linear"}, "schedule is 'linear'"),
         ({"plain": 1}, "plain is 1"),
         ({"tied": ((0, W, 1, W),)}, "tied is ((0, 'weight', 1, 'weight'),)"),
         ({"tied": None}, "tied is None"),
