@@ -79,6 +79,8 @@ def load_eval(
         return None
     of_text = isinstance(trained, MadeOfText | None)
     if not chosen.source or "eval.source" in job.own:
+        if own is None and chosen.source:
+            raise _at(job, "source", chosen.source, "returns None", "return data")
         if own is None:
             raise _at(
                 job,

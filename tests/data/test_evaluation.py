@@ -120,6 +120,9 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path: Path) -> None:
     job = own_job(tmp_path)
     with pytest.raises(InputError, match=r"has no eval_data; give Workload\.eval_data$"):
         load_eval(job, Numbers(), None)
+    named = replace(job, eval=replace(job.eval, source="held.py:none"))
+    with pytest.raises(InputError, match=r"eval.source = 'held.py:none': returns None; return"):
+        load_eval(named, Numbers(), None)
     with pytest.raises(InputError, match=r"eval.samples = 8: is beyond the source, which has 7"):
         load_eval(own_job(tmp_path, "eval.samples=8"), Numbers(), Numbers())
     with pytest.raises(InputError, match=r"eval.samples = 9000: is beyond the source, which has"):

@@ -16,9 +16,11 @@ from bamboo.data.evaluation import EvalData, check_eval_digest, load_eval
 from bamboo.data.prepare import prepare
 from bamboo.errors import InputError
 from bamboo.models import Workload, data_beside
+from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.after.trained import Trained
 from bamboo.runtime.check.calm_eval import evaluated
 from bamboo.token_files import HEADER, beside, read_facts, read_header
+from bamboo.user_code.traces import placed_line_of
 
 STDLIB = "python-stdlib"
 FUNCTION = 'name a function that returns data, --source "file.py:held_out"'
@@ -44,11 +46,20 @@ def evaluate(
         data = _of_function(job, source, samples)
     else:
         data = _named(job, workload, source, samples) if source else _own(job, workload, samples)
-    loss, metrics = evaluated(job, workload, data, trained.layers, place, told=told)
+    try:
+        loss, metrics = evaluated(job, workload, data, trained.layers, place, told=told)
+        count = data.count
+    except InputError:
+        raise
+    except USER_ERRORS as error:
+        raise InputError(
+            f"source {source or 'of [eval]'}: the model, or its loss, does not take these data, or "
+            f"they fail: {placed_line_of(error)}; give data as those of the training"
+        ) from error
     return {
         "loss": loss,
         "metrics": metrics,
-        "count": data.count,
+        "count": count,
         "unit": data.unit,
         "samples": data.samples,
         "digest": data.digest,

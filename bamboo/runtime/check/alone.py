@@ -38,10 +38,12 @@ from torch import Tensor
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
+from bamboo.data.evaluation import load_eval
 from bamboo.errors import BambooError, InputError
 from bamboo.models import Gradients, Tensors, Workload, build_model, build_shell, put_parameters
 from bamboo.models.build import USER_ERRORS
 from bamboo.ports import Buffer
+from bamboo.runtime.check.eval_contract import check_facts, own_facts
 from bamboo.runtime.check.loss_contract import loss_gradient
 from bamboo.runtime.check.one_layer import (
     DRAW_IN_PLACE,
@@ -69,6 +71,7 @@ _KEPT_VARIABLES = (
 EARLY_S = 10.0
 """Before the asker's limit, so that the asker learns which layer does not end."""
 LATER_S = 97_531.7
+ELSEWHERE = "in another process, as on a node that joins"
 FORK_LATER_S = 3_613.3
 """A node joins a day later, and it runs long after it has read the file."""
 
@@ -89,9 +92,11 @@ class Look:
     """What the data counts for the whole step."""
     data: str
     """Number and digest of the samples, in words."""
+    evaluation: Mapping[str, str]
+    """What evaluations are of: see `own_facts`; {} for all layers but the last."""
 
 
-_NUMBERS = ("index", "step", "microbatch", "is_last", "count", "data")
+_NUMBERS = ("index", "step", "microbatch", "is_last", "count", "data", "evaluation")
 _GROUPS = ("input", "given", "first")
 """The parts of a `Look` that are tensors, in the order in which their bytes are sent."""
 
@@ -281,16 +286,22 @@ def look_alone(job: JobConfig, workload: Workload, look: Look) -> Found:
         given=tuple(None if t is None else t.to(device) for t in look.given),
         first=tuple(t.to(device) for t in look.first),
     )
-    if workload.data is not None:
-        try:
+    of = "the data"
+    try:
+        if workload.data is not None:
             _check_data(job, workload, look, device)
-        except InputError:
-            raise
-        except USER_ERRORS as error:
-            raise InputError(
-                f"{job.file}: the data fail in another process, as on a node that joins: "
-                f"{placed_line_of(error)}; make and open all that they need within build"
-            ) from error
+        if look.evaluation:
+            of = "the data of [eval]"
+            evaluated = load_eval(job, workload.data, workload.eval_data)
+            facts = own_facts(job, workload, evaluated)
+            check_facts(job, look.evaluation, facts, ELSEWHERE, "make both of the contents alone")
+    except InputError:
+        raise
+    except USER_ERRORS as error:
+        raise InputError(
+            f"{job.file}: {of} fail {ELSEWHERE}: {placed_line_of(error)}; make and open all that "
+            "they need when they are made"
+        ) from error
     first = OneLayer(workload, place, seed=seed, precision=precision)
     first.check()
     initial = first.initial()

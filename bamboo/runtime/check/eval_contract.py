@@ -1,9 +1,10 @@
 """What an evaluation must be: the same when it is done again, and without a trace in any layer.
 
-Rule: before a launch its first and its last microbatch go through the whole model, each twice.
+Rule: before a launch its first and its last microbatch go through the whole model, each twice. What
+the user's own data are is compared with what other processes make of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bamboo.config.check_eval import LOSS
 from bamboo.config.resolve import eval_total
@@ -12,7 +13,7 @@ from bamboo.data.evaluation import EvalData, load_eval
 from bamboo.errors import InputError
 from bamboo.models import Tensors, Workload, evaluate, measured, unpacked
 from bamboo.models.build import USER_ERRORS
-from bamboo.runtime.check.one_layer import OneLayer, remedy_of
+from bamboo.runtime.check.one_layer import OneLayer, checksum, remedy_of
 from bamboo.runtime.device.staging import place_of
 from bamboo.user_code.traces import placed_line_of
 
@@ -43,6 +44,30 @@ def check_eval(job: JobConfig, workload: Workload, layers: Sequence[OneLayer]) -
             remedy=f"take one of {', '.join((LOSS, *sorted(names - {LOSS})))}",
         )
     return data
+
+
+def own_facts(job: JobConfig, workload: Workload, data: EvalData | None) -> dict[str, str]:
+    """By name what evaluations are of, where the data are the user's own: digest, counts, and
+    checksums of the first and the last microbatch. Raises what the data raise."""
+    if data is None or workload.eval_data is None:
+        return {}
+    facts = {"samples": str(data.samples), "digest": repr(data.digest), "count": str(data.count)}
+    for index in dict.fromkeys((0, eval_total(job) - 1)):
+        inputs, targets = data.microbatch(index)
+        facts[f"microbatch {index}"] = f"of checksum {checksum(*inputs, *targets)}"
+    return facts
+
+
+def check_facts(
+    job: JobConfig, here: Mapping[str, str], there: Mapping[str, str], where: str, remedy: str
+) -> None:
+    """Raises InputError unless another process, described by `where`, has made the same data."""
+    for name, value in here.items():
+        if there.get(name) != value:
+            raise InputError(
+                f"{job.file}: the data of [eval] have {name} {there.get(name)} {where}, and "
+                f"{value} here; {remedy}"
+            )
 
 
 def _once(

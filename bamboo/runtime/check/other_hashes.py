@@ -1,8 +1,8 @@
 """`python -m bamboo.runtime.check.other_hashes`: a job's own data, in a process with other hashes.
 
 Standard input: one JSON object with `job`, the job as JSON text, and `asked`, a list of [step,
-microbatch]. Standard output: one JSON object with `found`, a checksum of each; or {"error": line}
-and exit code 2.
+microbatch]. Standard output: one JSON object with `found`, a checksum of each, and `evaluation`,
+what own data of [eval] are; or {"error": line} and exit code 2.
 
 Every process of a run has the same hash seed, but another release of Python has other hashes, and
 so has a program of the user's own. What depends on the order of a set, or on `hash`, is no contents
@@ -12,7 +12,7 @@ that a digest could name.
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +20,13 @@ from tempfile import TemporaryDirectory
 from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.evaluation import load_eval
 from bamboo.errors import BambooError, InputError
 from bamboo.loading import interpreter, steady_environment
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS
 from bamboo.new_files import open_to_append, write_whole
+from bamboo.runtime.check.eval_contract import check_facts, own_facts
 from bamboo.runtime.check.one_layer import checksum
 from bamboo.runtime.check.stdout_answer import one_answer
 from bamboo.runtime.step.numerics import prepare
@@ -33,13 +35,15 @@ from bamboo.user_code.traces import placed_line_of
 MODULE = "bamboo.runtime.check.other_hashes"
 SEED = "1"
 """Another one than `steady_environment` has."""
+WHERE = "where text has other hashes, as in another release of Python"
+SORTED = "sort every set of which the order counts, and take hashlib in place of hash()"
 
 
 class OtherHashes:
     """The process as its asker sees it."""
 
     def __init__(self, job: JobConfig, asked: Sequence[tuple[int, int]], folder: Path) -> None:
-        self._file = job.file
+        self._job = job
         self._asked = asked
         request = folder / "request"
         self._answer = folder / "answer"
@@ -55,8 +59,9 @@ class OtherHashes:
                 env={**steady_environment(), "PYTHONHASHSEED": SEED},
             )
 
-    def compare(self, data: Dataset) -> None:
-        """Raises InputError where the data differ there from those here."""
+    def compare(self, data: Dataset, evaluation: Mapping[str, str]) -> None:
+        """Raises InputError where the data differ there from those here; `evaluation`: see
+        `own_facts`."""
         self._process.wait()
         try:
             body = json.loads(self._answer.read_bytes())
@@ -72,10 +77,10 @@ class OtherHashes:
         ):
             if here != there:
                 raise InputError(
-                    f"{self._file}: the data give other samples for microbatch {index} of step "
-                    f"{step} where text has other hashes, as in another release of Python: sort "
-                    "every set of which the order counts, and take hashlib in place of hash()"
+                    f"{self._job.file}: the data give other samples for microbatch {index} of step "
+                    f"{step} {WHERE}: {SORTED}"
                 )
+        check_facts(self._job, evaluation, body["evaluation"], WHERE, SORTED)
 
     def end(self) -> None:
         """End the process; safe when it has ended."""
@@ -113,17 +118,19 @@ def main(_: list[str]) -> int:
         job = job_from_json(request["job"])
         try:
             prepare(job.cluster)
-            data = load_data(job, own=build_model(job, whole=True).data)
-            answer({"found": _found(data, request["asked"])})
+            workload = build_model(job, whole=True)
+            asked = request["asked"]
+            found = _found(load_data(job, own=workload.data), asked) if asked else []
+            evaluated = load_eval(job, workload.data, workload.eval_data)
+            answer({"found": found, "evaluation": own_facts(job, workload, evaluated)})
         except InputError as error:
             answer({"error": str(error)})
             return error.exit_code
         except USER_ERRORS as error:
             answer(
                 {
-                    "error": f"{job.file}: the data fail where text has other hashes, as in "
-                    f"another release of Python: {placed_line_of(error)}; sort every set of which "
-                    "the order counts"
+                    "error": f"{job.file}: the data fail {WHERE}: {placed_line_of(error)}; sort "
+                    "every set of which the order counts"
                 }
             )
             return InputError.exit_code

@@ -36,7 +36,7 @@ from bamboo.models.gpt import token_loss
 from bamboo.quantities import count
 from bamboo.runtime.check.alone import Alone
 from bamboo.runtime.check.data_contract import check_data, looked_at
-from bamboo.runtime.check.eval_contract import check_eval
+from bamboo.runtime.check.eval_contract import check_eval, own_facts
 from bamboo.runtime.check.loss_contract import check_metrics, check_sum
 from bamboo.runtime.check.one_layer import OneLayer, Pass
 from bamboo.runtime.check.optimizer_contract import check_training
@@ -81,8 +81,10 @@ def preflight(
         data, described = _data_of(job, workload)
         first_one, *others = check_data(job, data)
         rehashed = None
-        if rehash and workload.data is not None:
-            rehashed = stack.enter_context(other_hashes(job, looked_at(job), room))
+        own_eval = job.eval.every_steps and workload.eval_data is not None
+        if rehash and (workload.data is not None or own_eval):
+            asked = [] if workload.data is None else looked_at(job)
+            rehashed = stack.enter_context(other_hashes(job, asked, room))
         tell_work(f"making {count(len(workload.layers), 'layer')}")
         whole = Whole(job, workload, data, looked_at=1 + len(others))
         _check_trained(job.file, whole.layers)
@@ -99,19 +101,20 @@ def preflight(
         targets = whole.data.microbatch(0, 0)[1]
         check_sum(job.file, workload, first[-1].output, targets, job.train.microbatch)
         check_metrics(job.file, workload, first[-1].output, targets)
+        evaluated = check_eval(job, workload, whole.layers)
+        evaluation = own_facts(job, workload, evaluated)
         so_far = code_taken_along(job, workload, recorder)
         tell_work("comparing layers with those that another process builds alone")
         with _as_on_a_node(job, so_far, room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
-            whole.compare(alone, first)
+            whole.compare(alone, first, evaluation)
         times.append(whole.time(first))
         tell_work("evaluating once, and comparing data")
-        evaluated = check_eval(job, workload, whole.layers)
         if texts := [one.text for one in (data, evaluated) if one is not None and one.text]:
             largest = max(text.largest_token for text in texts)
             whole.check_largest_token(first[-1].output, largest)
         if rehashed is not None:
-            rehashed.compare(data)
+            rehashed.compare(data, evaluation)
         code = code_taken_along(job, workload, recorder)
     return {
         "schema_version": SCHEMA_VERSION,

@@ -7,7 +7,7 @@ its own, as though a stage began and ended there, so every difference has a laye
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -161,10 +161,11 @@ class Whole:
 
     # ------------------------------------------------------------------ against layers built alone
 
-    def compare(self, alone: Alone, first: Sequence[Pass]) -> None:
+    def compare(self, alone: Alone, first: Sequence[Pass], evaluation: Mapping[str, str]) -> None:
         """Run a microbatch of a later step, with other parameters, and compare each layer with one
         that begins there. Then do the same with its input of the `first` passes: a layer that has
-        kept what it made of that input still gives what the old parameters made."""
+        kept what it made of that input still gives what the old parameters made. `evaluation`: see
+        `own_facts`."""
         for one in self.layers:
             for parameter in one.layer.parameters():
                 if parameter.requires_grad:  # in place, as a step changes it
@@ -186,6 +187,7 @@ class Whole:
                 is_last=is_last,
                 count=self.data.count(LATER_STEP),
                 data=self._described,
+                evaluation=evaluation if is_last else {},
             )
             gradients = one.backward(run, gradients)
             if index not in chosen:

@@ -99,12 +99,25 @@ def build(job):
 """
 HELD = """
 from pathlib import Path
-from mine import rows
+import torch
+from mine import data_of, rows, TensorDataset
 
 SIZE = Path(__file__).parent / "size.txt"
 
 def held_out(job):
     return rows(int(SIZE.read_text()))
+
+def wide(job):
+
+    return data_of(TensorDataset(torch.zeros(4, 3), torch.zeros(4, 1)))
+
+class Broken:
+    samples, digest, unit = 4, "broken", "row"
+    def batch(self, indices, keys):
+        raise KeyError("gone")
+
+def broken(job):
+    return Broken()
 """
 
 
@@ -127,5 +140,9 @@ def test_a_function_that_returns_data_is_evaluated(tmp_path: Path) -> None:
         assert loss_of(found, f"{held}:held_out", samples=2) != loss
         with pytest.raises(InputError, match=r"has no attribute 'other'; correct .*held.py$"):
             loss_of(found, f"{held}:other")
+        with pytest.raises(InputError, match=r"mat1 and mat2 .*; give data as those of the train"):
+            loss_of(found, f"{held}:wide")
+        with pytest.raises(InputError, match=r"KeyError: 'gone', at held.py, line \d+, in batch"):
+            loss_of(found, f"{held}:broken")
     finally:
         unguarded()

@@ -1,10 +1,12 @@
 """A job's own data before a launch: the same when it is asked again, with a count for each step."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import EvalConfig, JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
@@ -143,6 +145,34 @@ def test_odd_data_are_refused(tmp_path: Path, alone: Alone, body: str, message: 
     assert_refused(_job(tmp_path, body), alone, message)
 
 
+def _evaluated(folder: Path, body: str) -> JobConfig:
+    job = _job(folder, body)
+    source = Path(job.file).parent / "mine.py"
+    text = source.read_text()
+    source.write_text(text.replace("data=Rows()", "data=Table(), eval_data=Rows()"))
+    return replace(job, eval=EvalConfig(every_steps=1, samples=5))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("digest = sys.argv[0]", "[eval] have digest 'another' in another process, as on a node"),
+        (
+            batch("return (x,), (t[0] + (max(i) > 3) * len(sys.argv[0]),)"),
+            "the data of [eval] have microbatch 2 of checksum ",
+        ),
+        (
+            batch("return (x,), (t[0] + {True: 1}[sys.argv != ['another']],)"),
+            "the data of [eval] fail in another process, as on a node that joins: KeyError",
+        ),
+    ],
+)
+def test_odd_data_of_an_evaluation_are_refused(
+    tmp_path: Path, alone: Alone, body: str, message: str
+) -> None:
+    assert_refused(_evaluated(tmp_path, body), alone, message)
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
@@ -183,9 +213,12 @@ def test_processes_and_threads_of_the_users_file_are_not_waited_for(tmp_path: Pa
     )
 
 
-def test_data_that_follow_the_order_of_a_set_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", [_job, pytest.param(_evaluated, marks=pytest.mark.full)])
+def test_data_that_follow_the_order_of_a_set_are_refused(
+    tmp_path: Path, of: Callable[[Path, str], JobConfig]
+) -> None:
     """In a launch, whose processes all have the same order."""
     names = "names = list({f'file {n}' for n in range(20)})\n"
     body = batch("return (x + int(self.names[0].split()[1]),), t")
     with pytest.raises(InputError, match=r"where text has other hashes, .*: sort every set of"):
-        run_preflight(_job(tmp_path, names + body))
+        run_preflight(of(tmp_path, names + body))
