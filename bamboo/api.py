@@ -44,6 +44,7 @@ from bamboo.study.told import Note, silent
 
 if TYPE_CHECKING:
     from bamboo.chaos.whole import Drawn, Judged
+    from bamboo.checkpoint.shared_data import Kept
     from bamboo.config.tree import JobConfig
     from bamboo.data.prepare import Prepared
     from bamboo.doctor.checks import Examination
@@ -73,6 +74,7 @@ __all__ = (
     "list_runs",
     "load_job",
     "make_stack",
+    "named_data",
     "old_runs",
     "open_run",
     "plan",
@@ -80,6 +82,8 @@ __all__ = (
     "prepare_data",
     "prices",
     "profile",
+    "remove_data",
+    "shared_data",
     "simulate",
     "stop_all",
     "stop_run",
@@ -275,6 +279,35 @@ def prepare_data(
             with (bar or no_bar)(f"preparing [{section}]") as told:
                 made[section] = prepare(found, data, told, section=section)
     return made
+
+
+def shared_data() -> "tuple[Kept, ...]":
+    """The tokens that runs share in the bucket of the account file, as `bamboo list --data` shows
+    them. Raises InputError where that file names no bucket, StorageUnavailable."""
+    find_cloud()
+    from bamboo.sites.account.shared import kept_data
+
+    return kept_data()
+
+
+def named_data(digest: str) -> "Kept":
+    """Those of this digest, or of the only one that begins so. Raises InputError where there are
+    none, or several, StorageUnavailable."""
+    held = shared_data()
+    found = [one for one in held if one.digest.startswith(digest)] if digest else []
+    if len(found) != 1:
+        there = "several digests begin so" if found else "the bucket has no such data"
+        raise InputError(f"--data {digest!r}: {there}; see `bamboo list --data`")
+    return found[0]
+
+
+def remove_data(digest: str) -> None:
+    """Delete the tokens of this digest, or of the only one that begins so, as `bamboo rm --data`
+    does. Raises InputError where there are none, and while a run reads them, StorageUnavailable."""
+    found = named_data(digest)
+    from bamboo.sites.account.shared import remove_data
+
+    remove_data(found)
 
 
 def prices(region: str | None = None, *, refresh: bool = False, note: Note = silent) -> "PriceList":

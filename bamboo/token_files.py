@@ -100,7 +100,9 @@ class FarFile:
 
     name: str
     read: Callable[[int, int], bytes]
-    """(begin, end) -> those bytes. Raises StorageUnavailable."""
+    """(begin, end) -> those bytes. Raises StorageUnavailable, DamagedData where it is gone."""
+    remedy: str
+    """What to do where it is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,14 +166,19 @@ def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
     planned = prepared.planned
     played = prepared.trace
     if not verbose:
-        logs = prepared.logs_to
         return plan_lines(
-            prepared.run, planned, played=played, weights=prepared.weights, logs_to=logs
+            prepared.run,
+            planned,
+            played=played,
+            weights=prepared.weights,
+            logs_to=prepared.logs_to,
+            upload_bytes=prepared.upload_bytes,
         )
     said = [quota_text(planned)] if prepared.job.cloud.provider != "local" else []
     said.append(plan_text(prepared.run, planned))
     if prepared.begins:
         said += paragraph(prepared.begins)
+    said += [line for one in prepared.in_bucket for line in paragraph(one.sentence())]
     said += [f"  logs to {name}: {place}" for name, place in prepared.logs_to.items()]
     return said if played is None else [*said, trace_text(played)]
 

@@ -1,4 +1,5 @@
-# The bucket holds what a starting instance fetches (boot/, wheels/, starts/) and what runs leave (runs/).
+# The bucket holds what a starting instance fetches (boot/, wheels/, starts/), tokens that runs share
+# (data/), and what runs leave (runs/).
 
 resource "aws_s3_bucket" "this" {
   bucket_prefix = "${var.name}-"
@@ -97,5 +98,15 @@ resource "aws_s3_object" "boot" {
   source_hash = filemd5(each.value)
 
   # One that is there before versions are could never be wholly deleted, nor the bucket after it.
+  depends_on = [aws_s3_bucket_versioning.this]
+}
+
+# A launch reads here what the role of a run may do at most, before anything costs money.
+resource "aws_s3_object" "bounds" {
+  bucket  = aws_s3_bucket.this.id
+  key     = "boot/bounds.json"
+  content = aws_iam_policy.run_boundary.policy
+
+  # As for the others.
   depends_on = [aws_s3_bucket_versioning.this]
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
+from bamboo.checkpoint.open import OpenObjects
 from bamboo.checkpoint.run_files import fetch_checked
 from bamboo.errors import BambooError, StorageUnavailable
 from bamboo.new_files import write_whole
@@ -36,15 +37,21 @@ class Verify(Protocol):
 
 
 def check_run(
-    *, begins: ObjectStore, results: ObjectStore, verify: Verify, heard_file: str = ""
+    *,
+    begins: ObjectStore,
+    results: ObjectStore,
+    verify: Verify,
+    heard_file: str = "",
+    bucket: OpenObjects | None = None,
 ) -> int:
     """Check the run that `begins` has the files of, and store the verdict in `results`; the exit
-    status. `heard_file` is touched at each sign of progress, for the dead-man switch. Raises
-    StorageUnavailable when the verdict cannot be stored."""
+    status. `bucket` opens an `s3://` address. `heard_file` is touched at each sign of
+    progress, for the dead-man switch. Raises StorageUnavailable when the verdict cannot be
+    stored."""
     with TemporaryDirectory(prefix="bamboo-check-") as name:
         folder = Path(name)
         try:
-            fetch_checked(begins, folder)
+            fetch_checked(begins, folder, bucket=bucket)
             told = _Telling(results, folder / PROGRESS, heard_file)
             said: dict[str, Any] = {"body": dict(verify(folder, told=told))}
         except BambooError as error:

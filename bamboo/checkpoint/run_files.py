@@ -2,7 +2,7 @@
 run: one that only its launcher writes, and one that its nodes write.
 
     data/<sha256>                 the text, as the launcher read it
-    data/<digest>/tokens …        or its token file, with header, tree and documents
+    data/<digest>/place.json      or where its token file lies (`bamboo/checkpoint/shared_data.py`)
     final/stage-00.safetensors …  what `final/` of a run's folder has
     final/stage-00.json …         {file, sha256, step}, as the node wrote the file beside it
     checked/<name>                what a check of its bits reads (`CHECKED`), under an id of its own
@@ -16,29 +16,18 @@ import json
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bamboo.checkpoint.along import fetch_code, fetch_weights, fetch_wheels
 from bamboo.checkpoint.final import Final, describe, stage_file, write_stage
+from bamboo.checkpoint.open import OpenObjects
+from bamboo.checkpoint.shared_data import TOKENS, fetch_tokens
 from bamboo.errors import InputError
-from bamboo.far_weights import asked
 from bamboo.kept_weights import INIT_FOLDER
 from bamboo.named_files import read_own
-from bamboo.new_files import whole_file, write_whole
+from bamboo.new_files import write_whole
 from bamboo.ports import ObjectStore
-from bamboo.token_files import (
-    DOCUMENTS,
-    FILES,
-    HEADER,
-    TREE,
-    FarFile,
-    FarTokens,
-    beside,
-    read_header,
-    read_tree,
-)
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.bundle import CODE_FOLDER
 from bamboo.user_code.wheels import WHEELS_FOLDER
@@ -52,7 +41,6 @@ READ_BY_CHECK = ("resolved.json", STRATEGY, "metrics.jsonl", "numerics.json")
 CHECKED = "checked/"
 DIGESTS = "digests.json"
 TEXT = "data"
-TOKENS = "tokens"
 EVAL_TEXT = "eval"
 _DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
 
@@ -83,57 +71,6 @@ def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
         return bytearray(path.read_bytes()) if found else None
 
 
-def put_tokens(objects: ObjectStore, path: Path, digest: str, *, as_read: bool = True) -> None:
-    """Store the token file of a run, and what lies beside it, for its nodes, by the digest of the
-    run's data; `as_read`: that is the file's. Raises InputError when the file then does not have
-    this digest, and StorageUnavailable."""
-    found = read_tree(path, read_header(path))
-    digests = () if found is None else (found[0].digest, found[0].padded_digest)
-    if not digests or (as_read and digest not in digests):
-        raise InputError("the data has changed since it was looked at; launch again")
-    for ending in FILES:
-        if (file := beside(path, ending)).exists():
-            objects.put_file(f"{data_name(digest)}/{TOKENS}{ending}", file)
-
-
-def fetch_tokens(objects: ObjectStore, digest: str, folder: Path) -> Path | None:
-    """Bring the token file that `put_tokens` stored into a folder; None: there is none. Raises
-    StorageUnavailable."""
-    prefix = f"{data_name(digest)}/"
-    names = objects.sizes(prefix)
-    if f"{prefix}{TOKENS}" not in names:
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        objects.fetch(name, folder / name.removeprefix(prefix))
-    return folder / TOKENS
-
-
-def far_tokens(objects: ObjectStore, digest: str, folder: Path) -> FarTokens | None:
-    """The same, of which header and hashes are brought, and the tokens when they are read; None:
-    there is none. Raises StorageUnavailable."""
-    prefix = f"{data_name(digest)}/{TOKENS}"
-    sizes = objects.sizes(prefix)
-    if prefix not in sizes:
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / TOKENS
-    far = {}
-    for ending in FILES:
-        name = f"{prefix}{ending}"
-        if ending in (HEADER, TREE):
-            objects.fetch(name, beside(path, ending))
-        elif name in sizes:
-            with whole_file(beside(path, ending)) as file:
-                file.truncate(sizes[name])
-            far[ending] = FarFile(name=name, read=partial(_part, objects, name))
-    return FarTokens(path=path, tokens=far[""], documents=far.get(DOCUMENTS))
-
-
-def _part(objects: ObjectStore, name: str, begin: int, end: int) -> bytes:
-    return asked(lambda: objects.part(name, begin, end)) or b""
-
-
 def put_checked(objects: ObjectStore, run: Path, final: Final) -> None:
     """Store what a check of the bits of the run in this folder reads beside its data. Of the final
     state that is the digest of each tensor. Raises StorageUnavailable."""
@@ -146,9 +83,10 @@ def put_checked(objects: ObjectStore, run: Path, final: Final) -> None:
             objects.put_file(f"{CHECKED}{name}", run / name)
 
 
-def fetch_checked(objects: ObjectStore, folder: Path) -> None:
-    """Bring into an empty folder what `put_checked` and `put_data` stored, as far as it is there.
-    Raises InputError where it names no data, StorageUnavailable."""
+def fetch_checked(objects: ObjectStore, folder: Path, *, bucket: OpenObjects | None = None) -> None:
+    """Bring into an empty folder what `put_checked` and `put_data` stored, as far as it is there,
+    and tokens from where they lie; `bucket` opens an `s3://` address. Raises InputError where it
+    names no data, StorageUnavailable."""
     for name in (*READ_BY_CHECK, DIGESTS):
         objects.fetch(f"{CHECKED}{name}", folder / name)
     try:
@@ -160,7 +98,7 @@ def fetch_checked(objects: ObjectStore, folder: Path) -> None:
         (semantics.data_digest, folder / TEXT),
         (job.get("evaluated_on", ""), folder / EVAL_TEXT),
     ):
-        if digest and fetch_tokens(objects, digest, place) is None:
+        if digest and fetch_tokens(objects, digest, place, bucket=bucket) is None:
             objects.fetch(data_name(digest), place)
     if identity := semantics.model.get("code"):
         fetch_code(objects, folder / CODE_FOLDER, identity)

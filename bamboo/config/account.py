@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.parse import parse_job
+from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
 
@@ -51,6 +52,13 @@ def account_defaults() -> dict[str, Any]:
         )
     parse_job(tables, file=str(path))
     return dict(tables.get("cloud", {}))
+
+
+def account_job() -> JobConfig | None:
+    """A job with only the account file's settings; None where no account is named."""
+    if not account_file().exists():
+        return None
+    return parse_job({"cloud": {**account_defaults(), "provider": "ec2"}}, file=str(account_file()))
 
 
 def read_toml(path: Path, *, remedy: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bamboo.config.home import home
 from bamboo.config.tree import TOKENS, DataConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import files_below, read_own, sha256_of, what_is_wrong
-from bamboo.token_files import DOCUMENTS, Header, beside, read_facts, read_header
+from bamboo.token_files import DOCUMENTS, FILES, Header, beside, read_facts, read_header
 
 FOLDER = "data"
 """In `$BAMBOO_HOME`."""
@@ -58,6 +58,23 @@ def find_tokens(job: JobConfig, data: DataConfig, *, section: str = "data") -> t
         if found is not None and header_of_made is not None:
             return found, header_of_made
     raise refuse(job, f"{section}.path", data.path, "is not prepared as it stands", PREPARE)
+
+
+def token_files(job: JobConfig) -> dict[str, Path]:
+    """Section of the job file -> its token file, of those that instances of an account read in a
+    bucket. Raises InputError as `find_tokens`."""
+    found = {}
+    if job.data.is_prepared and not job.data.in_image:
+        found["data"] = Path(job.tokens)
+    if job.evaluated.is_prepared:
+        found["eval"] = find_tokens(job, job.evaluated, section="eval")[0]
+    return found
+
+
+def bytes_in_bucket(job: JobConfig) -> int:
+    """Bytes of all of these, with what lies beside them. Raises InputError."""
+    files = {beside(path, ending) for path in token_files(job).values() for ending in FILES}
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def header_of_whole(path: Path) -> Header | None:

@@ -41,6 +41,7 @@ from bamboo.runs.ports import Screen
 from bamboo.runs.run_folder import RunFolder
 from bamboo.signals import Interrupts
 from bamboo.sites.account.account_ready import check_account, check_free, pins_of_instances
+from bamboo.sites.account.shared import InBucket, in_bucket
 from bamboo.sites.account.wheelhouse import check_imports, kept_at, wheels_for
 from bamboo.study.devices import with_device
 from bamboo.study.modelled import look_at, seen_for_launch
@@ -70,11 +71,20 @@ class Prepared:
     trace: Replayed | None
     weights: Weights | None = None
     """The weights of another run that it begins with, where `train.init` names one."""
+    in_bucket: tuple[InBucket, ...] = ()
+    """The tokens that its instances read in a bucket."""
 
     @property
     def begins(self) -> str:
         """A sentence on those weights; "" without any."""
         return "" if self.weights is None else initial.said(self.weights)
+
+    @property
+    def upload_bytes(self) -> int | None:
+        """How many bytes of its tokens a start uploads; None: its instances read none in a
+        bucket."""
+        uploaded = [one.upload_bytes for one in self.in_bucket]
+        return sum(uploaded) if uploaded else None
 
     @property
     def logs_to(self) -> dict[str, str]:
@@ -139,7 +149,14 @@ def prepare(
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
     if gpu is None:
         refuse_too_small(prepared.planned, run_folder.home())
+        prepared = with_tokens(prepared)
     return prepared
+
+
+def with_tokens(prepared: Prepared) -> Prepared:
+    """The same, knowing what a start uploads of its tokens. Raises InputError,
+    StorageUnavailable."""
+    return replace(prepared, in_bucket=in_bucket(prepared.job, prepared.planned.catalogue))
 
 
 def plan_again(

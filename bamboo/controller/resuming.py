@@ -28,7 +28,13 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.controller import attempt, longer
 from bamboo.controller.budget import refuse_beyond
-from bamboo.controller.launching import Prepared, check_place, plan_again, refuse_lacking
+from bamboo.controller.launching import (
+    Prepared,
+    check_place,
+    plan_again,
+    refuse_lacking,
+    with_tokens,
+)
 from bamboo.controller.machine import refuse_too_small, refuse_unfit
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import job_to_plan, save_terms, terms_of
@@ -160,7 +166,7 @@ def prepare(
         spent_usd=_spent_usd(folder, job),
     )
     return Resumed(
-        prepared=prepared,
+        prepared=with_tokens(prepared),
         from_step=from_step,
         final_stages=final_stages,
         rejected=found.rejected,

@@ -8,6 +8,7 @@ instances.
 import time
 
 from bamboo import wiring
+from bamboo.config.account import account_job
 from bamboo.controller import background
 from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
@@ -18,7 +19,6 @@ from bamboo.ports import Store
 from bamboo.runs.live import live_store
 from bamboo.runs.run_folder import RunFolder
 from bamboo.sites import opened
-from bamboo.sites.account.ending import account_job
 from bamboo.wiring.store_reference import store_of_job
 
 WAIT_S = 150.0

@@ -44,6 +44,7 @@ class CheckedFile:
         """`far`: where the file lies; the one at `path` is of this process alone, has its size, and
         holes for what was not brought yet. Raises InputError."""
         self._name = str(path) if far is None else far.name
+        self._remedy = "put the file back as it was" if far is None else far.remedy
         self.size_bytes = size_bytes
         self._leaves = leaves
         self._checked = bytearray(chunks_of(size_bytes))
@@ -107,7 +108,7 @@ class CheckedFile:
             raise DamagedData(
                 f"{self._name} is damaged: chunk {chunk} of {len(self._checked)}, from byte "
                 f"{chunk * CHUNK_BYTES:,}, has the hash {found.hex()[:12]} and was prepared with "
-                f"{wanted.hex()[:12]}; put the file back as it was"
+                f"{wanted.hex()[:12]}; {self._remedy}"
             )
 
     def _keep(self, chunk: int, part: bytes) -> None:

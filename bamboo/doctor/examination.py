@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bamboo.config.account import account_job
 from bamboo.config.load import load_job
 from bamboo.doctor.checks import Check, Examination, examine
 from bamboo.doctor.checks_account import AccountChecks
 from bamboo.doctor.checks_here import here_checks
 from bamboo.doctor.leftovers import leftovers_check, places
 from bamboo.doctor.orphans import orphans_check
-from bamboo.sites.account.ending import account_job, account_regions
+from bamboo.sites.account.ending import account_regions
 from bamboo.wiring.store_reference import named_store, store_of_job
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from bamboo import wiring
+from bamboo.config.account import account_job
 from bamboo.config.tree import JobConfig
 from bamboo.coord.logins import runs_with_login
 from bamboo.doctor.checks import Check, Finding, Result
@@ -23,7 +24,7 @@ from bamboo.quantities import count
 from bamboo.runs import lock, run_folder
 from bamboo.runs.run_folder import job_of
 from bamboo.sites.account.boot_files import AGENT_ENV
-from bamboo.sites.account.ending import account_job, runs_in_account
+from bamboo.sites.account.ending import runs_in_account
 from bamboo.sites.account.run_roles import runs_with_role
 from bamboo.wiring.store_reference import store_of_job, store_url_of
 

@@ -72,7 +72,7 @@ def start_site(
                 _start_objects(folder, job),
                 job,
                 folder,
-                wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
+                shared=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
                 secrets=wiring.run_secrets(job.cloud.region, job.cloud.stack),
                 reference=reference,
                 data_digest=data_digest,

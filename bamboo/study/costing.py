@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
+from bamboo.config.prepared import bytes_in_bucket
 from bamboo.config.resolve import nodes_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -141,6 +142,7 @@ def beside_option(
         ],
         every_steps=option.plan.losses.checkpoint_every,
         keep=kept.keep,
+        data_bytes=bytes_in_bucket(job),
     )
     parts = auxiliary_parts(catalogue.auxiliary, extras)
     return tuple(part for part in parts if part.name != TRANSFER)

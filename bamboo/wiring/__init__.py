@@ -416,6 +416,7 @@ def live_as_agent(environment: Mapping[str, str]) -> int:
             results=bucket(environment["BAMBOO_RUN_URL"]),
             verify=partial(run_verify, brought=True),
             heard_file=environment.get("BAMBOO_HEARD_FILE", ""),
+            bucket=bucket,
         )
     config = AgentConfig.from_environment(environment)
     if config.store_url.startswith(SECRET_REFERENCE):

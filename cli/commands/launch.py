@@ -83,6 +83,7 @@ def command(
             body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)
             if prepared.trace is not None:
                 body["trace"] = trace_body(prepared.trace)
+            body["in_bucket"] = [one.body() for one in prepared.in_bucket]
             body |= {"logs_to": prepared.logs_to} if prepared.logs_to else {}
             echo_result(json.dumps(body))
             return 0

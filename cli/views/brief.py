@@ -36,16 +36,17 @@ def plan_lines(
     played: Replayed | None = None,
     weights: Weights | None = None,
     logs_to: Mapping[str, str] | None = None,
+    upload_bytes: int | None = None,
 ) -> list[str]:
     """At most PLAN_LINES lines of at most WIDTH columns. `played`: the trace that the run's nodes
     follow; `weights`: those of another run, which this one begins with; `logs_to`: tracker ->
-    where."""
+    where; `upload_bytes`: how much of the data goes to a bucket, None where none is read there."""
     local = planned.job.cloud.provider == "local"
     semantics = planned.strategy.semantics
     given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
     rows = [
         ("model", _model(planned)),
-        ("data", f"{_data(planned)}{given}"),
+        ("data", f"{_data(planned)}{_uploaded(upload_bytes)}{given}"),
         ("grid", _grid(planned)),
         *_saving(planned),
         ("instances", _instances(planned)),
@@ -293,6 +294,12 @@ def _data(planned: Planned) -> str:
     if "tokens" in text:
         return f"{count(text['tokens'], 'token')}, {size(text['bytes'])}"
     return f"{count(text['files'], 'file')}, {size(text['bytes'])}"
+
+
+def _uploaded(upload_bytes: int | None) -> str:
+    if upload_bytes is None:
+        return ""
+    return f"; {size(upload_bytes)} go to the bucket" if upload_bytes else "; in the bucket already"
 
 
 def _bill(bill: Mapping[str, Any]) -> list[str]:

@@ -78,6 +78,21 @@ def list_text(runs: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, *(f"{r['run']}: {r['damage']}" for r in runs if r["damage"])])
 
 
+def data_text(data: Sequence[Mapping[str, Any]]) -> str:
+    """One line for the tokens of each digest."""
+    rows = [("data", "size", "state", "read by")]
+    rows += [
+        (
+            one["digest"][:12],
+            size(one["size_bytes"]),
+            "whole" if one["whole"] else "not whole",
+            ", ".join(one["runs"]) or "-",
+        )
+        for one in data
+    ]
+    return "\n".join(columns(rows, indent=0, right=frozenset({1})))
+
+
 def parts_text(parts: Mapping[str, int]) -> str:
     """`1.0 GiB: final 978.1 MiB, checkpoints 40.2 MiB, books 1.2 MiB`."""
     words = ", ".join(f"{name} {size(held)}" for name, held in parts.items())

@@ -10,6 +10,7 @@ JSON. No text is inserted into a document, so no text can break out of it.
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ POLICY = "run"
 """The name of the one policy of a run's role."""
 _PARTITION = re.compile(r"aws(-[a-z]+)*")
 _ACCOUNT = re.compile(r"\d{12}")
+_SHARED = re.compile(r"data/[A-Za-z0-9_./=+@-]{1,900}")
+"""Keys without a character that means something in a policy."""
 _NAME_CHARACTERS, _DIGEST_CHARACTERS = 64, 24
 """IAM's limit for the name of a role, and the length of the digest that it ends with."""
 
@@ -103,10 +106,15 @@ def who_has_it() -> str:
     )
 
 
-def rights(role: RunRole, owner: Owner, *, bucket: str) -> dict[str, Any]:
+def rights(
+    role: RunRole, owner: Owner, *, bucket: str, reads: Collection[str] = ()
+) -> dict[str, Any]:
     """The document of what the run's instances may do: read what starts them, read and write the
-    files of their run, read its secret. Raises InputError for an invalid bucket name."""
+    files of their run, read its secret. `reads`: the keys below `data/` that they may read, too.
+    Raises InputError for an invalid name of a bucket or key."""
     _held(bucket, BUCKET, "cloud.bucket")
+    for key in reads:
+        _held(key, _SHARED, "data")
     there = f"arn:{owner.partition}:s3:::{bucket}"
     secrets = f"arn:{owner.partition}:secretsmanager:{role.region}:{owner.account}:secret"
     return {
@@ -120,6 +128,7 @@ def rights(role: RunRole, owner: Owner, *, bucket: str) -> dict[str, Any]:
                     f"{there}/boot/*",
                     f"{there}/wheels/*",
                     f"{there}/starts/{role.run}/*",
+                    *(f"{there}/{key}" for key in reads),
                 ],
             },
             {
@@ -139,7 +148,9 @@ def rights(role: RunRole, owner: Owner, *, bucket: str) -> dict[str, Any]:
                 "Action": "s3:ListBucket",
                 "Resource": there,
                 "Condition": {
-                    "StringLike": {"s3:prefix": [f"runs/{role.run}/*", f"starts/{role.run}/*"]}
+                    "StringLike": {
+                        "s3:prefix": [f"runs/{role.run}/*", f"starts/{role.run}/*", *reads]
+                    }
                 },
             },
             {

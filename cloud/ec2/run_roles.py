@@ -82,14 +82,15 @@ class Ec2RunRoles:
         )
         return cls(iam=iam, ec2=ec2, sts=sts, region=region, stack=stack)
 
-    def make(self, run: RunId, *, bucket: str, template: str) -> None:
+    def make(self, run: RunId, *, bucket: str, template: str, reads: Collection[str] = ()) -> None:
         """Make the run's role, its profile and, from `template` (name or id; "" makes none), its
-        launch template. What a killed launcher has left of it is reused. Raises CloudRefused,
-        CloudThrottled, CloudUnavailable, InputError; then nothing of it is left."""
+        launch template. `reads`: what it may read of what runs share, by key. What a killed
+        launcher has left of it is reused. Raises CloudRefused, CloudThrottled,
+        CloudUnavailable, InputError; then nothing of it is left."""
         role = RunRole(region=self._region, stack=self._stack, run=run)
         with translated("GetCallerIdentity", service="AWS"):
             owner = owner_of(str(self._sts.get_caller_identity()["Arn"]))
-        document = rights(role, owner, bucket=bucket)
+        document = rights(role, owner, bucket=bucket, reads=reads)
         try:
             self._make_role(role, owner)
             self._once_visible(

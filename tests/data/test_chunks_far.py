@@ -25,7 +25,7 @@ def test_what_came_first_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return whole[begin:end]
 
     leaves = b"".join(leaf(part) for part in parts)
-    far = FarFile(name="bucket/file", read=read)
+    far = FarFile(name="bucket/file", read=read, remedy="bring it again")
     found = CheckedFile(path, size_bytes=len(whole), leaves=leaves, far=far)
     for chunk in (0, 1, 2, 3, 4, 3, 0):
         begin = chunk * CHUNK_BYTES

@@ -226,7 +226,8 @@ CALLS: dict[str, list[Ask]] = {
     **{
         xform_name(name): [
             Ask(action=f"s3:{right}", resource=f"{BUCKET}/{key}")
-            for key in ("runs/r1/final/stage-00", "starts/r1/agent.env")
+            for key in ("runs/r1/final/stage-00", "starts/r1/agent.env", "data/0/tokens")
+            + (("boot/constraints.txt", "boot/bounds.json") if right == "GetObject" else ())
         ]
         for name, right in {
             "GetObject": "GetObject", "HeadObject": "GetObject", "PutObject": "PutObject",

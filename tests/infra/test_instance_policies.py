@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from botocore.session import get_session
 
+from bamboo.checkpoint.shared_data import keys_of
 from bamboo.ids import RunId
 from cloud.ec2.requests import RUN_TAG
 from cloud.ec2.run_role import RunRole, rights
@@ -16,7 +17,9 @@ from tests.infra.launcher_calls import BUCKET, EC2, OWNER, ROLE, RUN_ROLE, SECRE
 
 STORE, BOUNDARY = document("store"), document("run")
 BUCKET_NAME = BUCKET.rpartition(":")[2]
-RIGHTS = rights(ROLE, OWNER, bucket=BUCKET_NAME)
+READS = keys_of("a" * 64)
+"""The tokens of the run, which others may read, too."""
+RIGHTS = rights(ROLE, OWNER, bucket=BUCKET_NAME, reads=READS)
 ALONG = ("code/0.zip", "weights/0/model.safetensors", "wheels/0/a.whl")
 """What a run takes along: it reads its own alone, and changes none of it."""
 EVERYTHING = {"Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
@@ -53,9 +56,9 @@ def test_a_role_given_everything_keeps_within_its_bounds() -> None:
     for action in ("sts:AssumeRole", "iam:PassRole", "iam:PutRolePolicy", "iam:DeleteRole"):
         assert not may(Ask(action=action, resource=RUN_ROLE), own=EVERYTHING)
     for action in ("PutObject", "DeleteObject"):
-        for key in ("boot/bamboo-agent.service", "wheels/0/a.whl", "starts/r1/agent.env"):
+        for key in ("boot/bounds.json", "wheels/0/a.whl", "starts/r1/agent.env", READS[0]):
             ask = Ask(action=f"s3:{action}", resource=f"{BUCKET}/{key}")
-            assert not may(ask, own=EVERYTHING), "nothing that starts a process"
+            assert not may(ask, own=EVERYTHING), "nothing that starts a process or that others read"
     admin = Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:bamboo-store-admin-1")
     assert not may(admin, own=EVERYTHING)
 
@@ -88,6 +91,10 @@ def test_a_run_reads_its_secret_and_no_other(secret: str, reads: bool) -> None:
         *(("GetObject", f"starts/r1/{along}", True) for along in ALONG),
         *(("GetObject", f"starts/r2/{along}", False) for along in ALONG),
         *(("PutObject", f"starts/r1/{along}", False) for along in ALONG),
+        *(("GetObject", key, True) for key in READS),
+        *((action, READS[0], False) for action in ("PutObject", "DeleteObject")),
+        ("GetObject", f"{READS[0]}.other", False),
+        ("GetObject", keys_of("b" * 64)[0], False),
         ("GetObject", "runs/r1/checkpoints/1/0", True),
         ("PutObject", "runs/r1/checkpoints/1/0", True),
         ("DeleteObject", "runs/r1/checkpoints/1/0", True),
@@ -120,6 +127,8 @@ def test_what_a_run_may_do_in_the_bucket(action: str, key: str, does: bool) -> N
         ("runs/r1/", True),
         ("runs/r1/checkpoints/", True),
         ("starts/r1/data/", True),
+        (READS[0], True),
+        *((prefix, False) for prefix in ("data/", f"{READS[0]}x", keys_of("b" * 64)[0])),
         *((prefix, False) for prefix in ("runs/", "runs/r", "runs/r1", "runs/r2/", "runs/r1-2/")),
         *((prefix, False) for prefix in ("starts/", "starts/r2/", "wheels/", "boot/", "", None)),
     ],

@@ -12,11 +12,12 @@ from tempfile import NamedTemporaryFile
 
 from bamboo.coord.acl import user_name
 from bamboo.ids import RunId
-from bamboo.sites.account.account_ready import BOOT_FILES
+from bamboo.sites.account.account_ready import BOOT_FILES, BOUNDS
 from bamboo.sites.account.instances import LAUNCH_TEMPLATE
 from cloud.ec2.user_data import NAMES_FILE
 from cloud.local.start import LocalCloud, start_local_cloud
 from testbed.store_server import AdminStore, start_admin_store
+from tests.infra.launcher_calls import document
 from tests.jobs import SMALL, TEXT
 from tests.launches.boots import BUCKET, FORKS
 from tests.mock_account import ACCOUNT_CALLS, client_at, variables_of
@@ -67,6 +68,8 @@ class Account:
         for name in BOOT_FILES:
             body = read[name].read_bytes() if name in read else b"-"
             self.s3.put_object(Bucket=BUCKET, Key=f"boot/{name}", Body=body)
+        bounds = json.dumps(document("run")).replace("bamboo-1", BUCKET)
+        self.s3.put_object(Bucket=BUCKET, Key=BOUNDS, Body=bounds.encode())
         (folder / "text.txt").write_text(TEXT)
         (folder / "job.toml").write_text(JOB)
         (folder / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "{BUCKET}"\n')

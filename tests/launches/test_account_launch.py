@@ -44,6 +44,9 @@ def test_from_the_account_to_the_receipt(real_account: Account) -> None:
     sets = ("--set", "data.source=tokens", "--set", "data.path=x.ids")
     process = account.begin("launch", "job.toml", "--run", run, *sets)
     wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
+    (kept,) = json.loads(account.run("list", "--data", "--json"))
+    assert (kept["whole"], kept["runs"]) == (True, [run])
+    assert f"run {run} reads them" in account.run("rm", "--data", kept["digest"], "--yes", code=2)
     password = account.password(run)
     victim = account.live()[0]
     (of_victim,) = account.ec2.describe_instances(InstanceIds=[victim])["Reservations"]
@@ -80,6 +83,9 @@ def test_from_the_account_to_the_receipt(real_account: Account) -> None:
     assert (segment["equal"], segment["from_checkpoint"]) == (True, 50)
     assert '"modelled": false' in account.run("cost", run, "--json")
     account.nothing_left(run)
+    assert "KiB go to the bucket" in said
+    account.run("rm", "--data", kept["digest"][:12], "--yes")
+    assert not account.s3.list_objects_v2(Bucket=BUCKET, Prefix="data/").get("Contents")
     assert not files_with(password, account.folder)
     assert not files_with(password, account.folder.parent / "account")
     assert password not in said

@@ -1,8 +1,10 @@
 """What an account is asked for nothing for: each thing that cannot be on an instance, a store that
 instances do not reach, a bucket without what they boot from; each with key, value, remedy."""
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,16 @@ from bamboo.errors import InputError, StoreRefused
 from bamboo.ids import RunId
 from bamboo.sites.account.account_ready import (
     BOOT_FILES,
+    BOUNDS,
     check_account,
     check_bucket,
     check_job_for_account,
     check_store_for_account,
 )
 from cli import main
+from tests.infra.launcher_calls import document
 from tests.jobs import tiny_job
+from tests.token_folder import prepared, some_ids, write_tokens
 
 RUN = RunId("r1")
 IN_ACCOUNT = (
@@ -160,6 +165,27 @@ def test_a_boot_of_an_older_release_is_refused(tmp_path: Path) -> None:
     names = Path(__file__).parents[2] / "cloud" / "ec2" / "agent_names.txt"
     objects.put_file("boot/agent_names.txt", names)
     check_bucket(own, objects)
+
+
+def test_a_stack_whose_runs_may_read_no_shared_tokens_is_refused(tmp_path: Path) -> None:
+    """Each instance would be paid for, and none could join."""
+    prepared(write_tokens(tmp_path / "x.ids", some_ids(100)))
+    with_tokens = job(tmp_path, "data.source=tokens", "data.path=x.ids")
+    objects = bucket(tmp_path / "a", *(f"boot/{name}" for name in BOOT_FILES))
+    bounds_now = json.dumps(document("run")).replace("bamboo-1", "bucket")
+    own = replace(with_tokens, cloud=replace(with_tokens.cloud, instance_profile="mine"))
+    refused = r"cloud.bucket = 'bucket': is of a stack whose runs may not read.*`bamboo init --app"
+    for bounds in ("", "{", '{"Statement": []}', bounds_now.replace("data/", "runs/")):
+        if bounds:
+            (tmp_path / "bounds").write_text(bounds)
+            objects.put_file(BOUNDS, tmp_path / "bounds")
+        with pytest.raises(InputError, match=refused):
+            check_bucket(with_tokens, objects)
+        check_bucket(job(tmp_path), objects)
+        check_bucket(own, objects)
+    (tmp_path / "bounds").write_text(bounds_now)
+    objects.put_file(BOUNDS, tmp_path / "bounds")
+    check_bucket(with_tokens, objects)
 
 
 def test_the_boot_files_are_those_of_the_boot_script() -> None:

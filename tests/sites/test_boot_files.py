@@ -123,7 +123,7 @@ def put(
         objects,
         job(folder),
         RunFolder(id=RUN, path=folder / "run"),
-        wheels=DirectoryStore(folder / "wheels"),
+        shared=DirectoryStore(folder / "shared"),
         secrets=secrets,
         reference=store_reference,
         data_digest=digest,
@@ -157,26 +157,42 @@ def test_tokens_go_to_the_bucket_unless_the_image_has_them(
     found = replace(job(tmp_path), data=data, tokens=str(path), eval=evaluated)
     found = replace(found, evaluated_on=evaluated_on)
 
+    shared = DirectoryStore(tmp_path / "shared")
+    notes: list[str] = []
+
     def put_for(asked: JobConfig) -> set[str]:
-        wheels = DirectoryStore(tmp_path / "wheels")
+        notes.clear()
         put_code_and_data(
             objects,
             asked,
             RUN,
             kept=tmp_path,
-            wheels=wheels,
+            shared=shared,
             data_digest=digest,
             torch="2.13.0",
-            note=print,
+            note=notes.append,
         )
         return set(objects.sizes(""))
 
-    def files_of(digest: str) -> set[str]:
-        return {f"data/{digest}/tokens{ending}" for ending in ("", ".json", ".tree")}
+    def shared_files(digest: str) -> set[str]:
+        return {f"data/{digest}/tokens{ending}" for ending in ("", ".json", ".tree")} | {
+            f"data/{digest}/whole.json"
+        }
 
-    assert put_for(found) == files_of(evaluated_on)
+    def places(*digests: str) -> set[str]:
+        return {f"data/{digest}/place.json" for digest in digests}
+
+    assert put_for(found) == places(evaluated_on)
+    assert set(shared.sizes("data/")) == shared_files(evaluated_on)
     brought = replace(found, data=replace(data, in_image=False))
-    assert put_for(brought) == files_of(digest) | files_of(evaluated_on)
+    assert put_for(brought) == places(digest, evaluated_on)
+    assert set(shared.sizes("data/")) == shared_files(digest) | shared_files(evaluated_on)
+    assert [note for note in notes if "tokens" in note] == [
+        "r1: the tokens of [data] go to the bucket, 2.2 KiB",
+        "r1: the tokens of [eval] are in the bucket already, 2.0 KiB",
+    ]
+    with pytest.raises(InputError, match="has changed since"):
+        put_for(replace(brought, evaluated_on="0" * 64))
 
 
 def test_what_a_model_makes_its_data_of_goes_to_the_bucket_by_their_digest(
@@ -189,7 +205,7 @@ def test_what_a_model_makes_its_data_of_goes_to_the_bucket_by_their_digest(
         bert,
         RUN,
         kept=tmp_path,
-        wheels=DirectoryStore(tmp_path / "wheels"),
+        shared=DirectoryStore(tmp_path / "shared"),
         data_digest="d" * 64,
         torch="2.13.0",
         note=print,
@@ -214,7 +230,7 @@ def test_an_agent_is_told_all_that_it_needs(
     told = settings(objects)
     url = secrets.held["stack/runs/r1"]
     wheel = told.pop("BAMBOO_WHEEL")
-    assert DirectoryStore(tmp_path / "wheels").get(wheel) == own_wheel().data
+    assert DirectoryStore(tmp_path / "shared").get(wheel) == own_wheel().data
     assert told == {
         "BAMBOO_RUN": "r1",
         "BAMBOO_REDIS_URL": "secret:stack/runs/r1",

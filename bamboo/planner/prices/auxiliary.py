@@ -197,11 +197,13 @@ def extras_of(
     checkpoint_bytes: Sequence[float] = (),
     every_steps: int = 0,
     keep: int = 0,
+    data_bytes: float = 0.0,
     coordinator: bool = True,
 ) -> Extras:
     """The quantities of a plan: `crossing_bytes` of a step between zones, `checkpoint_bytes` of
     each stage's part, a checkpoint every `every_steps` steps (0: none, or not in a bucket). `keep`
-    checkpoints are kept, and one more exists while it is written. Raises InputError for a step
+    checkpoints are kept, and one more exists while it is written. `data_bytes` are of the tokens
+    that lie in the object store. Raises InputError for a step
     without duration."""
     if step_s <= 0:
         raise InputError(f"a step of {step_s:g} s: give operations a time above 0")
@@ -209,7 +211,7 @@ def extras_of(
     written = every_steps > 0 and len(checkpoint_bytes) > 0
     return Extras(
         instances=instances,
-        stored_bytes=(keep + 1) * sum(checkpoint_bytes) if written else 0.0,
+        stored_bytes=data_bytes + ((keep + 1) * sum(checkpoint_bytes) if written else 0.0),
         puts_per_hour=checkpoint_puts(checkpoint_bytes) * steps_per_hour / every_steps
         if written
         else 0.0,

@@ -15,7 +15,8 @@ import torch
 from bamboo.checkpoint.along import fetch_code, fetch_wheels
 from bamboo.checkpoint.initial import far_layers, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
-from bamboo.checkpoint.run_files import far_tokens, fetch_data
+from bamboo.checkpoint.run_files import fetch_data
+from bamboo.checkpoint.shared_data import far_tokens
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver
@@ -107,16 +108,20 @@ class Brought:
         return job if self.code is None else replace(job, code=str(self.code), pretrained="")
 
 
-def brought_for(documents: Mapping[str, str], objects: ObjectStore) -> Brought:
+def brought_for(
+    documents: Mapping[str, str], objects: ObjectStore, bucket: OpenObjects | None
+) -> Brought:
     """Data, code and wheels of a run, in a folder of this process alone; its wheels are installed.
-    Raises InputError for what is not the run's, or cannot be installed, StorageUnavailable."""
+    `bucket` opens the place of its tokens. Raises InputError for what is not the run's, or cannot
+    be installed, StorageUnavailable."""
     semantics = Strategy.from_json(documents["strategy"]).semantics
     job = job_from_json(documents["job"])
     folder = Path(tempfile.gettempdir()) / f"bamboo-brought-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o700)
 
     def found(digest: str, name: str) -> Found | None:
-        return far_tokens(objects, digest, folder / name) or fetch_data(objects, digest)
+        far = far_tokens(objects, digest, folder / name, bucket=bucket)
+        return far or fetch_data(objects, digest)
 
     code = folder / CODE_FOLDER if job.code else None
     if job.wheels:

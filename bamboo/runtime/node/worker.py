@@ -103,7 +103,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
             objects = objects_of(config.get("run_url", ""), bucket)
             brought = objects_of(config.get("start_url", ""), bucket)
-            data = NOTHING_BROUGHT if brought is None else brought_for(documents, brought)
+            data = NOTHING_BROUGHT if brought is None else brought_for(documents, brought, bucket)
             refused = attests(
                 driver,
                 job_from_json(documents["job"]),

@@ -5,6 +5,9 @@ Rule: a check costs nothing and changes nothing. What would otherwise be found o
 instance, which is paid for, is refused here with key, value and remedy.
 """
 
+import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from bamboo import wiring
@@ -15,6 +18,7 @@ from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
 from bamboo.sites.account.boot_files import AGENT_ENV, boot_settings
 from bamboo.sites.account.instances import has_role
+from bamboo.sites.account.shared import objects_read
 from bamboo.sites.account.wheelhouse import read_pins
 from bamboo.wiring.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 from cloud.ec2.user_data import NAMES_FILE
@@ -27,6 +31,8 @@ BOOT_FILES = (
     *("bamboo-logs.service", "bamboo-logs.timer", "ship-logs.sh"),
 )
 """What `infra/boot.sh` fetches from `boot/`, where `terraform/` puts it."""
+BOUNDS = "boot/bounds.json"
+"""What the role of any run may do at most, as `terraform/` puts it there, too."""
 _UP_TO_DATE = "`bamboo init --apply` brings the stack up to this release"
 LOCAL = 'or take cloud.provider = "local"'
 
@@ -146,11 +152,42 @@ def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
             f"lacks {', '.join(missing)} in boot/",
             _UP_TO_DATE,
         )
+    check_reads(job, objects)
     told = boot_settings(job)
     known = (objects.get(f"boot/{NAMES_FILE}") or b"").decode().split() if told else ()
     if older := [name for name in told if name not in known]:
         words = f"has a boot that knows no {', '.join(older)}, so it is of an older release"
         raise _at(job, "cloud.bucket", words, _UP_TO_DATE)
+
+
+def check_reads(job: JobConfig, objects: ObjectStore) -> None:
+    """Raises InputError unless the role of a run may read the shared tokens of a job: a stack of an
+    older release allows none."""
+    keys = objects_read(job) if has_role(job) else ()
+    if not keys:
+        return
+    bounds = objects.get(BOUNDS) or b""
+    if not all(_within(bounds, f"{job.cloud.bucket}/{key}") for key in keys):
+        words = "is of a stack whose runs may not read tokens that runs share"
+        raise _at(job, "cloud.bucket", words, _UP_TO_DATE)
+
+
+def _within(bounds: bytes, place: str) -> bool:
+    """Whether a policy allows to read this object, given as `bucket/key`."""
+    try:
+        allowed = [one for one in json.loads(bounds)["Statement"] if one["Effect"] == "Allow"]
+        return any(
+            fnmatchcase(place, str(resource).partition(":s3:::")[2])
+            for one in allowed
+            if "s3:GetObject" in _listed(one["Action"])
+            for resource in _listed(one["Resource"])
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def pins_of_instances(job: JobConfig) -> dict[str, str]:

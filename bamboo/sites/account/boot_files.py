@@ -3,10 +3,10 @@
 - In the bucket, below `starts/<run>/`, where the launcher writes and no instance does: the agents'
   settings, the store's certificate, the data, and what the run takes along (`checkpoint/along`).
 - In a secret of the run: its login at the store.
-- Shared by all runs, by digest: the wheel.
+- Shared by all runs, by digest: the wheel, and tokens (`bamboo/checkpoint/shared_data.py`).
 
-Rule: all of it exists before the first instance, and all but the wheel is deleted when the run is
-over. The login's password is in the secret and nowhere else, and opens this one run.
+Rule: all of it exists before the first instance, and all but what is shared is deleted when the run
+is over. The login's password is in the secret and nowhere else, and opens this one run.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,7 @@ from typing import Protocol
 
 from bamboo import wiring
 from bamboo.checkpoint.along import put_code, put_weights, put_wheels
-from bamboo.checkpoint.run_files import CHECKED, put_data, put_tokens
-from bamboo.config.prepared import find_tokens
+from bamboo.checkpoint.run_files import CHECKED, put_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
@@ -29,6 +28,7 @@ from bamboo.kept_weights import INIT_FOLDER
 from bamboo.ports import ObjectStore
 from bamboo.quantities import size
 from bamboo.runs.run_folder import RunFolder
+from bamboo.sites.account.shared import share_tokens
 from bamboo.sites.account.wheel import own_wheel
 from bamboo.sites.account.wheelhouse import extra_of
 from bamboo.user_code.bundle import CODE_FOLDER
@@ -71,7 +71,7 @@ def put_boot_files(
     job: JobConfig,
     folder: RunFolder,
     *,
-    wheels: ObjectStore,
+    shared: ObjectStore,
     secrets: Secrets,
     reference: str,
     data_digest: str,
@@ -91,7 +91,7 @@ def put_boot_files(
             job,
             run,
             kept=folder.path,
-            wheels=wheels,
+            shared=shared,
             data_digest=data_digest,
             torch=torch,
             note=note,
@@ -117,7 +117,7 @@ def put_code_and_data(
     run: RunId,
     *,
     kept: Path,
-    wheels: ObjectStore,
+    shared: ObjectStore,
     data_digest: str,
     torch: str,
     note: Callable[[str], None],
@@ -127,16 +127,12 @@ def put_code_and_data(
     InputError, StorageUnavailable."""
     # What a model makes of text has a digest of its own, which the nodes compare.
     as_read = not job.unit
-    if job.data.is_prepared and not job.data.in_image:
-        note(f"{run}: the tokens go to the bucket")
-        put_tokens(objects, Path(job.tokens), data_digest, as_read=as_read)
+    digests = {"data": data_digest, "eval": job.evaluated_on}
+    share_tokens(objects, shared, job, digests=digests, note=lambda text: note(f"{run}: {text}"))
     # A model's own data are made by each instance, from the code that comes with the run.
     if not job.data.is_prepared and job.reads_text:
         put_data(objects, read_source(job), data_digest, as_read=as_read)
-    if job.evaluated.is_prepared:
-        tokens, _ = find_tokens(job, job.evaluated, section="eval")
-        put_tokens(objects, tokens, job.evaluated_on, as_read=as_read)
-    elif job.eval.source and "eval.source" not in job.own:
+    if not job.evaluated.is_prepared and job.eval.source and "eval.source" not in job.own:
         text = read_source(replace(job, data=job.evaluated))
         put_data(objects, text, job.evaluated_on, as_read=as_read)
     if job.code:
@@ -148,9 +144,9 @@ def put_code_and_data(
         note(f"{run}: the wheels of {job.model.requirements} go to the bucket")
         put_wheels(objects, kept / WHEELS_FOLDER, job.wheels)
     wheel = own_wheel()
-    if wheel.name not in wheels.sizes(wheel.name):
+    if wheel.name not in shared.sizes(wheel.name):
         note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")
-        wheels.put_new(wheel.name, wheel.data)
+        shared.put_new(wheel.name, wheel.data)
     return {
         "BAMBOO_RUN": run,
         "BAMBOO_RUN_URL": wiring.run_url(job, run),

@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bamboo import wiring
-from bamboo.config.account import account_defaults, account_file
-from bamboo.config.parse import parse_job
+from bamboo.config.account import account_defaults, account_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
@@ -153,13 +152,6 @@ def account_regions() -> tuple[str, ...]:
         with suppress(InputError):  # the folder of a damaged run names none
             found.append(region_of(folder))
     return tuple(dict.fromkeys(filter(None, found)))
-
-
-def account_job() -> JobConfig | None:
-    """A job with only the account file's settings; None where no account is named."""
-    if not account_file().exists():
-        return None
-    return parse_job({"cloud": {**account_defaults(), "provider": "ec2"}}, file=str(account_file()))
 
 
 def _names(held: Sequence[Held]) -> str:

@@ -331,7 +331,7 @@ def _put_files(asked: Asked, begins: ObjectStore, note: Note) -> None:
         job,
         asked.check,
         kept=asked.folder.path,
-        wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
+        shared=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
         data_digest=asked.data_digest,
         torch=torch_for(job, before=asked.torch),
         note=note,

@@ -10,6 +10,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from bamboo.sites.account.instances import ec2_settings, has_role
+from bamboo.sites.account.shared import objects_read
 
 
 def make_role(job: JobConfig, run: RunId) -> None:
@@ -18,7 +19,12 @@ def make_role(job: JobConfig, run: RunId) -> None:
     if not has_role(job):
         return
     with wiring.run_roles(job.cloud.region, job.cloud.stack) as roles:
-        roles.make(run, bucket=job.cloud.bucket, template=ec2_settings(job).launch_template)
+        roles.make(
+            run,
+            bucket=job.cloud.bucket,
+            template=ec2_settings(job).launch_template,
+            reads=objects_read(job),
+        )
 
 
 def remove_role(job: JobConfig, run: RunId) -> None:

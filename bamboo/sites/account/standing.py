@@ -14,12 +14,13 @@ from typing import Any
 from urllib.request import urlopen
 
 from bamboo import wiring
+from bamboo.checkpoint.shared_data import SHARED
 from bamboo.config.account import account_file
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.prices.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
-from bamboo.quantities import count, usd
+from bamboo.quantities import count, size, usd
 from bamboo.sites.account import terraform
 from bamboo.sites.account.ending import remove_left, runs_in_account
 from bamboo.sites.account.terraform import Planned
@@ -96,10 +97,11 @@ def unmake_stack(
             return True
         _show(planned, note)
         if bucket:
-            held = wiring.bucket(f"s3://{bucket}", region=region).sizes("runs/")
+            objects = wiring.bucket(f"s3://{bucket}", region=region)
+            held, shared = objects.sizes("runs/"), objects.sizes(SHARED)
             note(
                 f"with s3://{bucket}: {count(len(held), 'file')} of runs, checkpoints among them, "
-                f"{sum(held.values()) / 1e9:.3g} GB"
+                f"{sum(held.values()) / 1e9:.3g} GB; {size(sum(shared.values()))} of tokens"
             )
         if not agree("Destroy it?"):
             return False

@@ -23,6 +23,7 @@ from tests.mock_account import ACCOUNT_CALLS, client_at
 
 REGION, STACK, BUCKET, TEMPLATE = "us-east-1", "bamboo", "bamboo-1", "bamboo-worker"
 RUN = RunId("r1")
+READS = ("data/0/tokens",)
 ROLE = RunRole(region=REGION, stack=STACK, run=RUN)
 OWNER = Owner(partition="aws", account="123456789012")
 HOSTILE = ("", "a b", "a/b", "a\n", 'a"', "*", "a*", "${aws:username}", "../a", "A", "a" * 64)
@@ -54,7 +55,7 @@ class Account:
         self.slept_s += seconds
 
     def make(self, run: RunId = RUN, template: str = TEMPLATE) -> None:
-        self.roles.make(run, bucket=BUCKET, template=template)
+        self.roles.make(run, bucket=BUCKET, template=template, reads=READS)
 
     def left(self) -> dict[str, list[str]]:
         templates = self.ec2.describe_launch_templates()["LaunchTemplates"]
@@ -99,7 +100,7 @@ def test_what_is_made_is_of_the_run_and_within_the_bounds_of_its_stack(account: 
     assert trusted["Principal"] == {"Service": "ec2.amazonaws.com"}
     assert account.iam.list_role_policies(RoleName=ROLE.name)["PolicyNames"] == ["run"]
     written = account.iam.get_role_policy(RoleName=ROLE.name, PolicyName="run")["PolicyDocument"]
-    assert written == rights(ROLE, OWNER, bucket=BUCKET)
+    assert written == rights(ROLE, OWNER, bucket=BUCKET, reads=READS)
     profile = account.iam.get_instance_profile(InstanceProfileName=ROLE.name)["InstanceProfile"]
     assert [one["RoleName"] for one in profile["Roles"]] == [ROLE.name]
 
@@ -261,6 +262,8 @@ def test_a_name_out_of_its_grammar_comes_into_no_right(word: str) -> None:
             Owner(**{"partition": "aws", "account": "123456789012", field: word})
     with pytest.raises(InputError):
         rights(ROLE, OWNER, bucket=word)
+    with pytest.raises(InputError):
+        rights(ROLE, OWNER, bucket=BUCKET, reads=[f"data/{word}*"])
 
 
 @pytest.mark.parametrize("arn", ["", "arn", "arn:aws:sts", "arn:aws:sts::12:user/x", "x" * 200])
@@ -270,7 +273,8 @@ def test_a_caller_that_has_no_account_is_refused(arn: str) -> None:
 
 
 def test_the_rights_of_a_run_name_it_alone() -> None:
-    text = json.dumps(rights(ROLE, OWNER, bucket=BUCKET))
+    text = json.dumps(rights(ROLE, OWNER, bucket=BUCKET, reads=READS))
+    assert "data/*" not in text
     assert "runs/*" not in text
     assert "starts/*" not in text
 
