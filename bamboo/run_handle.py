@@ -383,7 +383,8 @@ class Run(_Trained):
         from bamboo.runs.ports import NoteScreen
 
         screen = NoteScreen(note)
-        with self.prepare_resume(overrides=overrides, steps=steps, screen=screen) as ready:
+        asked = self.prepare_resume(overrides=overrides, steps=steps, screen=screen, note=note)
+        with asked as ready:
             return ready.start(note=note)
 
     @contextmanager
@@ -393,11 +394,12 @@ class Run(_Trained):
         overrides: Overrides = (),
         steps: int | None = None,
         screen: "Screen",
+        note: Note = silent,
         listens: bool = False,
     ) -> Iterator["Ready"]:
         """As `resume`, up to where something would be started: `start` or `lead` in the block goes
         on with the run. A part that has left no receipt gets it first, which `screen` is told;
-        with `listens` Ctrl-C waits for that."""
+        with `listens` Ctrl-C waits for that. `note` gets a line for whatever takes a while."""
         from bamboo.controller import resuming
         from bamboo.wiring.begun import Begun
 
@@ -406,7 +408,7 @@ class Run(_Trained):
         with Begun() as begun:
             with private():
                 resumed = resuming.prepare(
-                    self.folder, written(overrides), begun, steps=steps, note=screen.note
+                    self.folder, written(overrides), begun, steps=steps, note=note
                 )
             yield Ready(
                 prepared=resumed.prepared,

@@ -8,7 +8,7 @@ import click
 
 from bamboo import api
 from bamboo.run_handle import Ready, Run
-from cli.echo import echo, echo_result
+from cli.echo import echo, echo_result, note
 from cli.options.budget import limit_options
 from cli.screen import PlainScreen, end_text, open_screen, plan_said, verbose_option
 
@@ -53,7 +53,7 @@ def command(
     echo("looking at model, data and checkpoints", err=True)
     notes = PlainScreen(to_stderr=as_json)
     with opened.prepare_resume(
-        overrides=overrides, steps=steps, screen=notes, listens=True
+        overrides=overrides, steps=steps, screen=notes, note=note, listens=True
     ) as ready:
         _say_where(opened, ready, verbose=verbose, as_json=as_json)
         terminal = sys.stdout.isatty() and not as_json
