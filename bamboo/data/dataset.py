@@ -239,7 +239,7 @@ def open_data(
     already. Raises InputError as `load_data`."""
     if isinstance(found, Path | FarTokens):
         return open_tokens(job, data, found, section=section)
-    return text_of(replace(job, data=data), found)
+    return text_of(replace(job, data=data), found, section=section)
 
 
 def open_tokens(

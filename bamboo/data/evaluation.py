@@ -69,9 +69,8 @@ def load_eval(
 ) -> EvalData | None:
     """What a job is evaluated on; None where it asks for no evaluation. `trained` and `own`: the
     workload's `data` and `eval_data`, which a function of the user's has given where the job names
-    one. `brought`: the text of the evaluation, if it was read
-    elsewhere already, or the path of its token file on this machine. Without `eval.samples` it is
-    all that the source has.
+    one. `brought`: the text of the evaluation, if it was read elsewhere already, or the path of its
+    token file on this machine. Without `eval.samples` it is all that the source has.
 
     Raises InputError where there are no such data, or fewer samples than the job asks for."""
     chosen = job.eval
@@ -123,10 +122,7 @@ def _named_data(job: JobConfig, brought: Found | None) -> Data:
     data = job.evaluated
     if brought is None and data.is_prepared:
         brought, _ = find_tokens(job, data, section="eval")
-    try:
-        return open_data(job, data, brought, section="eval")
-    except InputError as error:
-        raise InputError(str(error).replace("data.", "eval.")) from error
+    return open_data(job, data, brought, section="eval")
 
 
 def _at(job: JobConfig, key: str, value: object, problem: str, remedy: str) -> InputError:

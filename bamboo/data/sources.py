@@ -23,30 +23,31 @@ LEFT_OUT = CACHES | {"site-packages", "dist-packages", "test", "tests", "idle_te
 """Folders of the standard library that hold other people's packages, tests, or no sources."""
 
 
-def read_source(job: JobConfig) -> bytearray:
-    """The first `data.max_bytes` bytes of the job's text, or all of it (0). Raises InputError when
-    there is none, when a file or folder cannot be read, or when it exceeds MOST_BYTES."""
-    return _source(job, None)
+def read_source(job: JobConfig, *, section: str = "data") -> bytearray:
+    """The first `data.max_bytes` bytes of the job's text, or all of it (0); `section` is the one of
+    the job file that names it. Raises InputError when there is none, when a file or folder cannot
+    be read, or when it exceeds MOST_BYTES."""
+    return _source(job, None, section)
 
 
 def read_described(job: JobConfig) -> tuple[bytearray, dict[str, Any]]:
     """The same, and its description: `Description.body`. Raises the same errors as
     `read_source`."""
     said = Description(max_bytes=job.data.max_bytes)
-    return _source(job, said), said.body()
+    return _source(job, said, "data"), said.body()
 
 
-def _source(job: JobConfig, said: Description | None) -> bytearray:
+def _source(job: JobConfig, said: Description | None, section: str) -> bytearray:
     try:
         if job.data.source == "python-stdlib":
             root = Path(sysconfig.get_path("stdlib"))
             files = stdlib_files(root)
         else:
             root = job.named(job.data.path)
-            files = _user_files(job, said)
+            files = _user_files(job, said, section)
     except OSError as error:
         raise _unreadable(error.filename, error) from error
-    return _read(files, job, root, said)
+    return _read(files, job, root, said, section)
 
 
 def stdlib_files(root: Path) -> list[Path]:
@@ -54,12 +55,12 @@ def stdlib_files(root: Path) -> list[Path]:
     return [p for p in files_below(root, LEFT_OUT) if p.suffix == ".py"]
 
 
-def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
+def _user_files(job: JobConfig, said: Description | None, section: str) -> list[Path]:
     path = job.named(job.data.path)
     if wrong := what_is_wrong(path, folder=True):
         raise InputError.at(
             file=job.file,
-            key="data.path",
+            key=f"{section}.path",
             value=job.data.path,
             problem=wrong,
             remedy='name your text, or take source = "python-stdlib"',
@@ -69,17 +70,21 @@ def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
     return files_below(path, said=None if said is None else said.left_out)
 
 
-def _read(files: Sequence[Path], job: JobConfig, root: Path, said: Description | None) -> bytearray:
+def _read(
+    files: Sequence[Path], job: JobConfig, root: Path, said: Description | None, section: str
+) -> bytearray:
     most = job.data.max_bytes or MOST_BYTES
     wanted = min(sum(map(_size_bytes, files)), job.data.max_bytes or sys.maxsize)
     if wanted > MOST_BYTES:
+        of_eval = section == "eval"  # which says by its samples how much is read
+        fewer = "a smaller eval.samples" if of_eval else f"data.max_bytes = {MOST_BYTES}"
         raise InputError.at(
             file=job.file,
-            key="data.max_bytes",
-            value=job.data.max_bytes,
+            key="eval.samples" if of_eval else "data.max_bytes",
+            value=job.eval.samples if of_eval else job.data.max_bytes,
             problem=f"asks for {wanted:,} bytes of {root}, and each node reads them into its "
             f"memory: {MOST_BYTES:,} are the most until they are read as they are needed",
-            remedy=f"take fewer files, or data.max_bytes = {MOST_BYTES} for the first of them",
+            remedy=f"take fewer files, or {fewer} for the first of them",
         )
     text = bytearray()
     for path in files:

@@ -71,17 +71,19 @@ class Text:
         return counts
 
 
-def named_by(job: JobConfig) -> tuple[str, str]:
-    """The key of the job file that names the data, and its value."""
-    return ("data.path", job.data.path) if job.data.path else ("data.source", job.data.source)
+def named_by(job: JobConfig, *, section: str = "data") -> tuple[str, str]:
+    """The key of the job file that names the data, in this section, and its value."""
+    key = "path" if job.data.path else "source"
+    return f"{section}.{key}", getattr(job.data, key)
 
 
-def text_of(job: JobConfig, given: bytearray | None = None) -> Text:
-    """The text of a job, read here unless it is `given`. Raises InputError when there is none, less
-    than one window of it, or a token that the model's vocabulary has no row for."""
-    text = read_source(job) if given is None else given
+def text_of(job: JobConfig, given: bytearray | None = None, *, section: str = "data") -> Text:
+    """The text of a job, read here unless it is `given`; `section` is the one of the job file that
+    names it. Raises InputError when there is none, less than one window of it, or a token that the
+    model's vocabulary has no row for."""
+    text = read_source(job, section=section) if given is None else given
     data = Text(text, context=job.model.context)
-    key, value = named_by(job)
+    key, value = named_by(job, section=section)
     if data.samples < 1:
         cuts = len(text) == job.data.max_bytes > 0  # and there may be more than that
         raise InputError.at(

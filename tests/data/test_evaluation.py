@@ -127,6 +127,10 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path: Path) -> None:
         load_eval(own_job(tmp_path, "eval.samples=8"), Numbers(), Numbers())
     with pytest.raises(InputError, match=r"eval.samples = 9000: is beyond the source, which has"):
         load_eval(tiny_job(tmp_path, [*GOOD, "eval.samples=9000"]), None, None)
+    (tmp_path / "data.txt").write_text("short")
+    short = tiny_job(tmp_path, [*GOOD, "eval.path=data.txt"])
+    with pytest.raises(InputError, match=r"eval\.path = 'data\.txt': 5 bytes hold no window"):
+        load_eval(short, None, None)
     with pytest.raises(InputError, match="brings data of its own; leave it out"):
         load_eval(replace(job, eval=replace(job.eval, source="path")), Numbers(), None)
     one = load_eval(own_job(tmp_path, "eval.samples=1"), Numbers(), Numbers())

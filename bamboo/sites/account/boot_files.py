@@ -133,7 +133,7 @@ def put_code_and_data(
     if not job.data.is_prepared and job.reads_text:
         put_data(objects, read_source(job), data_digest, as_read=as_read)
     if not job.evaluated.is_prepared and job.eval.source and "eval.source" not in job.own:
-        text = read_source(replace(job, data=job.evaluated))
+        text = read_source(replace(job, data=job.evaluated), section="eval")
         put_data(objects, text, job.evaluated_on, as_read=as_read)
     if job.code:
         put_code(objects, kept / CODE_FOLDER)
