@@ -23,7 +23,7 @@ _EVENTS_KEPT = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TrackedRun:
     """What every adapter is told of the run."""
 
     run: str
@@ -58,7 +58,7 @@ class _TensorBoard:
     """Event files in the run's own folder. A later launcher writes another file beside them, which
     TensorBoard reads as the same run."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -75,7 +75,7 @@ class _TensorBoard:
                 plugin_name="text", content=TextPluginData(version=0).SerializeToString()
             )
         )
-        self._writer = EventFileWriter(str(told.folder))
+        self._writer = EventFileWriter(str(tracked.folder))
 
     def job(self, values: Mapping[str, Any], *, step: int) -> None:
         rows = "".join(f"| {key} | {value} |\n" for key, value in values.items())
@@ -109,13 +109,13 @@ class _TensorBoard:
 class _Trackio:
     """A run of a project, in trackio's own SQLite files, a server or a Space."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         import trackio
 
         self._run = trackio.init(
-            project=told.project,
-            name=told.key,
-            config=dict(told.job),
+            project=tracked.project,
+            name=tracked.key,
+            config=dict(tracked.job),
             resume="allow",
             embed=False,
             auto_log_gpu=False,
@@ -137,15 +137,15 @@ class _Trackio:
 class _Wandb:
     """A run of a project. Its own step counts lines; `step` is that of the training."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         import wandb
 
-        folder = os.environ.get("WANDB_DIR") or str(told.folder)
+        folder = os.environ.get("WANDB_DIR") or str(tracked.folder)
         os.makedirs(folder, exist_ok=True)
         self._run = wandb.init(
-            project=told.project,
-            id=told.key,
-            name=told.run,
+            project=tracked.project,
+            id=tracked.key,
+            name=tracked.run,
             resume="allow",
             dir=folder,
             settings=wandb.Settings(
@@ -176,7 +176,7 @@ class _Wandb:
 class _MLflow:
     """A run of an experiment, found again by its tag `bamboo.run`."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         from mlflow.entities import Metric, Param, RunTag
         from mlflow.tracking import MlflowClient
 
@@ -184,11 +184,11 @@ class _MLflow:
         self._param = Param
         self._tag = RunTag
         self._client = MlflowClient()
-        there = self._client.get_experiment_by_name(told.project)
-        found = there.experiment_id if there else self._client.create_experiment(told.project)
-        runs = self._client.search_runs([found], f"tags.`bamboo.run` = '{told.key}'")
-        tags = {"bamboo.run": told.key}
-        run = runs[0] if runs else self._client.create_run(found, run_name=told.run, tags=tags)
+        there = self._client.get_experiment_by_name(tracked.project)
+        found = there.experiment_id if there else self._client.create_experiment(tracked.project)
+        runs = self._client.search_runs([found], f"tags.`bamboo.run` = '{tracked.key}'")
+        tags = {"bamboo.run": tracked.key}
+        run = runs[0] if runs else self._client.create_run(found, run_name=tracked.run, tags=tags)
         self._id: str = run.info.run_id
         self._params: dict[str, str] = dict(run.data.params)
         self._events: str = run.data.tags.get("bamboo.events", "")
@@ -244,7 +244,7 @@ def _event_lines(points: Iterable[Point]) -> str:
 class _Otlp:
     """Gauges and log records, sent with the time that they are of, as a resource of the run."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -260,8 +260,8 @@ class _Otlp:
         self._metrics = OTLPMetricExporter()
         self._logs = OTLPLogExporter()
         self._scope = InstrumentationScope("bamboo")
-        names = {"service.name": told.project, "service.instance.id": told.key}
-        self._resource = Resource.create({**names, "bamboo.run": told.run})
+        names = {"service.name": tracked.project, "service.instance.id": tracked.key}
+        self._resource = Resource.create({**names, "bamboo.run": tracked.run})
 
     def job(self, values: Mapping[str, Any], *, step: int) -> None:
         body = json.dumps(dict(values))
@@ -315,7 +315,7 @@ def _must_have_taken(result: Any) -> None:
         raise ConnectionError("the collector did not take what was sent")
 
 
-ADAPTERS: dict[str, Callable[[Told], Adapter]] = {
+ADAPTERS: dict[str, Callable[[TrackedRun], Adapter]] = {
     "tensorboard": _TensorBoard,
     "trackio": _Trackio,
     "wandb": _Wandb,

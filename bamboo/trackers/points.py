@@ -1,9 +1,9 @@
 """The books of a run as points for a tracker, and how far a tracker has got in them.
 
-    metrics.jsonl, events/launcher.jsonl  ->  next_batch(place)  ->  points, place behind them
+    metrics.jsonl, events/launcher.jsonl  ->  next_batch(position)  ->  points, position behind them
 
 Rule: each line is offered to a tracker at most once, over all launchers and parts of a run. What is
-about to be offered is written down first (`Place.trying`). A process that is killed in between
+about to be offered is written down first (`Position.trying`). A process that is killed in between
 leaves lines of which nobody knows whether the tracker has them, and they count as lost.
 """
 
@@ -43,7 +43,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Position:
     """How far a tracker has got in the books of a run."""
 
     metrics: int = 0
@@ -54,71 +54,71 @@ class Place:
     lost: int = 0
     """Points that it did not take, or of which nobody knows."""
     trying: int = 0
-    """Points before this place that are being offered."""
+    """Points before this position that are being offered."""
     job: str = ""
     """A digest of the job that the tracker was told last."""
     why: str = ""
     """Why points were lost the last time."""
 
-    def settled(self, *, why: str = "") -> "Place":
+    def settled(self, *, why: str = "") -> "Position":
         """When what was being offered has been taken or, with a reason, is lost."""
         if why:
             return replace(self, lost=self.lost + self.trying, trying=0, why=why)
         return replace(self, taken=self.taken + self.trying, trying=0)
 
 
-def place_file(folder: RunFolder, tracker: str) -> Path:
+def position_file(folder: RunFolder, tracker: str) -> Path:
     """Where it is written down how far a tracker has got."""
     return folder.path / "trackers" / f"{tracker}.json"
 
 
-def read_place(path: Path) -> Place:
+def read_position(path: Path) -> Position:
     """What is written down; the beginning where nothing is. Raises InputError for damage."""
     try:
         raw = json.loads(read_text(path))
-        known = {name: type(value)(raw[name]) for name, value in asdict(Place()).items()}
+        known = {name: type(value)(raw[name]) for name, value in asdict(Position()).items()}
     except FileNotFoundError:
-        return Place()
+        return Position()
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged: {type(error).__name__}: {error}; put the original back, or remove "
             "it to log the run from its first step again"
         ) from error
-    return Place(**known)
+    return Position(**known)
 
 
-def write_place(path: Path, place: Place) -> None:
+def write_position(path: Path, position: Position) -> None:
     """Write it down, whole. Raises BooksUnwritable."""
-    write_file(path, json.dumps(asdict(place)) + "\n")
+    write_file(path, json.dumps(asdict(position)) + "\n")
 
 
-def next_batch(folder: RunFolder, place: Place) -> tuple[list[Point], Place]:
-    """The points that come next, and the place behind them, where they are being tried. A line that
-    is no record is passed over. Raises InputError where a file cannot be read."""
+def next_batch(folder: RunFolder, position: Position) -> tuple[list[Point], Position]:
+    """The points that come next, and the position behind them, where they are being tried. A line
+    that is no record is passed over. Raises InputError where a file cannot be read."""
     points: list[Point] = []
     read = {}
     for name, path, of_line in (
         ("events", folder.events / "launcher.jsonl", _event),
         ("metrics", folder.metrics, _measured),
     ):
-        data = _whole_lines(path, getattr(place, name))
-        read[name] = getattr(place, name) + len(data)
+        data = _whole_lines(path, getattr(position, name))
+        read[name] = getattr(position, name) + len(data)
         for line in data.decode("utf-8", errors="replace").splitlines():
             try:
                 points += of_line(line)
             except InputError:  # the rest of a line whose writer was killed
                 continue
-    return points, replace(place, **read, trying=len(points))
+    return points, replace(position, **read, trying=len(points))
 
 
-def waiting(folder: RunFolder, place: Place) -> int:
-    """How many points are behind this place. Raises InputError where a file cannot be read."""
+def waiting(folder: RunFolder, position: Position) -> int:
+    """How many points are behind this position. Raises InputError where a file cannot be read."""
     found = 0
     while True:
-        points, later = next_batch(folder, place)
-        if (later.metrics, later.events) == (place.metrics, place.events):
+        points, later = next_batch(folder, position)
+        if (later.metrics, later.events) == (position.metrics, position.events):
             return found
-        found, place = found + len(points), later
+        found, position = found + len(points), later
 
 
 def _whole_lines(path: Path, begin: int) -> bytes:

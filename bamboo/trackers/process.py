@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,15 +31,15 @@ from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from bamboo.new_files import open_to_append
 from bamboo.runs.run_folder import RunFolder, started_at_s
-from bamboo.trackers.adapters import ADAPTERS, Adapter, Told, key_of
+from bamboo.trackers.adapters import ADAPTERS, Adapter, TrackedRun, key_of
 from bamboo.trackers.places import without_secrets
 from bamboo.trackers.points import (
-    Place,
+    Position,
     job_values,
     next_batch,
-    place_file,
-    read_place,
-    write_place,
+    position_file,
+    read_position,
+    write_position,
 )
 
 STALL_S = 60
@@ -77,6 +78,11 @@ class _Orders:
         """Of the run, once it is over."""
         threading.Thread(target=self._read, daemon=True).start()
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the launcher is gone, or goes and leaves the run to another one."""
+        return self.came.is_set() and self.outcome is None
+
     def _read(self) -> None:
         word, _, outcome = sys.stdin.readline().strip().partition(" ")
         if word == "end":
@@ -99,11 +105,11 @@ class _Teller:
         self._folder = folder
         self._say = say
         self._alive = alive
-        self._path = place_file(folder, name)
-        self._place = read_place(self._path)
+        self._path = position_file(folder, name)
+        self._position = read_position(self._path)
         self._troubled = False
-        if self._place.trying:
-            self._moved(self._place.settled(why=KILLED))
+        if self._position.trying:
+            self._moved(self._position.settled(why=KILLED))
         self._adapter = self._opened(name)
         warnings.showwarning = self._warned
 
@@ -113,18 +119,18 @@ class _Teller:
         job = job_values(body["job"])
         own = folder.path / "trackers" / name
         own.mkdir(mode=0o700, exist_ok=True)
-        told = Told(
+        tracked = TrackedRun(
             run=folder.id,
             key=key_of(folder.id, started_at_s(folder)),
             project=str(job.get("log.project", "bamboo")),
             folder=own,
             job=job,
         )
-        adapter = ADAPTERS[name](told)
+        adapter = ADAPTERS[name](tracked)
         digest = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()[:16]
-        if digest != self._place.job:
+        if digest != self._position.job:
             adapter.job(job, step=int(body.get("from_step", 0)))
-            self._moved(replace(self._place, job=digest))
+            self._moved(replace(self._position, job=digest))
         return adapter
 
     def run(self, orders: _Orders) -> None:
@@ -133,7 +139,7 @@ class _Teller:
             self._alive()
             over = orders.came.is_set()  # before the look: what came before it is read
             more = self._look()
-            if over and (orders.outcome is None or not more):
+            if over and (orders.is_left or not more):
                 break
             if not more:
                 orders.came.wait(LOOK_EVERY_S)
@@ -141,8 +147,8 @@ class _Teller:
 
     def _look(self) -> bool:
         """Hand over the next batch; whether there was one, or it must wait for room on the disk."""
-        points, after = next_batch(self._folder, self._place)
-        if (after.metrics, after.events) == (self._place.metrics, self._place.events):
+        points, after = next_batch(self._folder, self._position)
+        if (after.metrics, after.events) == (self._position.metrics, self._position.events):
             return False
         try:
             self._moved(after)
@@ -159,20 +165,20 @@ class _Teller:
         return True
 
     def _settled(self, *, why: str = "") -> None:
-        self._place = self._place.settled(why=why)
+        self._position = self._position.settled(why=why)
         if why:
             self._trouble(why)
         elif self._troubled:
             self._troubled = False
             self._say({"fine": True})
         try:
-            self._moved(self._place)
+            self._moved(self._position)
         except BooksUnwritable as error:  # the next process counts these points as lost
             self._trouble(str(error))
 
-    def _moved(self, place: Place) -> None:
-        write_place(self._path, place)
-        self._place = place
+    def _moved(self, position: Position) -> None:
+        write_position(self._path, position)
+        self._position = position
 
     def _trouble(self, why: str) -> None:
         self._troubled = True
@@ -210,13 +216,16 @@ def _locked(path: Path, orders: _Orders) -> FileIO:
     """Become the only process that feeds this tracker. A record lock is not inherited by whatever
     the library starts. Raises BambooError where another one does not leave."""
     file = open_to_append(path)
-    for _ in range(int(LOCK_S / 0.1)):
+    give_up_s = time.monotonic() + LOCK_S
+    while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            orders.came.wait(0.1)
+            if orders.is_left or time.monotonic() >= give_up_s:
+                break
         else:
             return file
+        time.sleep(0.1)
     file.close()
     raise BambooError("the process of an earlier launcher still holds the tracker")
 

@@ -27,7 +27,7 @@ from bamboo.runs.ports import Screen
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import RunFolder
 from bamboo.trackers.places import where
-from bamboo.trackers.points import Place, place_file, read_place, waiting
+from bamboo.trackers.points import Position, position_file, read_position, waiting
 
 END_S = 20.0
 """All trackers together may take so long after the end of a run."""
@@ -38,6 +38,8 @@ SAID_AFTER_S = 3.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 """Before the process of a tracker is started again; doubled each time."""
+KILLED_S = 5.0
+"""The longest wait for a process that was killed."""
 NOTE_EVERY_S = 60.0
 """A tracker's troubles are shown once in so long."""
 _TURN_S = 0.05
@@ -137,18 +139,18 @@ class Trackers:
     def _logged(self, one: "_Supervised") -> Logged:
         late = one.end()
         try:
-            place = read_place(place_file(self._folder, one.name))
-            behind = waiting(self._folder, place)
+            position = read_position(position_file(self._folder, one.name))
+            behind = waiting(self._folder, position)
         except InputError as error:
-            place = Place(why=str(error))
+            position = Position(why=str(error))
             behind = 1  # at least
         return Logged(
             tracker=one.name,
             where=self._places[one.name],
-            taken=place.taken,
-            lost=place.lost + place.trying + behind,
+            taken=position.taken,
+            lost=position.lost + position.trying + behind,
             late=late,
-            why=one.trouble or place.why,
+            why=one.trouble or position.why,
         )
 
 
@@ -278,7 +280,10 @@ class _Supervised:
             return 0
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        status = process.wait()
+        try:
+            status = process.wait(timeout=KILLED_S)
+        except subprocess.TimeoutExpired:  # the system holds it, as at a disk that does not answer
+            status = -signal.SIGKILL
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):

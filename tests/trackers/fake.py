@@ -13,7 +13,7 @@ from typing import Any
 
 from bamboo.loading import interpreter
 from bamboo.trackers import process
-from bamboo.trackers.adapters import ADAPTERS, Told
+from bamboo.trackers.adapters import ADAPTERS, TrackedRun
 from bamboo.trackers.points import Point
 
 SECRET = "s3cret-of-mine"
@@ -27,9 +27,9 @@ def command(kind: str) -> Any:
 class Fake:
     """Its kind says what it does in place of taking points."""
 
-    def __init__(self, told: Told, kind: str) -> None:
-        self._folder, self._kind = told.folder, kind
-        self._write({"opened": told.key})
+    def __init__(self, tracked: TrackedRun, kind: str) -> None:
+        self._folder, self._kind = tracked.folder, kind
+        self._write({"opened": tracked.key})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with (self._folder / "kept.jsonl").open("a") as file:
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     """Feed it; a call that is to hang is ended after a second."""
     path, name, kind = arguments
     process.STALL_S = 1 if kind in ("hangs", "holds") else 60
-    ADAPTERS[name] = lambda told: Fake(told, kind)
+    ADAPTERS[name] = lambda tracked: Fake(tracked, kind)
     return process.main([path, name])
 
 

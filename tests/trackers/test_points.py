@@ -1,5 +1,6 @@
 """The books of a run become points, each offered once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,13 @@ import pytest
 from bamboo.errors import InputError
 from bamboo.trackers import points
 from bamboo.trackers.points import (
-    Place,
     Point,
+    Position,
     job_values,
     next_batch,
-    read_place,
+    read_position,
     waiting,
-    write_place,
+    write_position,
 )
 from tests.trackers.books import START_S, Books
 
@@ -24,7 +25,7 @@ def test_a_step_an_evaluation_and_an_event_are_points(tmp_path: Path) -> None:
     books.event("PeerLost", "node i-1.0 is gone", step=1)
     books.step(0, loss=2.75)
     books.evaluation(1, loss=float("inf"))
-    found, place = next_batch(books.folder, Place())
+    found, position = next_batch(books.folder, Position())
     assert found == [
         Point(step=1, at_s=START_S + 1, text="PeerLost: node i-1.0 is gone"),
         Point(
@@ -41,8 +42,8 @@ def test_a_step_an_evaluation_and_an_event_are_points(tmp_path: Path) -> None:
         ),
         Point(step=1, at_s=START_S + 1, values={"eval/loss": float("inf"), "eval/seconds": 0.5}),
     ]
-    assert place.trying == 3
-    assert next_batch(books.folder, place.settled())[0] == []
+    assert position.trying == 3
+    assert next_batch(books.folder, position.settled())[0] == []
 
 
 def test_each_line_comes_once_in_batches_and_a_torn_one_when_it_is_whole(
@@ -54,33 +55,33 @@ def test_each_line_comes_once_in_batches_and_a_torn_one_when_it_is_whole(
         books.step(step)
     whole = books.folder.metrics.read_bytes()
     books.folder.metrics.write_bytes(whole + b"\n{torn by a kill\n" + whole[:40])
-    assert waiting(books.folder, Place()) == 5
-    place, steps = Place(), []
+    assert waiting(books.folder, Position()) == 5
+    position, steps = Position(), []
     while True:
-        found, after = next_batch(books.folder, place)
-        if after.metrics == place.metrics:
+        found, after = next_batch(books.folder, position)
+        if after.metrics == position.metrics:
             break
         steps += [point.step for point in found]
-        place = after.settled()
+        position = after.settled()
     assert steps == [1, 2, 3, 4, 5]
-    assert (place.taken, place.lost) == (5, 0)
+    assert (position.taken, position.lost) == (5, 0)
     with books.folder.metrics.open("ab") as file:
         file.write(whole[40 : whole.index(b"\n") + 1])
-    assert [point.step for point in next_batch(books.folder, place)[0]] == [1]
+    assert [point.step for point in next_batch(books.folder, position)[0]] == [1]
 
 
 def test_a_place_is_read_as_it_was_written_and_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "wandb.json"
-    assert read_place(path) == Place()
-    place = Place(metrics=7, events=3, taken=2, lost=1, trying=4, job="ab", why="no route")
-    write_place(path, place)
-    assert read_place(path) == place
-    assert place.settled() == Place(metrics=7, events=3, taken=6, lost=1, job="ab", why="no route")
-    assert place.settled(why="away").lost == 5
+    assert read_position(path) == Position()
+    position = Position(metrics=7, events=3, taken=2, lost=1, trying=4, job="ab", why="no route")
+    write_position(path, position)
+    assert read_position(path) == position
+    assert position.settled() == replace(position, taken=6, trying=0)
+    assert position.settled(why="away").lost == 5
     for damaged in ("{", "[]", '{"metrics": 1}', '{"metrics": "x"}'):
         path.write_text(damaged)
         with pytest.raises(InputError, match=r"wandb.json is damaged: .*; put the original back"):
-            read_place(path)
+            read_position(path)
 
 
 def test_the_job_is_flat() -> None:

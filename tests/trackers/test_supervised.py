@@ -3,6 +3,10 @@ processes, real SIGKILL."""
 
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +14,12 @@ from typing import Any
 import pytest
 
 from bamboo.core.state import Outcome
-from bamboo.errors import BooksUnwritable
+from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.runs.ports import NoteScreen
 from bamboo.trackers import process, supervised
 from bamboo.trackers.adapters import ADAPTERS
 from bamboo.trackers.places import where
-from bamboo.trackers.points import place_file, read_place
+from bamboo.trackers.points import position_file, read_position
 from bamboo.trackers.supervised import Logged, Trackers
 from testbed.waiting import wait_until
 from tests.trackers.books import Books
@@ -46,7 +50,7 @@ class Bench:
         wait_until(turned, what=what, timeout_s=30.0)
 
     def taken(self) -> int:
-        return read_place(place_file(self.books.folder, NAME)).taken
+        return read_position(position_file(self.books.folder, NAME)).taken
 
     def steps(self) -> list[int]:
         lines = kept(self.books.folder.path, NAME)
@@ -197,20 +201,18 @@ def test_on_a_full_disk_nothing_is_offered_until_there_is_room(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[dict[str, Any]] = []
-    monkeypatch.setitem(ADAPTERS, NAME, lambda told: Fake(told, "keeps"))
+    monkeypatch.setitem(ADAPTERS, NAME, lambda tracked: Fake(tracked, "keeps"))
     (bench.own.parent).mkdir()
     teller = process._Teller(bench.books.folder, NAME, said.append, alive=lambda: None)
-    write = process.write_place
 
     def full(*_: object) -> None:
         raise BooksUnwritable("no space left")
 
     bench.books.step(0)
     with monkeypatch.context() as patch:
-        patch.setattr(process, "write_place", full)
+        patch.setattr(process, "write_position", full)
         assert not teller._look()
     assert (bench.steps(), said) == ([], [{"trouble": "no space left"}])
-    assert process.write_place is write
     assert teller._look()
     assert (bench.steps(), bench.taken(), said[1:]) == ([1], 1, [{"fine": True}])
 
@@ -228,3 +230,29 @@ def test_a_process_that_is_killed_while_it_offers_passes_over_what_it_offered(
     one._put_away()
     kept_on = logged(bench.trackers("keeps"))
     assert (kept_on.taken, kept_on.lost, kept_on.why) == (0, 1, process.KILLED)
+
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "ab")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_process_of_an_earlier_launcher_is_waited_for_unless_the_launcher_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = object.__new__(process._Orders)
+    orders.came, orders.outcome = threading.Event(), None
+    orders.came.set()
+    path, pipe = tmp_path / "lock", subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        monkeypatch.setattr(time, "sleep", lambda _: holder.communicate())
+        with pytest.raises(BambooError, match="still holds the tracker"):
+            process._locked(path, orders)
+        orders.outcome = "done"
+        process._locked(path, orders).close()
