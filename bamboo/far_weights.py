@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bamboo.errors import DamagedData, InputError, StorageUnavailable
-from bamboo.kept_weights import digest_of
+from bamboo.kept_weights import DAMAGE, digest_of
 from bamboo.ports import ObjectStore
 
 SCHEMA_VERSION = 1
@@ -25,7 +25,6 @@ PLACES = "places.json"
 PATIENCE_S = 120.0
 """A bucket that does not answer is asked for so long, as what a node has begun waits for it."""
 RETRY_S = 1.0
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _T = TypeVar("_T")
 
 
@@ -60,7 +59,7 @@ class FarWeights:
                 for key, about in found.items()
             }
             there = digest_of({key: one.sha256 for key, one in self.tensors.items()})
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise InputError(
                 f"{name} of the run is not there, or damaged ({error}); launch the job again"
             ) from error

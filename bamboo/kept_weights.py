@@ -9,7 +9,7 @@ part of the run's semantics. Nothing here needs torch.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bamboo.errors import InputError
@@ -26,8 +26,11 @@ CONFIG = "config.json"
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _MOST_BYTES = 2**28
-_PUT_BACK = "the weights that the run begins with must be put back"
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+PUT_BACK = "the weights that the run begins with must be put back"
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a damaged manifest, index or header can raise while it is read."""
+NAMED = 3
+"""How many tensors an error names."""
 
 
 def digest_of(tensors: Mapping[str, str]) -> str:
@@ -45,7 +48,7 @@ def kept_tensors(folder: Path, digest: str) -> Mapping[str, str]:
         found = digest_of(tensors)
     except OSError as error:
         raise damaged(path, str(error.strerror)) from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise damaged(path, str(error)) from error
     if found != digest:
         raise damaged(path, f"it names weights of digest {found[:12]}, not {digest[:12]}")
@@ -54,7 +57,13 @@ def kept_tensors(folder: Path, digest: str) -> Mapping[str, str]:
 
 def damaged(path: Path, why: str) -> InputError:
     """The error of a run whose initial weights are not what they were."""
-    return InputError(f"{path}: {why}; {_PUT_BACK}")
+    return InputError(f"{path}: {why}; {PUT_BACK}")
+
+
+def some_of(names: Sequence[str]) -> str:
+    """`a, b, c and 4 more`, for an error about tensors."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -80,7 +89,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
             raise ValueError("it names a file outside of its folder")
     except OSError as error:
         raise InputError(f"{index}: {error.strerror}; make it readable") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise InputError(
             f"{index}: is no index of weights ({error}); get the folder again"
         ) from error

@@ -22,7 +22,7 @@ from bamboo.checkpoint.initial import PARAM
 from bamboo.checkpoint.tensor_file import places
 from bamboo.errors import DamagedData, InputError
 from bamboo.far_weights import PLACES, SCHEMA_VERSION, FarTensor
-from bamboo.kept_weights import MANIFEST, kept_tensors
+from bamboo.kept_weights import MANIFEST, damaged, kept_tensors
 from bamboo.named_files import open_named
 from bamboo.new_files import whole_file, write_whole
 from bamboo.ports import ObjectStore
@@ -95,9 +95,7 @@ def put_weights(objects: ObjectStore, folder: Path, digest: str) -> None:
                     name = written if written in kept else written.removeprefix(PARAM)
                     found[name] = FarTensor(file=path.name, sha256=kept[name], **asdict(place))
         except (OSError, ValueError, KeyError) as error:
-            raise InputError(
-                f"{path}: {error}; the weights that the run begins with must be put back"
-            ) from error
+            raise damaged(path, str(error)) from error
         objects.put_file(f"{at}/{path.name}", path)
     for path in folder.glob("*.json"):  # their manifest, and an index
         objects.put_file(f"{at}/{path.name}", path)

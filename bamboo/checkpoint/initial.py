@@ -20,7 +20,14 @@ from bamboo.checkpoint.manifest import layer_of
 from bamboo.checkpoint.tensor_file import Place, packed, places
 from bamboo.errors import InputError
 from bamboo.far_weights import FarWeights
-from bamboo.kept_weights import MANIFEST, damaged, digest_of, kept_tensors
+from bamboo.kept_weights import (
+    DAMAGE,
+    MANIFEST,
+    PUT_BACK,
+    damaged,
+    digest_of,
+    kept_tensors,
+)
 from bamboo.named_files import open_named
 from bamboo.new_files import write_whole
 
@@ -29,8 +36,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 PARAM = "param/"
-_PUT_BACK = "the weights that the run begins with must be put back"
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +145,7 @@ def check_weights(folder: Path, *, digest: str) -> None:
     files = (folder / _layer_file(n) for n in sorted({layer_of(PARAM + name) for name in kept}))
     found = {
         name: hashlib.sha256(data).hexdigest()
-        for name, _, data in _parameters(files, remedy=_PUT_BACK)
+        for name, _, data in _parameters(files, remedy=PUT_BACK)
     }
     wrong = [name for name in kept.keys() | found.keys() if kept.get(name) != found.get(name)]
     if wrong:
@@ -160,7 +165,7 @@ def _parameters(
                         yield name.removeprefix(PARAM), place, file.read(place.end - place.begin)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; {remedy}") from error
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise InputError(f"{path}: is damaged ({error}); {remedy}") from error
 
 

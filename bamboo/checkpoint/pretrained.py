@@ -17,11 +17,10 @@ from pathlib import Path
 from bamboo.checkpoint.initial import SCHEMA_VERSION, Weights
 from bamboo.checkpoint.tensor_file import hashed
 from bamboo.errors import InputError
-from bamboo.kept_weights import INDEX, MANIFEST, damaged, kept_tensors, weight_files
+from bamboo.kept_weights import DAMAGE, INDEX, MANIFEST, damaged, kept_tensors, weight_files
 from bamboo.named_files import open_named
 from bamboo.new_files import write_whole
 
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 
@@ -35,7 +34,7 @@ def pretrained_in(files: Sequence[Path]) -> Weights:
                 found = hashed(file).tensors
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; make it readable") from error
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise InputError(f"{path}: is damaged ({error}); get the folder again") from error
         if both := sorted(tensors.keys() & found.keys()):
             raise InputError(f"{path}: {both[0]} is in another file, too; get the folder again")

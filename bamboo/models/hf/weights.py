@@ -21,10 +21,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.far_weights import FarWeights
-from bamboo.kept_weights import damaged, kept_tensors, weight_files
-
-NAMED = 3
-"""How many tensors an error names."""
+from bamboo.kept_weights import damaged, kept_tensors, some_of, weight_files
 
 
 class Stored(Protocol):
@@ -167,19 +164,14 @@ def check_names(
     )
     kind = type(whole).__name__
     if lacking:
-        raise _refuse(job, f"its weights lack {_some(lacking)}, which {kind} has")
+        raise _refuse(job, f"its weights lack {some_of(lacking)}, which {kind} has")
     if others:
-        raise _refuse(job, f"its weights have {_some(others)}, which {kind} has not")
+        raise _refuse(job, f"its weights have {some_of(others)}, which {kind} has not")
     for name in sorted(wanted):
         if (shape := pretrained.shape(name)) != tuple(wanted[name]):
             raise _refuse(
                 job, f"{name} has shape {list(shape)}, and {list(wanted[name])} by its config.json"
             )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def _refuse(job: JobConfig, problem: str) -> InputError:

@@ -109,8 +109,7 @@ class Layer:
 
     def _join(self, piece: Piece) -> None:
         for name, other in self._same.items():
-            owner, _, short = name.rpartition(".")
-            setattr(piece.get_submodule(owner), short, piece.get_parameter(other))
+            _put(piece, name, piece.get_parameter(other))
 
     def _adapted(self, piece: Piece) -> nn.Module:
         if self._adapters is not None:
@@ -130,13 +129,16 @@ def joined(whole: PreTrainedModel, layers: Sequence[nn.Module], adapters: "Adapt
     for layer in layers:
         for name, parameter in layer.named_parameters():
             if there := base_name(name) if adapters is None else name:
-                owner, _, short = there.rpartition(".")
-                setattr(model.get_submodule(owner), short, parameter)
+                _put(model, there, parameter)
         for name, buffer in _saved(layer):
-            owner, _, short = name.rpartition(".")
-            setattr(model.get_submodule(owner), short, buffer)
+            _put(model, name, buffer)
     model.tie_weights()
     return model
+
+
+def _put(model: nn.Module, name: str, tensor: Tensor) -> None:
+    owner, _, short = name.rpartition(".")
+    setattr(model.get_submodule(owner), short, tensor)
 
 
 def _draw_values(whole: PreTrainedModel, piece: nn.Module) -> None:

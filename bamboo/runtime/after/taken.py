@@ -17,10 +17,9 @@ from bamboo.checkpoint.distributed import Distributed
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.kept_weights import some_of
 from bamboo.models import Workload, build_model, build_shell, whole_name
 
-NAMED = 3
-"""How many tensors an error names."""
 PREFIXES = ("", "model.", "module.")
 """What may stand before all names: programs save a model beside its optimizer."""
 
@@ -61,10 +60,10 @@ def _prefix(
     lacking = {p: [name for name in wanted if p + name not in names] for p in PREFIXES}
     prefix = min(PREFIXES, key=lambda one: len(lacking[one]))
     if lacking[prefix]:
-        raise _refuse(job, f"lacks {_some(lacking[prefix])}, which the model has")
+        raise _refuse(job, f"lacks {some_of(lacking[prefix])}, which the model has")
     here = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     if others := sorted(here - known):
-        raise _refuse(job, f"has {_some(others)}, which the model has not")
+        raise _refuse(job, f"has {some_of(others)}, which the model has not")
     return prefix
 
 
@@ -76,11 +75,6 @@ def _fitting(job: JobConfig, name: str, found: Tensor, wanted: Tensor) -> Tensor
     if torch.promote_types(found.dtype, wanted.dtype) != wanted.dtype:
         raise _refuse(job, f"has {name} as {found.dtype}, and the model as {wanted.dtype}")
     return found.to(wanted.dtype).contiguous()
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def _refuse(job: JobConfig, problem: str) -> InputError:
