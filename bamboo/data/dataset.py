@@ -3,7 +3,7 @@
 Rule: any node can produce any microbatch, and each sample comes once in each data epoch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -289,30 +289,20 @@ def checked(job: JobConfig, data: Data, *, section: str = "data") -> Data:
     if not value:
         key, value = "model.model", job.model.model
         _refuse_text(job)
-    count = getattr(data, "count", 1)
-    for name, has, good, wanted in (
-        ("samples", found := getattr(data, "samples", None), _is_count(found), "a number above 0"),
-        (
-            "digest",
-            found := getattr(data, "digest", None),
-            _is_text(found),
-            "a text, a hash of the content",
-        ),
-        ("unit", found := getattr(data, "unit", None), _is_text(found), "a word, as 'sample'"),
-        ("batch", found := getattr(data, "batch", None), callable(found), "a function"),
-        ("count", count, callable(count) or _is_count(count), "a number above 0, or a function"),
-    ):
-        if not good:
-            as_torch_has_it = name == "samples" and hasattr(data, "__len__")
-            raise InputError.at(
-                file=job.file,
-                key=key,
-                value=value,
-                problem=f"its data ({type(data).__name__}) has {name} = {has!r}",
-                remedy="give bamboo.models.data_of(dataset), of a dataset and not of its loader"
-                if as_torch_has_it
-                else f"make it {wanted}",
-            )
+    for name, (is_good, wanted) in _ATTRIBUTES.items():
+        found = getattr(data, name, 1 if name == "count" else None)
+        if is_good(found):
+            continue
+        remedy = f"make it {wanted}"
+        if name == "samples" and hasattr(data, "__len__"):  # a dataset as torch has them
+            remedy = "give bamboo.models.data_of(dataset), of a dataset and not of its loader"
+        raise InputError.at(
+            file=job.file,
+            key=key,
+            value=value,
+            problem=f"its data ({type(data).__name__}) has {name} = {found!r}",
+            remedy=remedy,
+        )
     return data
 
 
@@ -342,3 +332,13 @@ def _is_count(value: object) -> bool:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+_ATTRIBUTES: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "samples": (_is_count, "a number above 0"),
+    "digest": (_is_text, "a text, a hash of the content"),
+    "unit": (_is_text, "a word, as 'sample'"),
+    "batch": (callable, "a function"),
+    "count": (lambda x: callable(x) or _is_count(x), "a number above 0, or a function"),
+}
+"""Attribute of `Data` -> whether a value of it is good, and what it should be."""

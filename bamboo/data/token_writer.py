@@ -6,7 +6,6 @@ Rule: the tree is written last, so that a file without one is a file that is not
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -167,14 +166,6 @@ def _facts(header: Header, documents: int, counted: Counted, leaves: bytes) -> F
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A token file that was made."""
-
-    header: Header
-    facts: Facts
-
-
 class TokenWriter:
     """A new token file, whose documents come one after the other. It is there, with all that
     belongs to it, once `end` returns; what is left without is nothing that is read. `vocabulary`
@@ -216,7 +207,7 @@ class TokenWriter:
         file.write(part)
         hashed.add(part)
 
-    def end(self) -> Made:
+    def end(self) -> None:
         """Give the files their names. Raises OSError."""
         self._files.close()
         header = Header(
@@ -230,4 +221,3 @@ class TokenWriter:
         facts = _facts(header, self.documents, self._counted, leaves)
         write_whole(beside(self._path, HEADER), header_file(header))
         write_whole(beside(self._path, TREE), tree_file(facts, leaves))
-        return Made(header=header, facts=facts)

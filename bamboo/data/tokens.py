@@ -25,7 +25,7 @@ from bamboo.token_files import (
     read_tree,
 )
 
-MASKED = -100
+UNCOUNTED = -100
 """The target that a loss leaves out: what torch's cross entropy ignores by default."""
 PAD = 0
 """The input behind the end of a document; what follows from it counts nothing."""
@@ -148,7 +148,8 @@ class Documents(_OfTokens):
 
     def __init__(self, file: TokenFile, *, context: int) -> None:
         super().__init__(file)
-        self._most = context + 1
+        self._longest = context + 1
+        """Tokens of a document at most: its labels, and the first one."""
         self.most = context
         """Labels of a document at most."""
         self.samples = file.facts.documents
@@ -158,16 +159,16 @@ class Documents(_OfTokens):
         """The labels of a document: all its tokens but the first. Raises DamagedData."""
         del key
         begin, end = self._file.begins(index, 1).tolist()
-        return max(0, min(end - begin, self._most) - 1)
+        return max(0, min(end - begin, self._longest) - 1)
 
     def batch(self, indices: Sequence[int], keys: Sequence[int]) -> Batch:
         """((inputs_BT,), (targets_BT,)), int64. Raises DamagedData."""
         del keys
         ends = [self._file.begins(index, 1).tolist() for index in indices]
-        found = [self._file.ids(a, min(b, a + self._most)) for a, b in ends]
-        shape = (len(found), max(1, *(len(ids) - 1 for ids in found), 1))
+        found = [self._file.ids(a, min(b, a + self._longest)) for a, b in ends]
+        shape = (len(found), max([1, *(len(ids) - 1 for ids in found)]))
         inputs_BT = torch.full(shape, PAD, dtype=torch.int64)
-        targets_BT = torch.full(shape, MASKED, dtype=torch.int64)
+        targets_BT = torch.full(shape, UNCOUNTED, dtype=torch.int64)
         for row, ids in enumerate(found):
             inputs_BT[row, : len(ids) - 1] = torch.from_numpy(ids[:-1])
             targets_BT[row, : len(ids) - 1] = torch.from_numpy(ids[1:])
@@ -178,12 +179,12 @@ class Documents(_OfTokens):
         for index in indices:
             begin, end = self._file.begins(index, 1).tolist()
             if end > begin:
-                self._file.ahead(begin, min(end, begin + self._most))
+                self._file.ahead(begin, min(end, begin + self._longest))
 
     def describe(self) -> dict[str, object]:
         """Also how many documents are cut, for which all their lengths are read."""
         cut = 0
         for first in range(0, self.samples, OFFSETS_AT_ONCE):
             begins = self._file.begins(first, min(OFFSETS_AT_ONCE, self.samples - first))
-            cut += int((np.diff(begins) > self._most).sum())
+            cut += int((np.diff(begins) > self._longest).sum())
         return super().describe() | {"padded": True, "cut": cut}

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from bamboo.data.dataset import Data
+from bamboo.data.tokens import UNCOUNTED
 from bamboo.errors import InputError
 
-UNCOUNTED = -100
-"""The target of a token that the loss leaves out."""
 Batch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
@@ -69,8 +68,8 @@ class MaskedWords:
 
 class LostSpans:
     """Text with spans left out, which the decoder says (Raffel et al., 2020): 15 of 100 tokens, in
-    spans of 3 on the mean. In place of each span stands one of the largest tokens of the
-    vocabulary, from the last one downwards; before each span that is said stands the same one."""
+    spans of 3 on the mean. In place of each span stands a sentinel, and before the span that is
+    said the same one: the largest tokens of the vocabulary, from the last one downwards."""
 
     unit = "token"
     SHARE = 0.15
@@ -110,7 +109,7 @@ class LostSpans:
             for tokens, length, key in zip(tokens_BT, lengths, keys, strict=True)
         ]
         seen, said = zip(*rows, strict=True)
-        seen_BS, targets_BT = _beside(seen, 0), _beside(said, UNCOUNTED)
+        seen_BS, targets_BT = _padded(seen, 0), _padded(said, UNCOUNTED)
         before_BT = targets_BT.roll(1, dims=1).clamp(min=0)
         before_BT[:, 0] = self._start
         if self._length is None:
@@ -126,8 +125,8 @@ class LostSpans:
         if not left_out:
             return tokens_T, tokens_T[:0]
         generator = torch.Generator().manual_seed(key)
-        kept = _parts(len(tokens_T) - left_out, spans, generator)
-        lost = _parts(left_out, spans, generator)
+        kept = _lengths(len(tokens_T) - left_out, spans, generator)
+        lost = _lengths(left_out, spans, generator)
         seen: list[Tensor] = []
         said: list[Tensor] = []
         at = 0
@@ -153,16 +152,16 @@ def _said_of(tokens: int) -> int:
     return lost + spans + 1 if lost else 0
 
 
-def _beside(rows: Sequence[Tensor], behind: int) -> Tensor:
-    """The rows as one tensor, at least one wide, with `behind` behind their ends."""
-    width = max(1, *map(len, rows), 1)
-    out = rows[0].new_full((len(rows), width), behind)
+def _padded(rows: Sequence[Tensor], fill: int) -> Tensor:
+    """The rows as one tensor, at least one wide, with `fill` behind their ends."""
+    width = max([1, *map(len, rows)])
+    out = rows[0].new_full((len(rows), width), fill)
     for row, tokens in enumerate(rows):
         out[row, : len(tokens)] = tokens
     return out
 
 
-def _parts(total: int, parts: int, generator: torch.Generator) -> list[int]:
+def _lengths(total: int, parts: int, generator: torch.Generator) -> list[int]:
     """So many lengths of at least 1, all divisions being as likely."""
     cuts = torch.randperm(total - 1, generator=generator)[: parts - 1].sort().values.tolist()
     ends = [cut + 1 for cut in cuts] + [total]

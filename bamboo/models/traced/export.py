@@ -72,8 +72,6 @@ class Exported:
     """Buffers and constants, by name."""
     weights: Mapping[str, tuple[int, ...]]
     """Sizes of parameters, by name."""
-    single: bool
-    """Whether it returns a tensor by itself."""
 
 
 def exported(module: nn.Module, inputs: Sequence[Tensor], varying: Sequence[set[int]]) -> Exported:
@@ -142,16 +140,14 @@ class _Reader:
                 self._placeholder(node, kinds[node.name], inputs)
             elif node.op == "call_function":
                 self._call(node)
-        outputs, single = self._outputs()
         return Exported(
-            graph=Graph(inputs=inputs, calls=self._calls, outputs=outputs),
+            graph=Graph(inputs=inputs, calls=self._calls, outputs=self._outputs()),
             facts=self._facts,
             written=self._written,
             modules=self._modules,
             lines=self._lines,
             tensors=self._tensors,
             weights={name: tuple(p.shape) for name, p in self._module.named_parameters()},
-            single=single,
         )
 
     def _placeholder(self, node: fx.Node, spec: Any, inputs: list[int]) -> None:
@@ -176,7 +172,7 @@ class _Reader:
             f"its graph needs {spec.target}, which is no tensor", "make it a tensor, or a number"
         )
 
-    def _outputs(self) -> tuple[list[int], bool]:
+    def _outputs(self) -> list[int]:
         for spec in self._program.graph_signature.output_specs:
             if spec.kind != OutputKind.USER_OUTPUT:
                 raise self._changes(str(spec.target), "")
@@ -194,7 +190,7 @@ class _Reader:
                 f"it returns {spec.type.__name__}, neither a tensor nor a flat tuple",
                 "return one tensor, or a flat tuple of two or more",
             )
-        return found, single
+        return found
 
     # ------------------------------------------------------------------ one operation
 

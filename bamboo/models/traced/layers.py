@@ -38,7 +38,6 @@ def planned(
             name=_name(found.modules[first:last]),
             graph=replace(graph, calls=[_renamed(call, held.names[i]) for call in graph.calls]),
             shapes=[_shape(found, value) for value in graph.inputs],
-            dtypes=[found.facts[value].dtype for value in graph.inputs],
             parameters=held.parameters[i],
             buffers=held.buffers[i],
             norms={path: _settings(module.get_submodule(path)) for path in _norms_in(graph)},

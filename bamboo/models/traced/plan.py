@@ -35,7 +35,6 @@ class LayerPlan:
     graph: Graph
     shapes: Sequence[Sequence[int | None]]
     """Of its inputs; None: any."""
-    dtypes: Sequence[str]
     parameters: Sequence[Held]
     buffers: Sequence[Held]
     norms: Mapping[str, Mapping[str, Any]]
@@ -52,7 +51,6 @@ class LayerPlan:
             name=raw["name"],
             graph=Graph.from_dict(raw["graph"]),
             shapes=raw["shapes"],
-            dtypes=raw["dtypes"],
             parameters=[Held(**held) for held in raw["parameters"]],
             buffers=[Held(**held) for held in raw["buffers"]],
             norms=raw["norms"],

@@ -3,8 +3,9 @@
 import pytest
 
 from bamboo.data.dataset import Data
+from bamboo.data.tokens import UNCOUNTED
 from bamboo.errors import InputError
-from bamboo.models.hf.objectives import UNCOUNTED, LostSpans
+from bamboo.models.hf.objectives import LostSpans
 from tests.models.hf.test_equal import Unequal
 
 START, END, VOCABULARY = 0, 1, 100
