@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bamboo.models import Tensors
 from bamboo.ports import MessageKey
 from bamboo.runtime.device.staging import EvalOnDevice
 from bamboo.runtime.step.exchange import Losses
@@ -110,8 +109,3 @@ def settled(losses: Mapping[int, Tensor], metrics: Mapping[int, Mapping[str, Ten
     for microbatch, names in metrics.items():
         out.metrics[microbatch] = {name: (next(numbers), next(numbers)) for name in names}
     return out
-
-
-def inputs_in(tensors: Tensors) -> Tensors:
-    """The tensors of a message with an output, which nothing differentiates."""
-    return tuple(t.detach() for t in tensors)

@@ -16,7 +16,6 @@ from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import compute_in_parts
 from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.optim.state import OptimizerState
-from bamboo.runtime.step.evaluation import inputs_in
 from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.norm import clip_factor
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
@@ -306,7 +305,8 @@ class Operations:
         if run.stage.is_first:
             x = data.inputs(index)
         else:
-            x = inputs_in(self._mailbox.take(run.slot, "eval", run.step, local).tensors)
+            sent = self._mailbox.take(run.slot, "eval", run.step, local).tensors
+            x = tuple(t.detach() for t in sent)  # nothing differentiates them
 
         def work() -> Tensors:
             y = run.stage.evaluate(x, index)

@@ -29,6 +29,7 @@ class Roster:
         self.evaluated = 0
         """The step before which the newest evaluation that was decided on took place."""
         self._whole = last_step
+        """The last step of the job, whatever was agreed on since."""
         self.yielding: frozenset[Slot] = frozenset()
         """Owned slots that begin no step because they change hands, or may do so."""
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from bamboo import wiring
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import for_nodes, hide_password, read_address
@@ -19,7 +21,6 @@ from bamboo.ports import ObjectStore
 from bamboo.sites.account.boot_files import AGENT_ENV, boot_settings
 from bamboo.sites.account.instances import has_role
 from bamboo.sites.account.shared import objects_read
-from bamboo.sites.account.wheelhouse import read_pins
 from bamboo.wiring.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 from cloud.ec2.user_data import NAMES_FILE
 
@@ -196,7 +197,17 @@ def pins_of_instances(job: JobConfig) -> dict[str, str]:
     if job.cloud.boot_script or not job.cloud.bucket:
         return {}
     objects = wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region)
-    return read_pins((objects.get("boot/constraints.txt") or b"").decode())
+    return _pins_in((objects.get("boot/constraints.txt") or b"").decode())
+
+
+def _pins_in(text: str) -> dict[str, str]:
+    """The versions in a file of constraints; lines of another form say nothing."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, version = line.partition("==")
+        if equals and name.strip() and not name.lstrip().startswith("#"):
+            found[canonicalize_name(name.strip())] = version.strip()
+    return found
 
 
 def _at(job: JobConfig, key: str, problem: str, remedy: str) -> InputError:

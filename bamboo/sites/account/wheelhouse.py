@@ -129,16 +129,6 @@ def brought_versions(job: JobConfig, pins: Mapping[str, str]) -> dict[str, str]:
     return {name: version for name, version in found.items() if version}
 
 
-def read_pins(text: str) -> dict[str, str]:
-    """The versions in a file of constraints; lines of another form say nothing."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, equals, version = line.partition("==")
-        if equals and name.strip() and not name.lstrip().startswith("#"):
-            found[canonicalize_name(name.strip())] = version.strip()
-    return found
-
-
 # ---------------------------------------------------------------- the file
 
 
@@ -310,7 +300,7 @@ def _needed(
     has = {**instances.brought, **versions}
     for name, need in _all_needs(folder, versions, instances.environment):
         one = canonicalize_name(need.name)
-        there = has.get(one) or _installed(one)
+        there = has.get(one) or _version_here(one)
         if there is None:
             raise _refuse(
                 job,
@@ -357,7 +347,7 @@ def _needs(wheel: Path, environment: Mapping[str, str], extra: str) -> Iterator[
     except (zipfile.BadZipFile, StopIteration, InvalidRequirement, KeyError) as error:
         raise InputError(
             f"{wheel.name} is no wheel that can be read ({error}); get it again"
-        ) from (error)
+        ) from error
 
 
 def _wheel_of(folder: Path, name: str) -> Path:
@@ -379,7 +369,7 @@ def _stored(aside: Path, python: str, versions: Mapping[str, str]) -> Wheels:
     return found
 
 
-def _installed(name: str) -> str | None:
+def _version_here(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
