@@ -197,9 +197,9 @@ def check_inputs(job: JobConfig) -> None:
             raise _at(job, key, wrong, "correct the path")
     if job.model.is_hf:
         check_hf_folder(job)
-    for key, path in (("requirements", False), ("wheelhouse", True)):
+    for key, is_folder in (("requirements", False), ("wheelhouse", True)):
         named = getattr(job.model, key)
-        if named and (wrong := what_is_wrong(job.named(named), folder=path)):
+        if named and (wrong := what_is_wrong(job.named(named), folder=is_folder)):
             raise _at(job, f"model.{key}", wrong, "correct the path")
     for key, data in (("data.path", job.data), ("eval.path", job.eval)):
         text = data.path if data.source == "path" or data.source in job.own.values() else ""

@@ -119,9 +119,8 @@ class DataConfig:
     """`packed`: one after the other, cut into windows of `model.context` tokens; `padded`: each by
     itself, cut behind that length, and masked where others of its microbatch are longer."""
     end: str = AUTO
-    """The token that is put behind each document; `none`; or `auto`: the one that
-    ends a document for the tokenizer, if it has one of the usual names."""
-
+    """The token that is put behind each document; `none`; or `auto`: the one that ends a document
+    for the tokenizer, if it has one of the usual names."""
     in_image: bool = False
     """EC2 only: the image of the instances has the token file at `path`, so none is brought."""
 

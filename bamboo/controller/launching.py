@@ -4,9 +4,8 @@
     a launcher in the background (`background`)
 
 Rule: everything that can be checked is checked before anything is started, by a dry run as by a
-launch. The only exception is
-what looks at the model: a process, or a local cloud that has begun and does not belong to a run yet
-(`begun`).
+launch. The only exception is what looks at the model: a process, or a local cloud that has begun
+and does not belong to a run yet (`begun`).
 """
 
 import os

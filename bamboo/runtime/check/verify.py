@@ -46,8 +46,7 @@ def verify(run: Path, progress: Progress, *, brought: bool = False) -> dict[str,
 
     The first difference is the first loss that differs (tensor "loss"; the calm run stops there) or
     metric (tensor "metric NAME") of a step, then of the evaluation after it ("evaluation loss"),
-    otherwise the first tensor that differs, in name order, after the
-    last step. Raises InputError
+    otherwise the first tensor that differs, in name order, after the last step. Raises InputError
     when the run has not ended in order, or this machine cannot repeat its bits.
     """
     job = job_of_run(run)

@@ -166,9 +166,8 @@ def load_builder(
     speed: float = 1.0,
 ) -> SlotBuilder:
     """Load data and model as the job says and check that they are those that the strategy was made
-    for. `brought`: the data, on a machine that had none. `run_dir`: the folder
-    with the weights that the run begins with, if they are another run's. `speed`: that of a virtual
-    device.
+    for. `brought`: the data, on a machine that had none. `run_dir`: the folder with the weights
+    that the run begins with, if they are another run's. `speed`: that of a virtual device.
 
     Raises InputError when data, code or weights are not those of the run. What the machine computes
     with was compared before (`attests`).

@@ -81,9 +81,9 @@ def put_boot_files(
     """Make the run's login and write everything that its instances begin with: into `objects` what
     the run starts from, into `wheels` (the whole bucket) this process's wheel unless it is there,
     and into the run's secret the URL of the store with the login. `torch` is the build that
-    instances install (`torch_for`). Raises StoreRefused where the
-    login behind `reference` may not make users, InputError, StorageUnavailable and the errors of a
-    Provider. After an error nothing of the run is left."""
+    instances install (`torch_for`). Raises StoreRefused where the login behind `reference` may not
+    make users, InputError, StorageUnavailable and the errors of a Provider. After an error nothing
+    of the run is left."""
     url, run = store_url_of(reference), folder.id
     try:
         settings = put_code_and_data(
