@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.errors import InputError
 from bamboo.own_packages import find_cloud
+from bamboo.ports import Told
 from bamboo.private_files import private
 from bamboo.run_handle import (
     Overrides,
     Ready,
     Run,
-    Told,
     home,
     list_runs,
     named_file,

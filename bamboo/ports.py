@@ -4,13 +4,16 @@ A port knows values only. Bytes stay bytes here, tensors are buffers with a dtyp
 every call that can block has a deadline and a named outcome.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.slots import Slot
+
+Told: TypeAlias = Callable[[int, int], None]
+"""Is told of the progress of a long piece of work: (done, of all), in a unit of the work's own."""
 
 # ---------------------------------------------------------------- control plane: the store
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bamboo.errors import BambooError, InputError
 from bamboo.own_packages import find_cloud
+from bamboo.ports import Told
 from bamboo.private_files import private
 from bamboo.study.told import Note, silent
 
@@ -37,10 +38,6 @@ LOOK_S = 0.2
 LONGEST_SHOWN = 80
 LED_EVERY_S = 1.0
 """Seconds between two checks whether a run has a launcher."""
-
-Told = Callable[[int, int], None]
-"""Called with (step, steps)."""
-
 
 Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
 """Keys of a job file with other values, such as {"train.steps": 200, "cluster.cut": [0, 2]}; or as

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
-from bamboo.study.told import Told
+from bamboo.ports import Told
 from cli.echo import progress_is_hidden
 
 

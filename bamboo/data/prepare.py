@@ -31,6 +31,7 @@ from bamboo.data.tokenizer import Tokenizer
 from bamboo.errors import InputError
 from bamboo.named_files import sha256_of
 from bamboo.new_files import write_whole
+from bamboo.ports import Told
 from bamboo.token_files import Facts, Header, read_facts, read_header
 
 BATCH_CHARACTERS = 1 << 21
@@ -38,8 +39,6 @@ BATCH_CHARACTERS = 1 << 21
 BATCH_IDS = 1 << 20
 MIB = 1 << 20
 ONLY_MINE = 0o700
-Told = Callable[[int, int], None]
-"""Is called with (done, of all), in MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Prepared:
 
 def prepare(job: JobConfig, data: DataConfig, told: Told, *, section: str = "data") -> Prepared:
     """Make what a run reads of these data; `section` is the one of the job file that describes
-    them. Raises InputError."""
+    them. `told` counts in MiB. Raises InputError."""
     began_s = time.monotonic()
     if data.source == TOKENS:
         path, header = token_file(job, data, section=section)

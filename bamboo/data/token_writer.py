@@ -32,8 +32,6 @@ from bamboo.token_files import (
 
 Ids: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 U2_MOST = 1 << 16
-Told = Callable[[int], None]
-"""Is called with the bytes that are done."""
 
 
 class Hashed:
@@ -93,7 +91,7 @@ class Counted:
         return math.fsum(-(share * np.log(share)))
 
 
-def write_tree(path: Path, header: Header, told: Told) -> Facts:
+def write_tree(path: Path, header: Header, told: Callable[[int], None]) -> Facts:
     """Write the tree over a token file that is there, and over its documents. Raises InputError for
     tokens that its vocabulary does not have, for documents that do not divide it, and for what
     cannot be read or written."""

@@ -6,7 +6,7 @@ the run. It works in a process of its own, by the run's own code.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from bamboo import wiring
 from bamboo.asked_files import new_folder
 from bamboo.errors import InputError
 from bamboo.named_files import what_is_wrong
+from bamboo.ports import Told
 from bamboo.runs.run_folder import RunFolder, job_of
 from bamboo.runs.state_files import NoState, StateFiles, state_files
 
@@ -23,7 +24,6 @@ FORMS = (SAFETENSORS, "dcp")
 STDLIB = "python-stdlib"
 MOST_TOKENS = 1_000_000
 LARGEST_SEED = 2**63 - 1
-Told = Callable[[int, int], None]
 
 
 def export(folder: RunFolder, to: Path, *, step: int | None, form: str) -> dict[str, Any]:

@@ -4,16 +4,13 @@ Rule: each trains or reads again in a process of its own; what cannot be compare
 The decisions are checked in `decisions`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from bamboo import wiring
 from bamboo.errors import InputError
+from bamboo.ports import Told
 from bamboo.runs import final_state, lock
 from bamboo.runs.run_folder import RunFolder
-
-Told = Callable[[int, int], None]
-"""Called with (step, steps)."""
 
 
 def check_bits(folder: RunFolder, *, told: Told) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from bamboo.planner.renting.credible import OneCard, doubt_of, one_card
 from bamboo.planner.renting.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.renting.options import again, options, shared_out, together
 from bamboo.planner.risks.zones import RESTART_S
+from bamboo.ports import Told
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from bamboo.study.advised import advised, hopeless_of
@@ -42,7 +43,7 @@ from bamboo.study.devices import gpu_of
 from bamboo.study.intervals import given_every, put_usd
 from bamboo.study.outcomes import MarketTerms, Row, market_terms, outcomes, row_of
 from bamboo.study.pricing import Offers, TimesAsked, offers_of
-from bamboo.study.told import Bar, Told
+from bamboo.study.told import Bar
 
 PARTS = 2
 """Processes that search the offers: a fixed number, so the answer depends on no machine."""

@@ -24,13 +24,13 @@ from bamboo.planner.renting.credible import BestKnown, best_known
 from bamboo.planner.renting.option import Offer
 from bamboo.planner.risks.hazards import LossRate
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.ports import Told
 from bamboo.study.devices import gpu_of
 from bamboo.study.hazards import rates_in
 from bamboo.study.modelled import counted_words, on_type
 from bamboo.study.planning import plan_job, zone_prices
 from bamboo.study.profiling import Wanted, profile_job, seen_of, shaped_work
 from bamboo.study.settling import grid_of
-from bamboo.study.told import Told
 from bamboo.study.workload import cuts_by_flops
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO

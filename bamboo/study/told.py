@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-Told = Callable[[int, int], None]
-"""A callback that takes (done, of all)."""
-
+from bamboo.ports import Told
 
 Note = Callable[[str], None]
 """A callback that takes a line on what takes a while."""

@@ -13,9 +13,9 @@ import pytest
 from bamboo import wiring
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
+from bamboo.ports import Told
 from bamboo.study import profiling
 from bamboo.study.paper import Asked, plan_on_paper
-from bamboo.study.told import Told
 from bamboo.topology.strategy import Strategy
 from cli.main import run
 from cli.views.brief import plan_lines

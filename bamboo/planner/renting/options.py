@@ -10,7 +10,7 @@ modelled this way.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -31,6 +31,7 @@ from bamboo.planner.renting.option import (
     Options,
     Question,
 )
+from bamboo.ports import Told
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import SPREADS, can_have, how_redundant
 from bamboo.value import samples_per_s, samples_per_usd, usd_per_hour
@@ -38,8 +39,6 @@ from bamboo.value import samples_per_s, samples_per_usd, usd_per_hour
 LEAST, FATAL, CALM, WHOLE = range(4)
 """What is known of a plan, in order: its least step; the least cost of fatal losses; its calm step;
 all."""
-Told = Callable[[int, int], None]
-"""Receives the number of lines that are known, and of all lines."""
 
 
 def options(

@@ -3,7 +3,6 @@
 Rule: a source is read as the run's own data are: bytes, or what the run's tokenizer makes of text.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from bamboo.data.prepare import prepare
 from bamboo.errors import InputError
 from bamboo.models import Workload, data_beside
 from bamboo.models.build import USER_ERRORS
+from bamboo.ports import Told
 from bamboo.runtime.after.trained import Trained
 from bamboo.runtime.check.calm_eval import evaluated
 from bamboo.token_files import HEADER, beside, read_facts, read_header
@@ -24,7 +24,6 @@ from bamboo.user_code.traces import placed_line_of
 
 STDLIB = "python-stdlib"
 FUNCTION = 'name a function that returns data, --source "file.py:held_out"'
-Told = Callable[[int, int], None]
 
 
 def evaluate(

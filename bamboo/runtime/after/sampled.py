@@ -17,12 +17,12 @@ from bamboo.data.tokenizer import Tokenizer
 from bamboo.errors import InputError
 from bamboo.models import evaluate
 from bamboo.models.build import USER_ERRORS
+from bamboo.ports import Told
 from bamboo.runtime.after.trained import Trained
 from bamboo.token_files import read_header
 from bamboo.user_code.traces import placed_line_of
 
 BYTES = 256
-Told = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,12 +45,12 @@ from bamboo.planner.prices.auxiliary import (
     beside_run,
 )
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
-from bamboo.ports import ObjectStore
+from bamboo.ports import ObjectStore, Told
 from bamboo.quantities import count, duration, size, usd
 from bamboo.runs import lock
 from bamboo.runs.run_folder import CHECKS, RunFolder, job_of, promised, write_json
 from bamboo.runs.run_status import strategy_of
-from bamboo.runs.verifying import Told, check_ended
+from bamboo.runs.verifying import check_ended
 from bamboo.signals import Interrupts
 from bamboo.sites.account.account_ready import (
     check_bucket_for_account,
