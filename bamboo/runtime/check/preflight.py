@@ -279,7 +279,10 @@ def main(arguments: list[str]) -> int:
     with one_answer(room) as answer:
         try:
             job = job_from_json(sys.stdin.read())
-            body = of_data(job) if alone is None else preflight(job, alone, room, rehash=True)
+            # Code that a run took along was looked at so when it was launched, and a resume is
+            # refused whose code or data are others.
+            rehash = not job.code
+            body = of_data(job) if alone is None else preflight(job, alone, room, rehash=rehash)
         except InputError as error:
             answer({"error": str(error)})
             return error.exit_code
