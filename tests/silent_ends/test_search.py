@@ -73,7 +73,7 @@ def test_many_end_calmly_or_by_name(player: Player) -> None:
 
 FOUND_WITHOUT_A_LOOK = (
     "counts its calls in the class, late",
-    "one part in two functions",
+    pytest.param("one part in two functions", marks=pytest.mark.full),
     pytest.param("counts how many of all were built", marks=pytest.mark.full),
     pytest.param("the clock when a layer is built", marks=pytest.mark.full),
 )
