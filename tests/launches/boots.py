@@ -2,8 +2,8 @@
 bucket with the role's credentials, compares the wheel with its digest, and becomes the agent with
 these settings alone in its environment.
 
-Where FORKS is set, its workers are forks of the fork server beside it, in the same environment: an
-interpreter that imports torch takes longer than all the rest."""
+Where FORKS is set, this very process goes on as the agent, and its workers are forks of the fork
+server beside it, all in the same environment: new interpreters take longer than all the rest."""
 
 import hashlib
 import json
@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import boto3
+
+from bamboo import loading
 
 BUCKET = "stack-bucket"
 FORKS = "TEST_FORKS_WORKERS"
@@ -66,7 +68,10 @@ def main() -> None:
     (etc / OF_AGENT).write_text(json.dumps(environment))
     if os.environ.get(FORKS):
         forks = {name: os.environ[name] for name in ("BAMBOO_ZYGOTE", "BAMBOO_LOG")}
-        environment |= forks | {"BAMBOO_WORKER_ENTRY": "tests.launches.boots:worker"}
+        os.environ.clear()
+        os.environ.update(environment | forks)
+        os.environ["BAMBOO_WORKER_ENTRY"] = "tests.launches.boots:worker"
+        sys.exit(loading.main(["cli.main", "agent"]))
     command = [sys.executable, "-I", "-m", "bamboo.loading", "cli.main", "agent"]
     os.execve(sys.executable, command, environment)
 

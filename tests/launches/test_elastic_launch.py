@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EVERY = 20
 KEYS = (
-    "train.steps=120",
+    "train.steps=60",
     "cluster.stages=2",
     f"checkpoint.every_steps={EVERY}",
     "cloud.pool_out_s=1.0",

@@ -140,7 +140,7 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     kills = '[{step=10, stage=1, phase="backward"}, {step=16, stage=3, notice_s=1}]'
     # A step takes 42 ms at least, so the run is not over before the end of its notice.
     slow = ("cluster.virtual_forward_ms=[2.0]", "cluster.virtual_backward_ms=[4.0]")
-    overrides = ("train.steps=80", f"chaos.kill={kills}", "budget.free_first_hour=true",
+    overrides = ("train.steps=56", f"chaos.kill={kills}", "budget.free_first_hour=true",
                  'cluster.device="virtual"', *slow)  # fmt: skip
     sets = [part for one in overrides for part in ("--set", one)]
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
@@ -160,16 +160,16 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     notes = [item["note"] for item in receipt["bill"]["instances"]]
     assert notes.count("interrupted by the cloud in its first hour: free") == 2
     metrics = (bench.home / "proof" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in metrics] == list(range(80))
+    assert [json.loads(line)["step"] for line in metrics] == list(range(56))
     verified = bench.json("verify", "last")
     assert (verified["equal"], verified["first_difference"]) == (True, None)
     assert bench.json("verify", "proof", "--decisions")["equal"] is True
     used = bench.json("verify", "proof", "--samples")
-    assert (used["equal"], used["steps"], used["samples"]) == (True, 80, 640)
-    assert (used["epochs"], used["undone_steps"]) == (640 // used["samples_in_epoch"], 0)
+    assert (used["equal"], used["steps"], used["samples"]) == (True, 56, 448)
+    assert (used["epochs"], used["undone_steps"]) == (448 // used["samples_in_epoch"], 0)
     assert used["epochs"] > 0
     status = bench.json("status", "pro")
-    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 80, "done")
+    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 56, "done")
     assert [row["run"] for row in bench.json("list")] == ["proof"]
     assert bench.json("cost", "last")["usd"] == receipt["bill"]["usd"]
     assert open_to_others(bench.home / "proof") == done_by_another(bench.home / "proof") == []

@@ -36,7 +36,7 @@ class Part(nn.Module):
         return x + self.scale * act(self.linear(x))
 """
 ACTIVATION = "from torch.nn.functional import relu as act\n"
-KILLS = "[{step=40,stage=1,phase='forward'},{step=70,stage=1,phase='backward'}]"
+KILLS = "[{step=25,stage=1,phase='forward'},{step=45,stage=1,phase='backward'}]"
 
 
 @pytest.fixture
@@ -67,10 +67,10 @@ def test_edits_after_the_launch_reach_no_node_no_resume_and_no_verify(own: Bench
         (own.folder / "parts.py").write_text(PARTS.replace("x + ", "x - "), encoding="utf-8")
         (own.folder / "activation.py").write_text(ACTIVATION.replace("relu", "gelu"))
         (own.folder / "conf.json").write_text('{"scale": 2.0}')
-        assert _steps(launched) < 40, "the edits come before the kills"
+        assert _steps(launched) < 25, "the edits come before the kills"
         assert own.run("cost", "edited").returncode == 0
-        wait_until(lambda: _steps(launched) > 80, what="steps after both kills", timeout_s=60.0)
-        assert own.json("status", "edited")["step"] > 70
+        wait_until(lambda: _steps(launched) > 55, what="steps after both kills", timeout_s=60.0)
+        assert own.json("status", "edited")["step"] > 45
         assert own.run("stop", "edited").returncode == 0
         launched.wait()
     copy = own.home / "edited" / "code" / "0" / "m.py"

@@ -32,8 +32,8 @@ def test_a_trace_from_its_begin_to_the_proof(bench: Bench) -> None:
     (bench.folder / "market.csv").write_text(TRACE)
     keys = (
         "train.steps=100000", "cluster.stages=2", "cluster.redundancy=stash",
-        "cluster.device=virtual", "cluster.virtual_forward_ms=[5.0]",
-        "cluster.virtual_backward_ms=[10.0]", "cluster.patience_s=2.0",
+        "cluster.device=virtual", "cluster.virtual_forward_ms=[10.0]",
+        "cluster.virtual_backward_ms=[20.0]", "cluster.patience_s=2.0",
         "checkpoint.every_steps=5",
     )  # fmt: skip
     sets = [part for key in keys for part in ("--set", key)]

@@ -206,6 +206,7 @@ def test_metrics_are_pairs_of_numbers_by_name(
 THREAD = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
 
 
+@pytest.mark.usefixtures("warm_torch")
 def test_processes_and_threads_of_the_users_file_are_not_waited_for(tmp_path: Path) -> None:
     """A process has all that its parent has open; for a thread Python itself waits at the end."""
     run_preflight(
@@ -213,6 +214,7 @@ def test_processes_and_threads_of_the_users_file_are_not_waited_for(tmp_path: Pa
     )
 
 
+@pytest.mark.usefixtures("warm_torch")
 @pytest.mark.parametrize("of", [_job, pytest.param(_evaluated, marks=pytest.mark.full)])
 def test_data_that_follow_the_order_of_a_set_are_refused(
     tmp_path: Path, of: Callable[[Path, str], JobConfig]
