@@ -126,7 +126,9 @@ def _state(folder: RunFolder, step: int | None) -> Iterator[StateFiles]:
             listed = ", ".join(map(str, error.steps))
             remedy = f"name a step that has a checkpoint: {listed}"
         else:
-            remedy = "it has no checkpoint, either; wait for its end"
+            over = folder.receipt.exists()
+            remedy = "put its files back" if over else "wait for its end"
+            remedy = f"it has no checkpoint, either; {remedy}"
         raise InputError(f"{error.problem}; {remedy}") from error
 
 

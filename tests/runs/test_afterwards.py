@@ -104,7 +104,9 @@ def test_a_state_that_is_not_there_names_those_that_are(
         (folder.path / name).rename(folder.path / f"no-{name}")
     line = refused(capsys, "export", "run", "--to", "out")
     assert "has no final state" in line
-    assert "it has no checkpoint, either; wait for its end" in line
+    assert "it has no checkpoint, either; put its files back" in line
+    folder.receipt.unlink()
+    assert "either; wait for its end" in refused(capsys, "export", "run", "--to", "out")
     assert not Path("out").exists()
 
 

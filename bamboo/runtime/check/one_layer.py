@@ -499,6 +499,11 @@ def remedy_of(error: BaseException) -> str:
         return "unpack the tuple that the layer before returns, or return one tensor there"
     if "<lambda>() missing" in said:
         return "list layers, or functions without arguments that make one; make a module of it"
+    if "without overflow" in said and "BFloat16" in said:
+        return (
+            "take a number that bfloat16 holds, as -1e4 for a mask: a trace keeps that of "
+            'torch.finfo as it is for float32; or train.precision = "fp32"'
+        )
     return remedy_of_file(error) or "correct it"
 
 

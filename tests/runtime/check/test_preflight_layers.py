@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bamboo.runtime.check.alone import Alone
+from bamboo.runtime.check.one_layer import remedy_of
 from tests.runtime.check.odd_models import assert_refused, in_forward, in_init, job_of, odd
 
 LAYER = {
@@ -212,3 +213,11 @@ def test_a_layer_that_breaks_its_contract_is_refused(
     tmp_path: Path, alone: Alone, source: str, message: str
 ) -> None:
     assert_refused(job_of(tmp_path, source), alone, message)
+
+
+def test_a_number_that_bfloat16_does_not_hold_has_its_remedy() -> None:
+    """As a trace has it of a mask by `torch.finfo(x.dtype).min`."""
+    scores, mask = torch.zeros(2, dtype=torch.bfloat16), torch.tensor([True, False])
+    with pytest.raises(RuntimeError) as found:
+        scores.masked_fill(mask, torch.finfo(torch.float32).min)
+    assert "as -1e4 for a mask" in remedy_of(found.value)
