@@ -40,10 +40,13 @@ PARAM = "param/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """The weights of a run after `step` steps."""
+    """The weights that a run begins with."""
 
     run: str
+    """The run that they are of; `dcp:FOLDER` where another program wrote them; empty where they are
+    those in the folder of a Hugging Face model."""
     step: int
+    """Steps that that run had taken; 0 without one."""
     tensors: Mapping[str, str]
     """Global name of a parameter, such as `3.weight` -> SHA-256 of its raw bytes."""
     shapes: Mapping[str, tuple[str, tuple[int, ...]]]
@@ -73,8 +76,8 @@ def keep_weights(files: Sequence[Path], weights: Weights, folder: Path) -> None:
     for name, place, data in _parameters(files):
         if hashlib.sha256(data).hexdigest() != weights.tensors.get(name):
             raise InputError(
-                f"the weights of run {weights.run} have changed since they were looked at; launch "
-                "again"
+                f"{name} of the weights that the run begins with has changed since they were "
+                "looked at; launch again"
             )
         layers.setdefault(layer_of(PARAM + name), {})[PARAM + name] = (place, data)
     for layer, tensors in layers.items():

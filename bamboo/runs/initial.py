@@ -140,9 +140,8 @@ def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> Non
             there = "not there" if theirs is None else f"{theirs[0]} of shape {list(theirs[1])}"
             raise _at(
                 job,
-                f"is of another model: {name} is {here} in this one and {there} in run "
-                f"{weights.run}",
-                "take a run of the same [model]",
+                f"is of another model: {name} is {here} in this one and {there} in those weights",
+                "take weights of the same [model]",
             )
 
 

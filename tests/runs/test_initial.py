@@ -196,11 +196,11 @@ def _more(shapes: dict[str, list[int]]) -> None:
     [
         (
             _fewer,
-            r"model: 2\.\S+ is not there in this one and F32 of shape \[.*\] in run",
+            r"model: 2\.\S+ is not there in this one and F32 of shape \[.*\] in those",
         ),
         (
             _more,
-            r"10.bias is F32 of shape \[4\] in this one and not there in run run; take a run of",
+            r"10.bias is F32 of shape \[4\] in this one and not there in those weights; take we",
         ),
         (_narrower, r"1.attention.weight is F32 of shape \[1, 1\] in this one and not there"),
     ],
