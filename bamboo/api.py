@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.errors import InputError
 from bamboo.own_packages import find_cloud
-from bamboo.ports import Told
+from bamboo.ports import Note, Told
 from bamboo.private_files import private
 from bamboo.run_handle import (
     Overrides,
@@ -35,12 +35,12 @@ from bamboo.run_handle import (
     named_file,
     old_runs,
     open_run,
+    silent,
     stop_all,
     stop_run,
     untold,
     written,
 )
-from bamboo.study.told import Note, silent
 
 if TYPE_CHECKING:
     from bamboo.chaos.whole import Drawn, Judged

@@ -14,6 +14,8 @@ from bamboo.topology.slots import Slot
 
 Told: TypeAlias = Callable[[int, int], None]
 """Is told of the progress of a long piece of work: (done, of all), in a unit of the work's own."""
+Note: TypeAlias = Callable[[str], None]
+"""Is told, in a line for a person, what takes a while."""
 
 # ---------------------------------------------------------------- control plane: the store
 

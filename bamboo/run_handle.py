@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bamboo.errors import BambooError, InputError
 from bamboo.own_packages import find_cloud
-from bamboo.ports import Told
+from bamboo.ports import Note, Told
 from bamboo.private_files import private
-from bamboo.study.told import Note, silent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,6 +77,10 @@ def shown(value: object) -> str:
     """A wrong value, cut to a length that an error of one line can have."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def silent(text: str) -> None:
+    """The note of a caller that shows nothing."""
 
 
 def untold(done: int, of_all: int) -> None:

@@ -20,11 +20,11 @@ from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.gpus import OWN
 from bamboo.planner.profiles.profiled import Profile, profiled_workload
 from bamboo.planner.profiles.workload import WorkloadFigures
-from bamboo.ports import Told
+from bamboo.ports import Note, Told
 from bamboo.study.devices import gpu_of, host_bytes_per_s, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
-from bamboo.study.told import Note, silent
+from bamboo.study.told import silent
 from bamboo.study.workload import MODELLED, Modelled
 from bamboo.wiring.begun import Begun
 

@@ -27,14 +27,14 @@ from bamboo.planner.plans.resized import Resized, least_operation_s, resized
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.hazards import LossRate, said
-from bamboo.ports import Told
+from bamboo.ports import Note, Told
 from bamboo.runs.initial import begin_with
 from bamboo.study.hazards import rate_of
 from bamboo.study.modelled import look_at
 from bamboo.study.planning import Planned, cheapest_pool, plan_job, stakes_of
 from bamboo.study.settling import fits_nowhere, grid_of
 from bamboo.study.strategies import Given
-from bamboo.study.told import Bar, Note, no_bar, silent
+from bamboo.study.told import Bar, no_bar, silent
 from bamboo.study.workload import (
     MODELLED,
     Modelled,

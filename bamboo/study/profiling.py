@@ -29,9 +29,9 @@ from bamboo.named_files import LONGEST, read_own
 from bamboo.planner.profiles.gpus import Gpu, GpuTable
 from bamboo.planner.profiles.profiled import SCHEMA_VERSION, Profile
 from bamboo.planner.profiles.shaped import gpt_profile
-from bamboo.ports import Told
+from bamboo.ports import Note, Told
 from bamboo.runs.run_folder import home
-from bamboo.study.told import Note, silent
+from bamboo.study.told import silent
 from bamboo.study.workload import PROFILED
 from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest

@@ -5,9 +5,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 from bamboo.ports import Told
 
-Note = Callable[[str], None]
-"""A callback that takes a line on what takes a while."""
-
 
 def silent(text: str) -> None:
     """The note of a caller that shows none."""
