@@ -76,8 +76,10 @@ def test_it_waits_for_capacity_and_wakes_up(bench: Bench) -> None:
     assert bench.json("verify", "parked", "--decisions")["equal"] is True
 
 
+@pytest.mark.full
 def test_waiting_has_an_end(bench: Bench) -> None:
-    """After which what was saved is still there to go on from."""
+    """After which what was saved is still there to go on from. `make test` shows such an end where
+    nodes had notices (`test_kept`)."""
     with bench.launched("patient", *KEYS[1:], "cluster.park_s=4.0") as launched:
         lose_everything(bench, launched)
         assert launched.process.wait(timeout=60) == 3, launched.out.read_text()

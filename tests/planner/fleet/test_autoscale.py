@@ -69,7 +69,9 @@ def test_without_noise_it_always_comes_to_the_best_size(utility: str) -> None:
     assert sum(counts) / CURVES < 5
 
 
-@pytest.mark.parametrize("utility", ["none", "linear", "step"])
+@pytest.mark.parametrize(
+    "utility", [*(pytest.param(one, marks=pytest.mark.full) for one in ("none", "linear")), "step"]
+)
 def test_with_noise_it_comes_within_one_size_of_it(utility: str) -> None:
     """By a deadline a size that is a little too slow is worth nothing: where two sizes finish about
     when it is over, noise may lead to another one far from the best."""
