@@ -12,6 +12,7 @@ from torch import nn
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.models.hf.parts import base_name
+from bamboo.models.hf.weights import ties_of
 
 NAMED = 12
 """How many kinds of linear layers an error names."""
@@ -41,17 +42,27 @@ class Adapters:
 
 
 def check_targets(job: JobConfig, whole: nn.Module) -> None:
-    """Raises InputError for a target that is no linear layer of the model."""
+    """Raises InputError for a target that is no linear layer of the model, or whose weight is tied
+    to another one's."""
     found = {name.rpartition(".")[2]: module for name, module in _named(whole).items()}
     kinds = [name for name, module in found.items() if _is_linear(module)]
+    tied = {
+        name.removesuffix(".weight").rpartition(".")[2]: owner
+        for name, owner in ties_of(whole).items()
+        if name.endswith(".weight")
+    }
+    free = [name for name in kinds if name not in tied]
     for target in job.model.lora.targets:
-        if target not in kinds:
+        if target not in free:
+            problem = f"{target!r} matches no linear layer of {type(whole).__name__}"
+            if target in kinds:
+                problem = f"{target!r} has its weight from {tied[target]}, to which it is tied"
             raise InputError.at(
                 file=job.file,
                 key="model.lora.targets",
                 value=[*job.model.lora.targets],
-                problem=f"{target!r} matches no linear layer of {type(whole).__name__}",
-                remedy=f"take some of {_some(kinds)}",
+                problem=problem,
+                remedy=f"take some of {_some(free)}",
             )
 
 

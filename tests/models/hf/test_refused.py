@@ -118,6 +118,13 @@ def test_adapters_for_layers_that_are_not_there(tmp_path: Path) -> None:
     assert "q_proj" in line
 
 
+def test_adapters_for_a_head_that_is_tied(tmp_path: Path) -> None:
+    config_folder(tmp_path / "model", "gpt2")
+    line = refused(tmp_path, 'model.lora={rank=4, targets=["lm_head"]}')
+    assert "'lm_head' has its weight from transformer.wte.weight, to which it is tied" in line
+    assert line.endswith("; take some of c_attn, c_fc, c_proj")
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
