@@ -148,7 +148,7 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     start = done.stdout.partition("training starts on 1 x 4\n")[0].splitlines()
     quiet = [line for line in start if not line.startswith(("  ", "forming: "))]
     assert quiet[1:-1] == ["proof: starting the local cloud"], "between the plan and the start"
-    assert "proof: done after step 80/80" in done.stdout
+    assert "proof: done after step 56/56" in done.stdout
     assert "(modelled)" in done.stdout
     receipt = json.loads((bench.home / "proof" / "receipt.json").read_text())
     assert [p["planned"] for p in receipt["preemptions"]] == [False, True]

@@ -45,7 +45,7 @@ from bamboo.planner.prices.auxiliary import (
     beside_run,
 )
 from bamboo.planner.prices.catalogue import Catalogue, InstanceType
-from bamboo.ports import ObjectStore, Told
+from bamboo.ports import Note, ObjectStore, Told
 from bamboo.quantities import count, duration, size, usd
 from bamboo.runs import lock
 from bamboo.runs.run_folder import CHECKS, RunFolder, job_of, promised, write_json
@@ -98,8 +98,6 @@ AGAIN = "`bamboo verify RUN --rent` asks again"
 UNTRAINED = "`--samples` and `--decisions` check the run without training it again"
 
 _DAMAGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

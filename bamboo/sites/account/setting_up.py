@@ -12,13 +12,13 @@ from bamboo.asked_files import write_new
 from bamboo.config.account import account_defaults, account_file
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.ports import Note
 from bamboo.sites.account.stack import account_toml, cloud_of, read_outputs
 from bamboo.sites.account.standing import LAUNCHERS, make_stack, public_address, unmake_stack
 from bamboo.sites.account.terraform import with_chosen
 
 Agree = Callable[[str], bool]
 """Puts a question to the user."""
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
