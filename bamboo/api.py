@@ -94,8 +94,11 @@ __all__ = (
 
 def load_job(job: str | Path, *, overrides: Overrides = ()) -> "JobConfig":
     """A job file, checked and resolved. Raises InputError."""
+    find_cloud()
+    from bamboo import wiring
     from bamboo.config.load import load_job
 
+    wiring.reads_buckets()
     return load_job(named_file(job, what="job"), written(overrides))
 
 
@@ -268,10 +271,13 @@ def prepare_data(
     """Make the data of a job ready, as `bamboo prepare` does: section of the job file, `data` or
     `eval`, -> what there is now; nothing of a section without tokens. `bar` shows how far it is.
     Raises InputError."""
+    find_cloud()
+    from bamboo import wiring
     from bamboo.config.load import load_job
     from bamboo.data.prepare import prepare
     from bamboo.study.told import no_bar
 
+    wiring.reads_buckets()
     found = load_job(named_file(job, what="job"), written(overrides), prepared=False)
     made = {}
     for section, data in (("data", found.data), ("eval", found.evaluated)):

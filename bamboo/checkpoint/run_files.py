@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 from bamboo.checkpoint.along import fetch_code, fetch_weights, fetch_wheels
 from bamboo.checkpoint.final import Final, describe, stage_file, write_stage
 from bamboo.checkpoint.open import OpenObjects
-from bamboo.checkpoint.shared_data import TOKENS, fetch_tokens
+from bamboo.checkpoint.shared_data import fetch_tokens
 from bamboo.errors import InputError
+from bamboo.far_tokens import TOKENS
 from bamboo.kept_weights import INIT_FOLDER
 from bamboo.named_files import read_own
 from bamboo.new_files import write_whole

@@ -4,8 +4,7 @@ file is uploaded once, whichever runs read it.
     data/<digest>/tokens             with .json, .documents and .tree beside it, as on a disk
     data/<digest>/whole.json         {schema_version, bytes: {name: bytes}}: written last of all
     starts/<run>/data/<digest of the run's data>/place.json
-                                     {schema_version, url, name, digest, bytes}: where a run
-                                     reads its tokens
+                                     where a run reads its tokens (`bamboo.far_tokens.Place`)
 
 Rule: what lacks `whole.json`, or an object of the right size, is not there. A file is compared with
 its hashes before it is uploaded, and each chunk again by every process that reads it. A run writes
@@ -19,24 +18,20 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from bamboo.checkpoint.open import OpenObjects, open_objects
-from bamboo.errors import DamagedData, InputError
-from bamboo.far_weights import asked
+from bamboo.errors import InputError
+from bamboo.far_tokens import SCHEMA_VERSION, TOKENS, Place, fetch, read_there
 from bamboo.named_files import open_named
-from bamboo.new_files import whole_file, write_whole
+from bamboo.new_files import write_whole
 from bamboo.ports import ObjectStore
 from bamboo.token_files import (
     CHUNK_BYTES,
     DOCUMENTS,
     FILES,
     HASH_BYTES,
-    HEADER,
-    TREE,
     Facts,
-    FarFile,
     FarTokens,
     beside,
     chunks_of,
@@ -47,13 +42,10 @@ from bamboo.token_files import (
 
 SHARED = "data/"
 """In the bucket of a stack; below it a folder for each digest."""
-TOKENS = "tokens"
 WHOLE, PLACE = "whole.json", "place.json"
-SCHEMA_VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LARGE = ("", DOCUMENTS)
 """The files whose chunks are compared when they are read; the others are read whole."""
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,26 +152,6 @@ def _compare(tokens: SharedTokens) -> None:
 # ---------------------------------------------------------------- where a run reads its tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a token file lies, for the instances of a run."""
-
-    url: str
-    """A folder of a bucket."""
-    name: str
-    sizes: Mapping[str, int]
-    """Bytes of each of its files, by ending."""
-    digest: str = ""
-    """Of the tokens that runs share; "": somebody else keeps them."""
-
-    @property
-    def remedy(self) -> str:
-        """What to do where a part of it is not what it was."""
-        if self.digest:
-            return f"`bamboo rm --data {self.digest[:12]}`, then launch again, which uploads it"
-        return "upload it again as it was"
-
-
 def place_name(digest: str) -> str:
     """The object, among what a run starts from, that says where the data of this digest lie."""
     return f"{SHARED}{digest}/{PLACE}"
@@ -187,39 +159,17 @@ def place_name(digest: str) -> str:
 
 def put_place(begins: ObjectStore, digest: str, place: Place) -> None:
     """Say where the tokens of a run with data of this digest lie. Raises StorageUnavailable."""
-    text = {
-        "schema_version": SCHEMA_VERSION,
-        "url": place.url,
-        "name": place.name,
-        "digest": place.digest,
-        "bytes": dict(place.sizes),
-    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / PLACE
-        write_whole(path, json.dumps(text).encode())
+        write_whole(path, place.to_json())
         begins.put_file(place_name(digest), path)
 
 
-def read_place(begins: ObjectStore, digest: str) -> Place | None:
-    """What `put_place` wrote; None: the data of this digest are no tokens. Raises
-    StorageUnavailable, DamagedData."""
-    return _place_in(begins, place_name(digest))
-
-
-def _place_in(objects: ObjectStore, name: str) -> Place | None:
+def read_place(objects: ObjectStore, name: str) -> Place | None:
+    """What `put_place` wrote into this object; None: it is not there. Raises StorageUnavailable,
+    DamagedData."""
     text = objects.get(name)
-    if text is None:
-        return None
-    try:
-        said = json.loads(text)
-        return Place(
-            url=str(said["url"]),
-            name=str(said["name"]),
-            digest=str(said["digest"]),
-            sizes={str(ending): int(size) for ending, size in said["bytes"].items()},
-        )
-    except _DAMAGE as error:
-        raise DamagedData(f"{name} of the run is damaged: {error}; launch the job again") from error
+    return None if text is None else Place.from_json(text, name=f"{name} of the run")
 
 
 def far_tokens(
@@ -228,57 +178,24 @@ def far_tokens(
     """The tokens of a run with data of this digest, of which header and hashes are brought into a
     folder now, and the rest when it is read; None: the data are no tokens. `bucket` opens an
     `s3://` address. Raises StorageUnavailable, DamagedData."""
-    place = read_place(begins, digest)
+    place = read_place(begins, place_name(digest))
     if place is None:
         return None
-    objects = open_objects(place.url, bucket=bucket)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / TOKENS
-    far = {}
-    for ending, size_bytes in place.sizes.items():
-        if ending in (HEADER, TREE):
-            _fetch(objects, place, ending, beside(path, ending))
-            continue
-        with whole_file(beside(path, ending)) as file:
-            file.truncate(size_bytes)
-        far[ending] = FarFile(
-            name=f"{place.url}/{place.name}{ending}",
-            read=partial(_part, objects, place, ending),
-            remedy=place.remedy,
-        )
-    return FarTokens(path=path, tokens=far[""], documents=far.get(DOCUMENTS))
+    return read_there(place, open_objects(place.url, bucket=bucket), folder)
 
 
 def fetch_tokens(
     begins: ObjectStore, digest: str, folder: Path, *, bucket: OpenObjects | None
 ) -> Path | None:
     """The same, of which everything is brought. Raises as `far_tokens`."""
-    place = read_place(begins, digest)
+    place = read_place(begins, place_name(digest))
     if place is None:
         return None
     objects = open_objects(place.url, bucket=bucket)
     folder.mkdir(parents=True, exist_ok=True)
     for ending in place.sizes:
-        _fetch(objects, place, ending, folder / f"{TOKENS}{ending}")
+        fetch(objects, place, ending, folder / f"{TOKENS}{ending}")
     return folder / TOKENS
-
-
-def _fetch(objects: ObjectStore, place: Place, ending: str, to: Path) -> None:
-    if not asked(lambda: objects.fetch(f"{place.name}{ending}", to)):
-        raise _gone(place, ending)
-
-
-def _part(objects: ObjectStore, place: Place, ending: str, begin: int, end: int) -> bytes:
-    found = asked(lambda: objects.part(f"{place.name}{ending}", begin, end))
-    if found is None:
-        raise _gone(place, ending)
-    return found
-
-
-def _gone(place: Place, ending: str) -> DamagedData:
-    return DamagedData(
-        f"{place.url}/{place.name}{ending} is not in the bucket any more; {place.remedy}"
-    )
 
 
 # ---------------------------------------------------------------- what a bucket has of it
@@ -320,7 +237,7 @@ def _readers(objects: ObjectStore, starts: str) -> dict[str, tuple[str, ...]]:
     """Digest -> the runs that say that they read its tokens."""
     found: dict[str, tuple[str, ...]] = {}
     for name in sorted(objects.sizes(starts)):
-        place = _place_in(objects, name) if name.endswith(f"/{PLACE}") else None
+        place = read_place(objects, name) if name.endswith(f"/{PLACE}") else None
         if place is not None and place.digest:
             run = name.removeprefix(starts).partition("/")[0]
             found[place.digest] = (*found.get(place.digest, ()), run)

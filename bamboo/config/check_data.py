@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from bamboo.config.far_data import S3
 from bamboo.config.tree import PREPARED, DataConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.topology.strategy import AUTO
@@ -63,6 +64,16 @@ def check_data(job: JobConfig, data: DataConfig, *, section: str = "data") -> No
         raise at("path", "is on this machine and not on the instances", remedy)
     if data.source in _NEEDED and not getattr(data, _NEEDED[data.source][0]):
         raise at(*_NEEDED[data.source])
+    if data.path.startswith(S3) and data.source != "tokens":
+        remedy = 'name files of this machine, or take "tokens" and a token file that lies there'
+        raise at("path", "is in a bucket, where only token files are read", remedy)
+    if data.path.startswith(S3) and job.cloud.provider == "local":
+        # The instances of a local cloud are processes without any credentials of the user's.
+        problem = "is in a bucket, which the instances of a local cloud have no right to read"
+        remedy = 'copy it to this machine, or take cloud.provider = "ec2"'
+        raise at("path", problem, remedy)
+    if data.path.startswith(S3) and (data.in_image or data.path.endswith("/")):
+        raise at("path", "names no object that instances read", "name the token file itself")
     if data.in_image and (job.cloud.provider == "local" or not Path(data.path).is_absolute()):
         problem = "is of an account" if job.cloud.provider == "local" else "needs a whole path"
         raise at("in_image", problem, f"leave it out, or give {section}.path from the root on")

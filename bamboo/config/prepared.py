@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bamboo.config import far_data
 from bamboo.config.home import home
 from bamboo.config.tree import TOKENS, DataConfig, JobConfig
 from bamboo.errors import InputError
+from bamboo.far_tokens import place_of
 from bamboo.named_files import files_below, read_own, sha256_of, what_is_wrong
 from bamboo.token_files import DOCUMENTS, FILES, Header, beside, read_facts, read_header
 
@@ -51,6 +53,9 @@ def find_tokens(job: JobConfig, data: DataConfig, *, section: str = "data") -> t
         path, header = token_file(job, data, section=section)
         if read_facts(path, header) is not None:
             return path, header
+        if far_data.is_far(data):
+            problem, remedy = "is not prepared as it stands", far_data.PREPARE_THERE
+            raise refuse(job, f"{section}.path", data.path, problem, remedy)
     else:
         source = source_files(job, data, section=section)
         found = _seen(seen_at(job, data, source, section=section))
@@ -72,8 +77,10 @@ def token_files(job: JobConfig) -> dict[str, Path]:
 
 
 def bytes_in_bucket(job: JobConfig) -> int:
-    """Bytes of all of these, with what lies beside them. Raises InputError."""
-    files = {beside(path, ending) for path in token_files(job).values() for ending in FILES}
+    """Bytes that a launch keeps in the bucket of all of these, with what lies beside them; what the
+    user keeps there counts nothing. Raises InputError."""
+    uploaded = [path for path in token_files(job).values() if place_of(path) is None]
+    files = {beside(path, ending) for path in uploaded for ending in FILES}
     return sum(file.stat().st_size for file in files if file.exists())
 
 
@@ -92,8 +99,15 @@ def header_of_whole(path: Path) -> Header | None:
 def token_file(job: JobConfig, data: DataConfig, *, section: str = "data") -> tuple[Path, Header]:
     """The token file that the data themselves are. Raises InputError as `find_tokens` does, but
     for one that is not prepared."""
-    path = Path(os.path.abspath(job.named(data.path)))
-    header = read_header(path)
+    if far_data.is_far(data):
+        path = far_data.stand_in(job, data, section=section)
+        try:
+            header = read_header(path)
+        except InputError as error:  # it names the stand-in
+            raise InputError(str(error).replace(str(path), data.path)) from error
+    else:
+        path = Path(os.path.abspath(job.named(data.path)))
+        header = read_header(path)
     tokenizer = tokenizer_digest(job, data, section=section)
     if tokenizer and header.tokenizer and header.tokenizer != tokenizer:
         raise refuse(

@@ -102,8 +102,9 @@ class ModelConfig:
 class DataConfig:
     """`source = "python-stdlib"`: the running interpreter's own library sources, bytes as tokens;
     `"path"`: the user's text file, or all files below a directory, bytes as tokens; `"tokens"`: a
-    token file (`bamboo/token_files.py`). `bamboo prepare` makes a token file of `"text"` (text
-    files), `"jsonl"` (lines of JSON) and `"arrow"` (a folder saved by `datasets`).
+    token file (`bamboo/token_files.py`), for a job in an account also `s3://BUCKET/KEY`. `bamboo
+    prepare` makes a token file of `"text"` (text files), `"jsonl"` (lines of JSON) and `"arrow"` (a
+    folder saved by `datasets`).
     `"file.py:data"`: a function in the user's file that returns what is trained on
     (`bamboo.data.dataset.Data`); what it reads at `path` is no part of the run's code."""
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from bamboo.config.prepared import (
     Source,
+    find_tokens,
     header_of_whole,
     made_at,
     refuse,
@@ -29,10 +30,11 @@ from bamboo.data.pieces import Piece, pieces_of
 from bamboo.data.token_writer import TokenWriter, write_tree
 from bamboo.data.tokenizer import Tokenizer
 from bamboo.errors import InputError
+from bamboo.far_tokens import place_of
 from bamboo.named_files import sha256_of
 from bamboo.new_files import write_whole
 from bamboo.ports import Told
-from bamboo.token_files import Facts, Header, read_facts, read_header
+from bamboo.token_files import Facts, Header, read_facts, read_header, read_tree
 
 BATCH_CHARACTERS = 1 << 21
 """Text that goes to the tokenizer together, which divides it over the cores."""
@@ -52,6 +54,8 @@ class Prepared:
     """Of what was read."""
     took_s: float
     """0: it was there already."""
+    place: str = ""
+    """Where it lies; "": at `path`, and else that is its stand-in."""
 
 
 def prepare(job: JobConfig, data: DataConfig, told: Told, *, section: str = "data") -> Prepared:
@@ -61,6 +65,8 @@ def prepare(job: JobConfig, data: DataConfig, told: Told, *, section: str = "dat
     if data.source == TOKENS:
         path, header = token_file(job, data, section=section)
         total = max(1, header.size_bytes // MIB)
+        if place_of(path) is not None:
+            return _in_bucket(job, path, header, section=section)
         facts = write_tree(path, header, lambda done_bytes: told(done_bytes // MIB, total))
         size_bytes, made = header.size_bytes, True
     else:
@@ -72,6 +78,23 @@ def prepare(job: JobConfig, data: DataConfig, told: Told, *, section: str = "dat
         facts = found
     took_s = time.monotonic() - began_s if made else 0.0
     return Prepared(path=path, header=header, facts=facts, source_bytes=size_bytes, took_s=took_s)
+
+
+def _in_bucket(job: JobConfig, path: Path, header: Header, *, section: str) -> Prepared:
+    """What there is of a token file in a bucket, whose hashes were written elsewhere. Raises
+    InputError where they are not those of its header."""
+    data = job.data if section == "data" else job.evaluated
+    find_tokens(job, data, section=section)
+    found = read_tree(path, header)
+    assert found is not None, "else it is not found"
+    return Prepared(
+        path=path,
+        header=header,
+        facts=found[0],
+        source_bytes=header.size_bytes,
+        took_s=0.0,
+        place=data.path,
+    )
 
 
 def _of_text(

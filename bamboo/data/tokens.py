@@ -3,6 +3,9 @@
 Rule: nothing is read before it is used, and a chunk is compared with its hash at its first read.
 """
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from torch import Tensor
 from bamboo.config.prepared import PREPARE
 from bamboo.data.chunks import CheckedFile
 from bamboo.errors import InputError
+from bamboo.far_tokens import place_of, read_far
 from bamboo.token_files import (
     DOCUMENTS,
     HASH_BYTES,
@@ -38,8 +42,9 @@ class TokenFile:
     """A token file that was prepared. Raises InputError where it is not there, or not whole."""
 
     def __init__(self, found: Path | FarTokens) -> None:
-        far = found if isinstance(found, FarTokens) else None
-        self.path = path = found.path if isinstance(found, FarTokens) else found
+        far = self._far(found) if isinstance(found, Path) else found
+        self.path = found if isinstance(found, Path) else found.path
+        path = self.path if far is None else far.path
         self.is_far = far is not None
         self.header = read_header(path)
         tree = read_tree(path, self.header)
@@ -65,6 +70,14 @@ class TokenFile:
             if self.facts.documents
             else None
         )
+
+    def _far(self, path: Path) -> FarTokens | None:
+        """Of the stand-in for a token file in a bucket; its parts are kept as long as this."""
+        if place_of(path) is None:
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="bamboo-far-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return read_far(path, folder)
 
     def ids(self, start: int, stop: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         """The tokens from `start` up to `stop`. Raises DamagedData."""

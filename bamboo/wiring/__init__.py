@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bamboo import far_tokens
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreUnavailable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from cloud.local.start import LocalCloud as LocalCloud
     from cloud.provider import Provider
 
+PROGRAM = "bamboo.wiring.program"
 WORKER_ENTRY = "bamboo.wiring.worker:run"
 PREFLIGHT_ENTRY = "bamboo.runtime.check.preflight:forked"
 _PRELOADED = ("bamboo.wiring.worker", "bamboo.runtime.check.preflight")
@@ -165,6 +167,19 @@ def bucket(url: str, *, region: str = "") -> ObjectStore:
         or "us-east-1"
     )
     return S3Store.connect(bucket=name, prefix=prefix, region=region)
+
+
+def reads_buckets() -> None:
+    """From now on this process may read tokens in buckets, with its credentials and endpoint."""
+    far_tokens.open_with(lambda url, region: bucket(url, region=region), program=PROGRAM)
+
+
+def region_of(url: str, *, region: str) -> str:
+    """The region of the bucket at this address. Raises StorageUnavailable."""
+    from cloud.ec2.s3 import S3Store
+
+    name = url.removeprefix("s3://").partition("/")[0]
+    return S3Store.connect(bucket=name, prefix="", region=region).region()
 
 
 # ---------------------------------------------------------------- processes with torch
@@ -484,3 +499,6 @@ def wipe_store(site: OwnStore) -> None:
         raise StoreUnavailable(f"the store does not answer: {error}") from error
     finally:
         client.close()
+
+
+reads_buckets()

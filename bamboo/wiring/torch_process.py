@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol
 
 from bamboo.errors import BambooError, InputError
+from bamboo.far_tokens import through
 from bamboo.loading import interpreter, steady_environment
 
 KILLED = -9
@@ -46,7 +47,7 @@ class Started:
 
     def __init__(self, module: Sequence[str]) -> None:
         self._process = process = subprocess.Popen(
-            interpreter(*module),
+            interpreter(*through(module[0]), *module[1:]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

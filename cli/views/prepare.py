@@ -24,14 +24,14 @@ def _text(found: "Prepared") -> str:
         words += f" in {count(found.facts.documents, 'document')}"
     words += f", of {size(found.source_bytes)}"
     words += f" in {found.took_s:.1f} s" if found.took_s else ", prepared before"
-    return f"{words}\n{found.path}"
+    return f"{words}\n{found.place or found.path}"
 
 
 def prepared_body(found: "Mapping[str, Prepared]") -> dict[str, Any]:
     """The same for `--json`: section -> what it has."""
     return {
         section: {
-            "path": str(one.path),
+            "path": one.place or str(one.path),
             **asdict(one.header),
             **asdict(one.facts),
             "digest": one.facts.digest,

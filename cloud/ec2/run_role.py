@@ -21,7 +21,7 @@ POLICY = "run"
 """The name of the one policy of a run's role."""
 _PARTITION = re.compile(r"aws(-[a-z]+)*")
 _ACCOUNT = re.compile(r"\d{12}")
-_SHARED = re.compile(r"data/[A-Za-z0-9_./=+@-]{1,900}")
+SHARED_KEY = re.compile(r"data/[A-Za-z0-9_./=+@-]{1,900}")
 """Keys without a character that means something in a policy."""
 _NAME_CHARACTERS, _DIGEST_CHARACTERS = 64, 24
 """IAM's limit for the name of a role, and the length of the digest that it ends with."""
@@ -114,7 +114,7 @@ def rights(
     Raises InputError for an invalid name of a bucket or key."""
     _held(bucket, BUCKET, "cloud.bucket")
     for key in reads:
-        _held(key, _SHARED, "data")
+        _held(key, SHARED_KEY, "data")
     there = f"arn:{owner.partition}:s3:::{bucket}"
     secrets = f"arn:{owner.partition}:secretsmanager:{role.region}:{owner.account}:secret"
     return {

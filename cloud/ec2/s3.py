@@ -138,6 +138,13 @@ class S3Store:
                 for found in page.get("Contents", ())
             }
 
+    def region(self) -> str:
+        """The region of the bucket. Raises StorageUnavailable."""
+        with self._trouble(""):
+            answer = self._client.head_bucket(Bucket=self._bucket)
+            headers = answer["ResponseMetadata"]["HTTPHeaders"]
+            return str(headers.get("x-amz-bucket-region", ""))
+
     def strays(self, prefix: str) -> Collection[str]:
         """None that can be seen: the stack's bucket removes unfinished uploads by itself."""
         del prefix

@@ -8,9 +8,7 @@ import torch
 
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.shared_data import (
-    TOKENS,
     WHOLE,
-    Place,
     SharedTokens,
     far_tokens,
     fetch_tokens,
@@ -25,6 +23,7 @@ from bamboo.checkpoint.shared_data import (
 )
 from bamboo.data.tokens import Documents, TokenFile, Windows
 from bamboo.errors import DamagedData, InputError, StorageUnavailable
+from bamboo.far_tokens import TOKENS, Place
 from bamboo.token_files import CHUNK_BYTES, DOCUMENTS, FILES, beside
 from testbed.waiting import wait_until
 from tests.token_folder import prepared, some_ids, write_tokens

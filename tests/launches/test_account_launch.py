@@ -12,6 +12,7 @@ import pytest
 
 from bamboo.coord.acl import user_name
 from bamboo.ids import InstanceId, RunId
+from bamboo.token_files import beside
 from testbed.waiting import wait_until
 from tests.exposed import files_with
 from tests.launches.boots import BUCKET
@@ -19,6 +20,7 @@ from tests.launches.own_account import LONGEST_S, REGION, Account, an_account
 from tests.token_folder import prepared, some_ids, write_tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+HELD = "data/mine/y.ids"
 STAMPS_S = 3.0
 """A bill is of whole seconds at both ends, and its stamps are not those of the cloud's own log."""
 
@@ -41,7 +43,14 @@ def told_by_the_cloud(account: Account) -> list[dict[str, Any]]:
 def test_from_the_account_to_the_receipt(real_account: Account) -> None:
     account, run = real_account, "afar"
     tokens = prepared(write_tokens(account.folder / "x.ids", some_ids(5000))).path
-    sets = ("--set", "data.source=tokens", "--set", "data.path=x.ids")
+    held = prepared(write_tokens(account.folder / "y.ids", some_ids(300))).path
+    for ending in (file.name.removeprefix("y.ids") for file in account.folder.glob("y.ids*")):
+        body = beside(held, ending).read_bytes()
+        account.s3.put_object(Bucket=BUCKET, Key=f"data/mine/y.ids{ending}", Body=body)
+        beside(held, ending).unlink()
+    evaluated = ("every_steps=30", "source=tokens", "samples=8", f"path=s3://{BUCKET}/{HELD}")
+    named = ("data.source=tokens", "data.path=x.ids", *(f"eval.{one}" for one in evaluated))
+    sets = [part for one in named for part in ("--set", one)]
     process = account.begin("launch", "job.toml", "--run", run, *sets)
     wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
     (kept,) = json.loads(account.run("list", "--data", "--json"))
@@ -63,6 +72,7 @@ def test_from_the_account_to_the_receipt(real_account: Account) -> None:
     assert receipt["final_note"] == ""
     assert receipt["troubles"] == []
     assert receipt["newest_checkpoint"] == 50
+    assert receipt["status"]["evaluation"]["step"] == 60
     assert len(receipt["preemptions"]) == 1
     assert "modelled dollars" not in said
     assert "so far (modelled)" not in said
@@ -85,7 +95,8 @@ def test_from_the_account_to_the_receipt(real_account: Account) -> None:
     account.nothing_left(run)
     assert "KiB go to the bucket" in said
     account.run("rm", "--data", kept["digest"][:12], "--yes")
-    assert not account.s3.list_objects_v2(Bucket=BUCKET, Prefix="data/").get("Contents")
+    left = account.s3.list_objects_v2(Bucket=BUCKET, Prefix="data/")["Contents"]
+    assert {one["Key"] for one in left} == {HELD, f"{HELD}.json", f"{HELD}.tree"}
     assert not files_with(password, account.folder)
     assert not files_with(password, account.folder.parent / "account")
     assert password not in said

@@ -22,6 +22,7 @@ from bamboo.sites.account.account_ready import (
     check_account,
     check_bucket,
     check_job_for_account,
+    check_reads,
     check_store_for_account,
 )
 from cli import main
@@ -180,12 +181,12 @@ def test_a_stack_whose_runs_may_read_no_shared_tokens_is_refused(tmp_path: Path)
             (tmp_path / "bounds").write_text(bounds)
             objects.put_file(BOUNDS, tmp_path / "bounds")
         with pytest.raises(InputError, match=refused):
-            check_bucket(with_tokens, objects)
-        check_bucket(job(tmp_path), objects)
-        check_bucket(own, objects)
+            check_reads(with_tokens, objects)
+        check_reads(job(tmp_path), objects)
+        check_reads(own, objects)
     (tmp_path / "bounds").write_text(bounds_now)
     objects.put_file(BOUNDS, tmp_path / "bounds")
-    check_bucket(with_tokens, objects)
+    check_reads(with_tokens, objects)
 
 
 def test_the_boot_files_are_those_of_the_boot_script() -> None:

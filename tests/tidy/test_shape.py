@@ -30,6 +30,7 @@ SMALL_MODULES = {
     "bamboo.runs.segment": "is a program of its own",
     "bamboo.runtime.check.writes": "one mode of torch's dispatcher, beside a module that is long",
     "bamboo.sim.compared": "views, which hold no logic, ask it",
+    "bamboo.wiring.program": "is a program of its own",
     "bamboo.wiring.worker": "is a program of its own",
     "cloud.ec2.process_starter": "an implementation of a port, which the wiring chooses",
     "cloud.local.lifeline": "is a program of its own",

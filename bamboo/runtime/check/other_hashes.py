@@ -22,6 +22,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.evaluation import load_eval
 from bamboo.errors import BambooError, InputError
+from bamboo.far_tokens import through
 from bamboo.loading import interpreter, steady_environment
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS
@@ -51,7 +52,7 @@ class OtherHashes:
         # Files: a process that the user's code forks would keep a pipe open.
         with request.open("rb") as asking, open_to_append(self._answer) as answering:
             self._process = subprocess.Popen(
-                interpreter(MODULE),
+                interpreter(*through(MODULE)),
                 stdin=asking,
                 stdout=answering,
                 stderr=subprocess.DEVNULL,

@@ -20,8 +20,9 @@ from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
 from bamboo.sites.account.boot_files import AGENT_ENV, boot_settings
 from bamboo.sites.account.instances import has_role
-from bamboo.sites.account.shared import objects_read
+from bamboo.sites.account.shared import objects_read, places_of
 from bamboo.wiring.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
+from cloud.ec2.run_role import SHARED_KEY
 from cloud.ec2.user_data import NAMES_FILE
 
 LEAST_FORMING_S = 600.0
@@ -137,8 +138,10 @@ def check_bucket_for_account(job: JobConfig) -> None:
         raise _at(
             job, "cloud.bucket", "is empty", "`bamboo init --apply` makes a stack and names its own"
         )
+    objects = wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region)
     if not job.cloud.boot_script:
-        check_bucket(job, wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region))
+        check_bucket(job, objects)
+    check_reads(job, objects)
 
 
 def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
@@ -153,7 +156,6 @@ def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
             f"lacks {', '.join(missing)} in boot/",
             _UP_TO_DATE,
         )
-    check_reads(job, objects)
     told = boot_settings(job)
     known = (objects.get(f"boot/{NAMES_FILE}") or b"").decode().split() if told else ()
     if older := [name for name in told if name not in known]:
@@ -162,13 +164,32 @@ def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
 
 
 def check_reads(job: JobConfig, objects: ObjectStore) -> None:
-    """Raises InputError unless the role of a run may read the shared tokens of a job: a stack of an
-    older release allows none."""
-    keys = objects_read(job) if has_role(job) else ()
-    if not keys:
+    """Raises InputError unless the role of a run may read the tokens of a job: a stack of an older
+    release allows none, and none allows those of another bucket. StorageUnavailable."""
+    region = job.cloud.region
+    for section, place in places_of(job).items():
+        found = wiring.region_of(place.url, region=region)
+        if found and found != region:
+            words = (
+                f"lies in {found}, and each byte that instances in {region} read would be billed"
+            )
+            raise _at(job, f"{section}.path", words, f"copy it to a bucket in {region}")
+    names = objects_read(job) if has_role(job) else ()
+    if not names:
         return
     bounds = objects.get(BOUNDS) or b""
-    if not all(_within(bounds, f"{job.cloud.bucket}/{key}") for key in keys):
+    for section, place in places_of(job).items():
+        name = f"{place.url}/{place.name}".removeprefix("s3://")
+        if not SHARED_KEY.fullmatch(name.removeprefix(f"{job.cloud.bucket}/")):
+            raise _at(
+                job,
+                f"{section}.path",
+                "is out of reach of the run's instances: their role reads data/ of cloud.bucket, "
+                "and names of letters, digits and _./=+@- there",
+                f"copy it below s3://{job.cloud.bucket}/data/; or name a cloud.instance_profile of "
+                "yours that may read it",
+            )
+    if not all(_within(bounds, name) for name in names):
         words = "is of a stack whose runs may not read tokens that runs share"
         raise _at(job, "cloud.bucket", words, _UP_TO_DATE)
 

@@ -23,7 +23,7 @@ def make_role(job: JobConfig, run: RunId) -> None:
             run,
             bucket=job.cloud.bucket,
             template=ec2_settings(job).launch_template,
-            reads=objects_read(job),
+            reads=[one.partition("/")[2] for one in objects_read(job)],
         )
 
 

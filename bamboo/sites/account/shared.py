@@ -11,11 +11,12 @@ from typing import Any
 
 from bamboo import wiring
 from bamboo.checkpoint import shared_data
-from bamboo.checkpoint.shared_data import Kept, Place, is_there, keys_of, put_place, shared_tokens
+from bamboo.checkpoint.shared_data import Kept, is_there, keys_of, put_place, shared_tokens
 from bamboo.config.account import account_file, account_job
 from bamboo.config.prepared import token_files
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.far_tokens import TOKENS, Place, place_of
 from bamboo.planner.prices.auxiliary import GIB, AuxiliaryPrice
 from bamboo.planner.prices.catalogue import Catalogue
 from bamboo.ports import ObjectStore
@@ -29,15 +30,21 @@ class InBucket:
     section: str
     url: str
     digest: str
+    """Of those that runs share; "": they are the user's own object."""
     size_bytes: int
     upload_bytes: int
     """What the launch uploads of them."""
     usd_per_month: float
-    """What they cost while they lie there; modelled."""
+    """What they cost while they lie there; modelled. 0 where Bamboo does not keep them."""
+    needs: str = ""
+    """Which right of an instance profile of the user's own they need."""
 
     def sentence(self) -> str:
         """Where they lie, what is uploaded, and what they cost from then on."""
         first = f"[{self.section}]: {size(self.size_bytes)} of tokens"
+        if not self.digest:
+            words = f"{first} are read at {self.url}: nothing is uploaded"
+            return f"{words}; {self.needs}" if self.needs else words
         there = f"are at {self.url} already: nothing is uploaded"
         if self.upload_bytes:
             there = f"are uploaded to {self.url}, once for all runs"
@@ -58,6 +65,9 @@ def in_bucket(job: JobConfig, catalogue: Catalogue) -> tuple[InBucket, ...]:
         return ()
     found: dict[str, InBucket] = {}
     for section, path in token_files(job).items():
+        if place := place_of(path):
+            found[str(path)] = _own_object(job, section, place)
+            continue
         tokens = shared_tokens(path)
         known = found.get(tokens.digest)
         there = known is not None or is_there(_bucket_of(job), tokens)
@@ -72,14 +82,42 @@ def in_bucket(job: JobConfig, catalogue: Catalogue) -> tuple[InBucket, ...]:
     return tuple(found.values())
 
 
+def _own_object(job: JobConfig, section: str, place: Place) -> InBucket:
+    url, profile = f"{place.url}/{place.name}", job.cloud.instance_profile
+    right = f"s3:GetObject on {url.removeprefix('s3://')}*"
+    return InBucket(
+        section=section,
+        url=url,
+        digest="",
+        size_bytes=sum(place.sizes.values()),
+        upload_bytes=0,
+        usd_per_month=0.0,
+        needs=f"the profile {profile} of its instances must allow {right}" if profile else "",
+    )
+
+
 def _usd_per_month(size_bytes: int, price: AuxiliaryPrice | None) -> float:
     return 0.0 if price is None else size_bytes / GIB * price.usd
 
 
 def objects_read(job: JobConfig) -> tuple[str, ...]:
-    """The shared objects of the bucket that the instances of a job may read. Raises InputError."""
-    found = [keys_of(shared_tokens(path).digest) for path in token_files(job).values()]
-    return tuple(dict.fromkeys(key for keys in found for key in keys))
+    """The objects, as `bucket/key`, of the tokens that the instances of a job read. Raises
+    InputError."""
+    found: list[str] = []
+    for path in token_files(job).values():
+        if place := place_of(path):
+            there = f"{place.url}/{place.name}".removeprefix("s3://")
+            found += [f"{there}{ending}" for ending in place.sizes]
+        else:
+            keys = keys_of(shared_tokens(path).digest)
+            found += [f"{job.cloud.bucket}/{key}" for key in keys]
+    return tuple(dict.fromkeys(found))
+
+
+def places_of(job: JobConfig) -> dict[str, Place]:
+    """Section -> where its tokens lie, of those that are an object of the user's own."""
+    found = {section: place_of(path) for section, path in token_files(job).items()}
+    return {section: place for section, place in found.items() if place is not None}
 
 
 def share_tokens(
@@ -94,13 +132,17 @@ def share_tokens(
     `objects`, lacks. `digests`: that of the run's data, by section. Raises InputError where a file
     has changed since it was looked at, StorageUnavailable."""
     for section, path in token_files(job).items():
-        tokens, digest = shared_tokens(path), digests[section]
+        digest = digests[section]
+        if own := place_of(path):
+            put_place(begins, digest, own)
+            continue
+        tokens = shared_tokens(path)
         # What a model makes of tokens has a digest of its own, which the nodes compare.
         if not job.unit and digest not in (tokens.digest, tokens.facts.padded_digest):
             raise InputError("the data has changed since it was looked at; launch again")
         place = Place(
             url=f"s3://{job.cloud.bucket}/{tokens.folder}",
-            name=shared_data.TOKENS,
+            name=TOKENS,
             sizes=tokens.sizes,
             digest=tokens.digest,
         )
