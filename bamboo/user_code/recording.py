@@ -172,6 +172,20 @@ def recording() -> Iterator[Recorder]:
         listen(None)
 
 
+@contextlib.contextmanager
+def importing_for_bamboo() -> Iterator[None]:
+    """What is first imported in this block is nothing that the user's code requires, unless its
+    sources name it."""
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        _for_bamboo.update(sys.modules.keys() - before)
+
+
+_for_bamboo: set[str] = set()
+
+
 class _Places:
     """Where each file lies in the bundle: below the root that it is imported from."""
 
@@ -286,7 +300,8 @@ def _package_of(module: ModuleType) -> str:
 def _requires(modules: Mapping[str, ModuleType], before: frozenset[str]) -> dict[str, str]:
     """Distribution -> version of what is installed and imported by the user's code: named in its
     sources, or imported since the recording began."""
-    named: set[str] = {name.partition(".")[0] for name in set(sys.modules) - before}
+    since = sys.modules.keys() - before - _for_bamboo
+    named: set[str] = {name.partition(".")[0] for name in since}
     for module in modules.values():
         file = file_of(module) or ""
         if file.endswith(".py"):

@@ -136,3 +136,31 @@ def test_a_rented_machine_gets_the_code_and_what_a_run_begins_with(account: Acco
     account.run("rm", "own", "--yes")
     assert '"equal": true' in account.run("verify", "on", "--json")
     assert '"equal": true' in account.run("verify", "on", "--rent", "--yes", "--json")
+
+
+TRACED = """
+from torch import nn
+from bands import banded
+class Net(nn.Module):
+    def __init__(self, job):
+        super().__init__()
+        width, words = job.model.width, job.model.vocabulary
+        self.embed, self.head = nn.Embedding(words, width), nn.Linear(width, words)
+        self.parts = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for part in self.parts:
+            x = x + banded(part(x))
+        return self.head(x)
+def build(job):
+    return lambda: Net(job)
+"""
+
+
+@pytest.mark.full
+def test_a_traced_module(account: Account) -> None:
+    with_own_model(account)
+    (account.folder / "m.py").write_text(TRACED)
+    preempted_twice(account, "traced", 'model.model="m.py:build"', 'model.split="trace"', *SETS)
+    (account.folder / "m.py").unlink()
+    assert '"equal": true' in account.run("verify", "traced", "--json")

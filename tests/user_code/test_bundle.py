@@ -198,6 +198,23 @@ def test_the_versions_of_what_is_imported_are_part_of_it(
         check_identity(tmp_path / "run", manifest.identity())
 
 
+@pytest.mark.parametrize(("for_bamboo", "required"), [(True, set()), (False, {"certifi"})])
+def test_what_is_imported_for_bamboo_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_bamboo: bool, required: set[str]
+) -> None:
+    """As by torch's compiler, when a module is traced."""
+    monkeypatch.delitem(sys.modules, "certifi", raising=False)
+    monkeypatch.setattr(recording_module, "_for_bamboo", set())
+    around = "importing_for_bamboo" if for_bamboo else "nullcontext"
+    text = (
+        "from contextlib import nullcontext\nfrom importlib import import_module\n"
+        "from bamboo.user_code.recording import importing_for_bamboo\n"
+        f"with {around}():\n    import_module('certifi')\n"
+    )
+    write(tmp_path, {"m.py": text})
+    assert set(bundled(tmp_path / "m.py", tmp_path / "run").requires) == required
+
+
 def test_identity_is_content_and_not_place(tmp_path: Path) -> None:
     for place in ("one", "two"):
         write(tmp_path / place, {"m.py": "import parts\n", "parts.py": "X = 1\n"})

@@ -25,6 +25,7 @@ from bamboo.models.traced.graph import AUTOCAST, NO_GRAD, NORM, Call, Graph
 from bamboo.models.traced.steps import NUMBERS
 from bamboo.models.untrained import MEAN, STEPS
 from bamboo.user_code.local import is_local
+from bamboo.user_code.recording import importing_for_bamboo
 from bamboo.user_code.traces import user_lines
 
 CHECKS = ("_assert", "sym_constrain_range")
@@ -79,7 +80,8 @@ def exported(module: nn.Module, inputs: Sequence[Tensor], varying: Sequence[set[
     of each input whose sizes may differ from microbatch to microbatch. Raises Untraceable."""
     shapes = tuple(dict.fromkeys(dims, Dim.AUTO) or None for dims in varying)
     try:
-        with warnings.catch_warnings(), keyed_draws(1):
+        # torch's compiler imports whatever caches it could use.
+        with warnings.catch_warnings(), keyed_draws(1), importing_for_bamboo():
             warnings.simplefilter("ignore")
             program = torch_export(
                 module, tuple(inputs), dynamic_shapes=_for_forward(module, shapes), strict=False

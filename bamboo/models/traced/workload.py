@@ -27,6 +27,7 @@ from bamboo.models.workload import TiedParameter, Workload
 from bamboo.new_files import write_whole
 from bamboo.topology.keys import keyed_seed
 from bamboo.user_code.manifest import CodeFile
+from bamboo.user_code.recording import importing_for_bamboo
 
 FOLDER = "trace"
 """In the code that a run takes along."""
@@ -91,7 +92,8 @@ def _trace(
     total = job.train.batch // job.train.microbatch
     samples = [data.microbatch(0, index)[0] for index in range(min(total, 4))]
     # torch.export takes seconds to import, and only a launch of such a job does.
-    tracing: Any = importlib.import_module("bamboo.models.traced.tracing")
+    with importing_for_bamboo():
+        tracing: Any = importlib.import_module("bamboo.models.traced.tracing")
     try:
         found = tracing.trace(drawn, samples)
     except tracing.Untraceable as error:
