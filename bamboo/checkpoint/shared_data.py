@@ -238,9 +238,11 @@ def _readers(objects: ObjectStore, starts: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name in sorted(objects.sizes(starts)):
         place = read_place(objects, name) if name.endswith(f"/{PLACE}") else None
-        if place is not None and place.digest:
+        if place is not None:
+            # A job may name shared tokens by their address, too.
+            digest = place.digest or place.url.rpartition("/")[2]
             run = name.removeprefix(starts).partition("/")[0]
-            found[place.digest] = (*found.get(place.digest, ()), run)
+            found[digest] = (*found.get(digest, ()), run)
     return found
 
 
@@ -255,8 +257,8 @@ def remove(objects: ObjectStore, kept: Kept, *, starts: str) -> None:
         if mark is not None:
             objects.put_new(f"{folder}{WHOLE}", mark)
         raise InputError(
-            f"the data {kept.digest[:12]} stay: run {', '.join(runs)} reads them; `bamboo stop "
-            f"{runs[0]}` ends it"
+            f"the data {kept.digest[:12]} stay: {', '.join(runs)} read them; `bamboo stop "
+            f"{runs[0]}` ends that run"
         )
     for name in objects.sizes(folder):
         objects.delete(name)

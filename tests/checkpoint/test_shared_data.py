@@ -1,6 +1,7 @@
 """Tokens that runs share: uploaded once, never half, read where they lie, removed with no run."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,14 +205,16 @@ def test_shared_tokens_stay_while_a_run_reads_them(
     for tokens in (read, other):
         upload(objects, tokens)
     put_place(begins, "d" * 64, place_of(read))
+    named = objects.opened(f"{BUCKET}/starts/r2")  # whose job names them by their address
+    put_place(named, "d" * 64, replace(place_of(read), digest=""))
     objects.put_file("data/README", tmp_path / "x.ids")  # somebody else's
     kept = {one.digest: one for one in kept_in(objects, starts="starts/")}
     assert {digest: one.runs for digest, one in kept.items()} == {
-        read.digest: ("r1",),
+        read.digest: ("r1", "r2"),
         other.digest: (),
     }
     assert all(one.whole and one.size_bytes > 2000 for one in kept.values())
-    with pytest.raises(InputError, match=r"stay: run r1 reads them; `bamboo stop r1` ends it"):
+    with pytest.raises(InputError, match=r"stay: r1, r2 read them; `bamboo stop r1` ends that run"):
         remove(objects, kept[read.digest], starts="starts/")
     assert is_there(objects, read)
 

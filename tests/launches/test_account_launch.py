@@ -55,7 +55,7 @@ def test_from_the_account_to_the_receipt(real_account: Account) -> None:
     wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
     (kept,) = json.loads(account.run("list", "--data", "--json"))
     assert (kept["whole"], kept["runs"]) == (True, [run])
-    assert f"run {run} reads them" in account.run("rm", "--data", kept["digest"], "--yes", code=2)
+    assert f"stay: {run} read them" in account.run("rm", "--data", kept["digest"], "--yes", code=2)
     password = account.password(run)
     victim = account.live()[0]
     (of_victim,) = account.ec2.describe_instances(InstanceIds=[victim])["Reservations"]

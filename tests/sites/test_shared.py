@@ -96,7 +96,7 @@ def test_they_are_listed_and_removed_by_their_digest(
         (digests[1][:12], "whole", "-"),
     }
     for words, refused in (
-        (["rm", "--data", digests[0], "--yes"], "run r1 reads them"),
+        (["rm", "--data", digests[0], "--yes"], "stay: r1 read them"),
         (["rm", "--data", "", "--yes"], "the bucket has no such data; see `bamboo list --data`"),
         (["rm", "--data", "xyz", "--yes"], "--data 'xyz': the bucket has no such data"),
         (["rm", "--data", digests[1]], "there is nobody to ask"),
