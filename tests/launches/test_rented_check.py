@@ -2,6 +2,7 @@
 bill, and what is left of the check, also of one whose launcher was killed."""
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -66,13 +67,18 @@ def whatever_ends_a_check_early_leaves_nothing_of_it(account: Account, run: str)
     assert f"the cloud took the machine of {check}, and nothing was compared" in said
     account.nothing_left(check)
 
-    killed, check, _ = under_way()
+    killed, check, instance = under_way()
+    (group,) = (
+        one["pid"] for one in account.cloud.control.instances() if one["instance"] == instance
+    )
+    os.killpg(group, signal.SIGSTOP)  # so that the check goes on for as long as it is looked at
     looked = ("doctor", "--orphans", "--region", REGION)
     assert f"or of a check that goes on: {check}" in account.run(*looked)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert account.live() != [], "an account ends nothing for want of a launcher"
     said = account.run(*looked, code=1)
+    os.killpg(group, signal.SIGCONT)
     assert f"nobody waits for this check any more: bamboo stop {check} --region {REGION}" in said
     wait_until(
         lambda: f"runs/{check}/verdict.json" in keys(account, f"runs/{check}/"),

@@ -217,6 +217,9 @@ LEAVES = re.compile(
     r"|put_role_policy"
 )
 
+READ = {"bamboo/sites/account/account_ready.py"}
+"""What only reads such a text: here the policy of a stack."""
+
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_hostile_text_stays_a_text(name: str, tmp_path: Path) -> None:
@@ -243,4 +246,6 @@ def test_every_way_is_known() -> None:
         for source in python_sources()
         if source.path.startswith(("bamboo/", "cli/", "cloud/")) and LEAVES.search(source.text)
     }
-    assert found - known == set(), "texts leave by these, and no test above says what holds of them"
+    assert found - known - READ == set(), (
+        "texts leave by these, and no test above says what holds of them"
+    )
