@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.launches.test_launch import Bench
+from tests.launches.test_launch import PACED, Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=18, stage=2, notice_s=5}]'
+KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=18, stage=2, notice_s=2}]'
 READS = pytest.param(130, 0.93, marks=pytest.mark.full)
 
 
@@ -30,7 +30,7 @@ def test_digits_are_read_with_the_bits_of_a_calm_run(
     every = steps // 2
     sets = (
         *(f"train.steps={steps}", f"eval.every_steps={every}"),
-        *(f"chaos.kill={KILLS}", "cloud.boot_s=0.2"),
+        *(f"chaos.kill={KILLS}", "cloud.boot_s=0.2", *(() if reads else PACED)),
     )
     overrides = [part for one in sets for part in ("--set", one)]
     done = bench.run("launch", "digits_cnn.toml", "--run", "digits", *overrides)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.launches.test_launch import Bench
+from tests.launches.test_launch import PACED, Bench
 from tests.models.hf.families import config_folder, saved_folder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -32,7 +32,7 @@ learning_rate = 3e-3
 stages = 3
 redundancy = "stash"
 [chaos]
-kill = [{ step = 8, stage = 1, microbatch = 1 }, { step = 14, stage = 2, notice_s = 5 }]
+kill = [{ step = 8, stage = 1, microbatch = 1 }, { step = 14, stage = 2, notice_s = 2 }]
 """
 
 
@@ -54,7 +54,7 @@ def launched(
 def test_adapters_of_a_llama_from_a_folder(tmp_path: Path) -> None:
     saved_folder(tmp_path / "model", "llama")
     lora = 'model.lora={rank=4, targets=["q_proj", "v_proj", "down_proj"], dropout=0.1}'
-    bench, _ = launched(tmp_path, sets=[lora])
+    bench, _ = launched(tmp_path, sets=[lora, *PACED])
     semantics = json.loads((bench.home / "hf" / "strategy.json").read_text())["semantics"]
     assert semantics["init"]
     requires = semantics["model"]["code"]["requires"]
@@ -87,5 +87,5 @@ def test_images_of_the_users_own(tmp_path: Path) -> None:
 def test_a_model_by_its_config(tmp_path: Path, family: str) -> None:
     changes = {"tie_word_embeddings": True} if family in ("gpt2", "bert") else {}
     config_folder(tmp_path / "model", family, **changes)
-    bench, _ = launched(tmp_path)
+    bench, _ = launched(tmp_path, sets=PACED)
     assert bench.json("verify", "hf")["equal"] is True

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.launches.test_launch import Bench
+from tests.launches.test_launch import PACED, Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jsonl.toml"
-KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=14, stage=2, notice_s=5}]'
+KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=14, stage=2, notice_s=1}]'
 
 
 def test_documents_of_unequal_length_have_the_bits_of_a_calm_run(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_documents_of_unequal_length_have_the_bits_of_a_calm_run(tmp_path: Path)
     main(tmp_path / "corpus", 12)
     sets = (
         *("data.documents='padded'", "model.width=32", "model.context=64", "train.steps=24"),
-        *("train.batch=8", f"chaos.kill={KILLS}", "cloud.boot_s=0.2"),
+        *("train.batch=8", f"chaos.kill={KILLS}", "cloud.boot_s=0.2", *PACED),
     )
     overrides = [part for one in sets for part in ("--set", one)]
     refused = bench.run("launch", "jsonl.toml", "--run", "lines", *overrides)

@@ -42,6 +42,14 @@ LONG = (
 """A run that goes on until it is ended, and leaves the processors to those who end it."""
 
 
+PACED = (
+    "cluster.device=virtual",
+    "cluster.virtual_forward_ms=[20.0]",
+    "cluster.virtual_backward_ms=[40.0]",
+)
+"""A step takes as long on any machine, so that a notice is over before the run is."""
+
+
 class Bench:
     """A folder with a job and a home of its own; runs command lines there, with a umask that takes
     no right from anybody."""
