@@ -9,8 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bamboo.topology.grid import Grid
+from bamboo.topology.sync import Sync, sync_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READ_VERSIONS = (1, 2)
+"""Schema 1 has no `sync`, and means the rules that a placement has without any."""
 REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full", "peer")
 AUTO = "auto"
 """The value by which a job leaves a mode, or a spread, to the planner; a placement has one of the
@@ -114,6 +117,7 @@ class Placement:
     grid: Grid
     redundancy: str
     """A mode, or one for each stage as `modes_of` reads them."""
+    sync: Sync = field(default_factory=Sync)
 
     def layers_of(self, stage: int) -> range:
         """Global layer indices of a stage."""
@@ -141,7 +145,7 @@ class Strategy:
             raw = json.loads(text)
         except RecursionError as error:
             raise ValueError("the strategy is nested too deep") from error
-        if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        if not isinstance(raw, dict) or raw.get("schema_version") not in READ_VERSIONS:
             found = raw.get("schema_version") if isinstance(raw, dict) else None
             raise ValueError(f"strategy has schema {found}, not {SCHEMA_VERSION}")
         try:
@@ -172,7 +176,8 @@ def _placement(raw: Any) -> Placement:
     wrong = wrong_with(redundancy, grid.stages)
     if wrong is not None:
         raise ValueError(f"redundancy {redundancy!r} {'; '.join(wrong)}")
-    return Placement(cut=cut, grid=grid, redundancy=redundancy)
+    sync = sync_of(raw["sync"]) if "sync" in raw else Sync()
+    return Placement(cut=cut, grid=grid, redundancy=redundancy, sync=sync)
 
 
 def modes_of(redundancy: str) -> tuple[str, ...]:
