@@ -7,6 +7,7 @@ its kinds between any two steps. The rules are data: they name parameters by the
 
 import hashlib
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
@@ -34,8 +35,9 @@ class SyncRule:
     exchange: str = TREE
     ship: str = DENSE
     owners: tuple[int, ...] = ()
-    """Of `owner`: the pipelines that sum these parameters, one parameter after the other; a
-    pipeline beyond the grid stands for its number modulo the number of pipelines."""
+    """Of `owner`: the pipelines that sum these parameters, each one of them, chosen by a checksum
+    of the parameter's name; a pipeline beyond the grid stands for its number modulo the number of
+    pipelines."""
     bucket: int | None = None
     """Parameters of consecutive layers with one bound leave together, once they come to so many
     bytes; 0: each layer by itself; None: the bound of the whole strategy."""
@@ -104,28 +106,36 @@ def sync_of(raw: Any) -> Sync:
     )
 
 
+def entry_of(sync: Sync, name: str) -> SyncEntry:
+    """The entry of the parameter of this name: it depends on no other parameter, so that a node
+    needs to know its own alone."""
+    for rule in sync.rules:
+        if fnmatchcase(name, rule.match):
+            owners = rule.owners or (0,)
+            return SyncEntry(
+                exchange=rule.exchange,
+                ship=rule.ship,
+                owner=owners[zlib.crc32(name.encode()) % len(owners)],
+                bucket=sync.bucket if rule.bucket is None else rule.bucket,
+            )
+    return SyncEntry(bucket=sync.bucket)
+
+
 def entries(sync: Sync, names: Sequence[str]) -> dict[str, SyncEntry]:
     """The entry of each of these parameters, which are all that the model trains. Raises ValueError
     for a rule that matches none of them, and for two that match the same."""
-    out = {name: SyncEntry(bucket=sync.bucket) for name in names}
     matched: dict[str, str] = {}
     for rule in sync.rules:
         found = [name for name in names if fnmatchcase(name, rule.match)]
         if not found:
             raise ValueError(f"the rule for {rule.match!r} matches no trained parameter")
-        for number, name in enumerate(found):
+        for name in found:
             if name in matched:
                 raise ValueError(
                     f"the rules for {matched[name]!r} and {rule.match!r} both match {name!r}"
                 )
             matched[name] = rule.match
-            out[name] = SyncEntry(
-                exchange=rule.exchange,
-                ship=rule.ship,
-                owner=rule.owners[number % len(rule.owners)] if rule.owners else 0,
-                bucket=sync.bucket if rule.bucket is None else rule.bucket,
-            )
-    return out
+    return {name: entry_of(sync, name) for name in names}
 
 
 def on_grid(entry: SyncEntry, pipelines: int, zones: Sequence[int] = ()) -> SyncEntry:
