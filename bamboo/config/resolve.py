@@ -59,6 +59,8 @@ def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
         optimizer=job.train.optimizer,
         momentum=job.train.momentum > 0,
         frozen=frozen_in(job),
+        tied=job.model.tied,
+        batch=job.train.batch,
     )
 
 

@@ -157,6 +157,7 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
                 layer,
                 cast_bytes=facts.cast_bytes,
                 spared_flops=min(facts.spared_flops, 2 * layer.forward_flops),
+                synced=facts.synced,
             )
             for layer, facts in both
         )

@@ -68,7 +68,9 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
         modelled: Modelled = seen[MODELLED]
         return modelled.workload.layers
     layers: Sequence[Mapping[str, Any]] = seen["layers"]
-    if shaped := shape_facts(job):
+    shaped = shape_facts(job)
+    synced = [facts.synced for facts in shaped] or [()] * len(layers)
+    if shaped:
         flops = [facts.forward_flops for facts in shaped]
         casts = [facts.cast_bytes for facts in shaped]
         spared = [facts.spared_flops for facts in shaped]
@@ -89,8 +91,9 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             frozen_bytes=int(layer.get("frozen_bytes", 0)),
             statistics=int(layer.get("statistics", 0)),
             spared_flops=less,
+            synced=own,
         )
-        for layer, flop, cast, less in zip(layers, flops, casts, spared, strict=True)
+        for layer, flop, cast, less, own in zip(layers, flops, casts, spared, synced, strict=True)
     )
 
 

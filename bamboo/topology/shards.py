@@ -155,8 +155,8 @@ def delegated(
     """The pieces of a zoned bucket; `zones` has the zone of each pipeline, two or more in all.
 
     The flat space is cut for each zone into as many parts as it has pipelines, so that these share
-    the work; each part that all cuts leave whole is cut once more, into one for each zone, so that
-    the zones share it, too. Two zones then send each other the gradient twice in all, whatever the
+    the work; each part that all cuts leave whole is cut into one for each zone, so that the zones
+    share it, too. Two zones then send each other the gradient twice in all, whatever the
     number of pipelines.
     """
     members = [

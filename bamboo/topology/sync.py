@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-TREE, OWNER, ZONED, ROWS, FACTORS = "tree", "owner", "zoned", "rows", "factors"
+TREE, ZONED = "tree", "zoned"
+OWNER = "owner"
+ROWS, FACTORS = "rows", "factors"
 EXCHANGES = (TREE, OWNER, ZONED, ROWS, FACTORS)
 """Between pipelines. `tree`: every pipeline sums a shard of the parameter. `owner`: one pipeline
 sums it whole. `zoned`: as `tree`, but the pipelines of a zone first add what they have. `rows`: as

@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from math import prod
 
 from bamboo.planner.layers.kept import DEFAULT, Shape, kept_scalars
+from bamboo.planner.layers.synced import FLOAT_BYTES, ParameterFacts, gpt_synced
 
-FLOAT_BYTES = 4
 BOUNDARY_BYTES = {"fp32": FLOAT_BYTES, "bf16": 2}
 """Bytes of a number of a boundary tensor, by `train.precision`."""
 TOKEN_BYTES = 8
@@ -51,6 +51,8 @@ class LayerFacts:
     """Whether the moments of its replica lie in the host's memory."""
     apart: bool = False
     """Whether its device has a memory of its own, and the stash lies in the host's."""
+    synced: tuple[ParameterFacts, ...] = ()
+    """Its parameters; empty: they are not known, and all go whole."""
 
     @property
     def state_bytes(self) -> int:
@@ -120,15 +122,17 @@ def gpt_facts(
     optimizer: str = DEFAULT,
     momentum: bool = False,
     frozen: Sequence[str] = (),
+    tied: bool = False,
+    batch: int = 0,
 ) -> tuple[LayerFacts, ...]:
     """Facts of the built-in GPT: embedding, `layers` blocks, head. `frozen`: patterns of the global
-    names of parameters that are not trained.
+    names of parameters that are not trained. `tied`: the head has the embedding's weight.
 
-    `microbatch` counts sequences. Attention is counted over the full square of positions, as is
-    usual (Chowdhery et al., PaLM, 2022). Activations per token of width C: a block holds its input,
-    two normed inputs, q, k and v, the attention's output, the second residual, twice 4C around the
-    activation function, and one mask a dropout; the head its input, the normed input and the log
-    probabilities.
+    `microbatch` and `batch` (of a step; 0: one microbatch) count sequences. Attention is counted
+    over the full square of positions, as is usual (Chowdhery et al., PaLM, 2022). Activations per
+    token of width C: a block holds its input, two normed inputs, q, k and v, the attention's
+    output, the second residual, twice 4C around the activation function, and one mask a dropout;
+    the head its input, the normed input and the log probabilities.
 
     In bf16 autograd holds what goes into and comes out of products, and masks, in bf16. Beside it
     each microbatch holds a cast of each weight of a product, because autocast keeps none for the
@@ -137,14 +141,13 @@ def gpt_facts(
     """
     tokens = microbatch * context
     mask = 1 if dropout > 0 else 0
-    state_bytes = tokens * width * FLOAT_BYTES
+    state_bytes, logits_bytes = tokens * width * FLOAT_BYTES, tokens * vocabulary * FLOAT_BYTES
     boundary_bytes = tokens * width * BOUNDARY_BYTES[precision]
     low = precision == "bf16"
     weight_bytes = BOUNDARY_BYTES[precision] if low else 0
     # The input of the first norm is then a copy, and the layer's own input is held beside it.
     norms_bytes = state_bytes + (boundary_bytes if low else 0)
     block_casts, head_casts = 12 * width * width * weight_bytes, vocabulary * width * weight_bytes
-
     block = LayerFacts(
         name="block",
         parameters=0,
@@ -167,16 +170,41 @@ def gpt_facts(
         parameters=0,
         moment_bytes=0,
         forward_flops=float(2 * tokens * vocabulary * width),
-        output_bytes=tokens * vocabulary * FLOAT_BYTES,
-        activation_bytes=norms_bytes
-        + boundary_bytes
-        + tokens * vocabulary * FLOAT_BYTES
-        + head_casts,
+        output_bytes=logits_bytes,
+        activation_bytes=norms_bytes + boundary_bytes + logits_bytes + head_casts,
         cast_bytes=head_casts,
     )
     first, own, last = gpt_shapes(width=width, context=context, vocabulary=vocabulary)
     bare = ((embedding, first), *([(block, own)] * layers), (head, last))
-    return _with_training(bare, tokens, optimizer=optimizer, momentum=momentum, frozen=frozen)
+    made = _with_training(bare, tokens, optimizer=optimizer, momentum=momentum, frozen=frozen)
+    step_tokens, shapes = max(batch, microbatch) * context, [x for _, x in bare]
+    return _with_synced(made, shapes, tokens, step_tokens, tied=tied, frozen=frozen)
+
+
+def _with_synced(
+    made: Sequence[LayerFacts],
+    shapes: Sequence[Mapping[str, Shape]],
+    tokens: int,
+    step_tokens: int,
+    *,
+    tied: bool,
+    frozen: Sequence[str],
+) -> tuple[LayerFacts, ...]:
+    """The facts of these layers with those of their parameters."""
+    return tuple(
+        replace(
+            one,
+            synced=gpt_synced(
+                own,
+                index,
+                tokens=tokens,
+                step_tokens=step_tokens,
+                tied=tied,
+                frozen=_frozen_in(own, index, frozen),
+            ),
+        )
+        for index, (one, own) in enumerate(zip(made, shapes, strict=True))
+    )
 
 
 def _with_training(
@@ -188,7 +216,7 @@ def _with_training(
     frozen: Sequence[str],
 ) -> tuple[LayerFacts, ...]:
     """The facts of layers with these shapes of parameters, by local name, and what training takes
-    of those that `frozen` does not match. Equal neighbours are one object."""
+    of those that `frozen` does not match."""
     made: list[LayerFacts] = []
     for index, (one, shapes) in enumerate(bare):
         still = _frozen_in(shapes, index, frozen)
@@ -207,7 +235,7 @@ def _with_training(
             spared_flops=spared,
             back_bytes=back_bytes,
         )
-        made.append(made[-1] if made and made[-1] == one else one)
+        made.append(one)
     return tuple(made)
 
 

@@ -60,11 +60,10 @@ def gpt_profile(
     size = _Size(
         tokens=tokens, width=width, heads=heads, context=context, table=vocabulary, drops=drops
     )
-    casts, made = CASTS[precision], {id(one): one for one in facts[1:-1]}
-    blocks = {key: _with_casts(_block(one, size), casts[1]) for key, one in made.items()}
+    casts = CASTS[precision]
     found = (
         _with_casts(_embedding(facts[0], size), casts[0]),
-        *(blocks[id(one)] for one in facts[1:-1]),
+        *(_with_casts(_block(one, size), casts[1]) for one in facts[1:-1]),
         _with_casts(_head(facts[-1], size), casts[2]),
     )
     returned = (0, *(one.returned_bytes for one in facts[:-1]))

@@ -11,6 +11,7 @@ from operator import add
 
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.partition import partition
+from bamboo.planner.layers.synced import with_rows_of
 from bamboo.planner.step.links import ZoneLinks
 from bamboo.topology.virtual_nodes import BatchShape
 
@@ -186,6 +187,12 @@ def with_microbatch(
                 output_bytes=size(layer.output_bytes),
                 back_bytes=None if layer.back_bytes is None else size(layer.back_bytes),
                 activation_bytes=size(layer.activation_bytes - layer.cast_bytes) + layer.cast_bytes,
+                synced=tuple(
+                    with_rows_of(
+                        one, samples=samples, before=now, microbatches=workload.shape.total
+                    )
+                    for one in layer.synced
+                ),
             )
             for layer in workload.layers
         ),
