@@ -1,0 +1,184 @@
+"""Which file of Python's standard library is a window of 64 tokens from? An embedding, transformer
+blocks and wide layers, on names, numbers and operators.
+
+    python examples/stdlib_files.py && bamboo launch examples/stdlib_files.toml
+
+The first command writes the tokens into a folder, once, and says how many held-out windows a
+unigram model (naive Bayes) attributes rightly. Shapes: B windows of T tokens, W width, F files.
+"""
+
+import hashlib
+import io
+import json
+import sys
+import sysconfig
+import tokenize
+from collections import Counter
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bamboo.config.tree import JobConfig
+from bamboo.models import Workload
+
+WINDOW = 64
+"""Tokens."""
+HELD_OUT = 5
+"""Each fifth window is not trained on."""
+WIDER = 16
+"""The wide layers, in widths of the model."""
+KINDS = (tokenize.NAME, tokenize.NUMBER, tokenize.OP)
+NOT_OURS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+# ---------------------------------------------------------------- tokens, written once
+
+
+def write(folder: Path, most_files: int) -> None:
+    """Write tokens.ids, and files.json with what they are: the files, where each ends, and how
+    many different tokens there are. The most frequent token has the number 0."""
+    root = Path(sysconfig.get_path("stdlib"))
+    found = (path.relative_to(root) for path in root.rglob("*.py"))
+    files = sorted(path.as_posix() for path in found if not NOT_OURS & set(path.parts))
+    files = files[:most_files]
+    words = [_words((root / file).read_bytes()) for file in files]
+    counts = Counter(word for of_file in words for word in of_file)
+    order = sorted(counts, key=lambda word: (-counts[word], word))
+    number = {word: n for n, word in enumerate(order)}
+    tokens = numpy.array([number[word] for of_file in words for word in of_file], dtype="<i4")
+    ends = numpy.cumsum([len(of_file) for of_file in words]).tolist()
+    folder.mkdir(exist_ok=True)
+    tokens.tofile(folder / "tokens.ids")
+    said = {"files": files, "ends": ends, "vocabulary": len(order)}
+    (folder / "files.json").write_text(json.dumps(said), encoding="utf-8")
+    print(f"{len(tokens):,} tokens, {len(order):,} different ones, of {len(files)} files: {folder}")
+
+
+def _words(source: bytes) -> list[str]:
+    read = tokenize.tokenize(io.BytesIO(source).readline)
+    return [token.string for token in read if token.type in KINDS]
+
+
+# ---------------------------------------------------------------- data
+
+
+class Windows:
+    """((tokens_BT,), (files_B,)) of the windows that are held out, or of the others. A window lies
+    within one file, and what is left at the end of a file is in none."""
+
+    def __init__(self, folder: Path, *, held_out: bool = False) -> None:
+        said = json.loads((folder / "files.json").read_text(encoding="utf-8"))
+        tokens = torch.from_numpy(numpy.fromfile(folder / "tokens.ids", dtype="<i4"))
+        parts, labels = [], []
+        for file, (begin, end) in enumerate(pairwise([0, *said["ends"]])):
+            count = (end - begin) // WINDOW
+            parts.append(tokens[begin : begin + count * WINDOW])
+            labels += [file] * count
+        windows = torch.cat(parts).view(-1, WINDOW)
+        chosen = (torch.arange(len(windows)) % HELD_OUT == 0) == held_out
+        self.windows, self.labels = windows[chosen], torch.tensor(labels)[chosen]
+        self.samples, self.unit = len(self.labels), "window"
+        whole = self.windows.numpy().tobytes() + self.labels.numpy().tobytes()
+        self.digest = hashlib.sha256(whole).hexdigest()
+
+    def batch(self, indices: list[int], keys: list[int]) -> tuple[tuple[Tensor], tuple[Tensor]]:
+        return (self.windows[indices].long(),), (self.labels[indices],)
+
+
+def data(job: JobConfig) -> Windows:
+    return Windows(job.named(job.data.path))
+
+
+def held_out(job: JobConfig) -> Windows:
+    return Windows(job.named(job.data.path), held_out=True)
+
+
+def unigram_accuracy(folder: Path) -> float:
+    """Of naive Bayes on the held-out windows: the file whose tokens, each by itself, make the
+    window likeliest. Counts begin at ALPHA; a file is as likely as it has windows to train on."""
+    alpha = 0.01
+    seen, unseen = Windows(folder), Windows(folder, held_out=True)
+    said = json.loads((folder / "files.json").read_text(encoding="utf-8"))
+    files, vocabulary = len(said["files"]), int(said["vocabulary"])
+    counts_FV = torch.zeros(files, vocabulary)
+    where = seen.labels[:, None] * vocabulary + seen.windows.long()
+    counts_FV.view(-1).index_add_(0, where.flatten(), torch.ones(where.numel()))
+    totals_F = counts_FV.sum(1)
+    prior_F = (seen.labels.bincount(minlength=files) + alpha).log()
+    log_FV = (counts_FV.add_(alpha)).log_() - (totals_F + alpha * vocabulary).log()[:, None]
+    log_VF = log_FV.T.contiguous()
+    guesses = [(log_VF[tokens_T].sum(0) + prior_F).argmax() for tokens_T in unseen.windows.long()]
+    return (torch.stack(guesses) == unseen.labels).float().mean().item()
+
+
+# ---------------------------------------------------------------- model
+
+
+class Block(nn.Module):
+    """A transformer block without a mask: each token sees the whole window."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attended = nn.Linear(width, 3 * width)
+        self.mixed = nn.Linear(width, width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, x_BTW: Tensor) -> Tensor:
+        parts = self.attended(self.norms[0](x_BTW)).chunk(3, dim=-1)
+        query, key, value = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in parts)
+        seen = F.scaled_dot_product_attention(query, key, value)
+        x_BTW = x_BTW + self.mixed(seen.transpose(1, 2).flatten(2))
+        return x_BTW + self.narrow(F.gelu(self.wide(self.norms[1](x_BTW))))
+
+
+class Mean(nn.Module):
+    """Of a window."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x_BTW: Tensor) -> Tensor:
+        return self.norm(x_BTW).mean(1)
+
+
+def loss(scores_BF: Tensor, files_B: Tensor) -> Tensor:
+    return F.cross_entropy(scores_BF.float(), files_B, reduction="sum")
+
+
+def metrics(scores_BF: Tensor, files_B: Tensor) -> dict[str, tuple[Tensor, int]]:
+    return {"accuracy": ((scores_BF.argmax(1) == files_B).sum(), len(files_B))}
+
+
+def wide(given: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(given, out), nn.ReLU())
+
+
+def build(job: JobConfig) -> Workload:
+    file = job.named(job.data.path) / "files.json"
+    said = json.loads(file.read_text(encoding="utf-8"))
+    width, wider = job.model.width, WIDER * job.model.width
+    layers = [
+        partial(nn.Embedding, said["vocabulary"], width),
+        *(partial(Block, width, job.model.heads) for _ in range(job.model.layers)),
+        partial(Mean, width),
+        partial(wide, width, wider),
+        partial(wide, wider, wider),
+        partial(nn.Linear, wider, len(said["files"])),
+    ]
+    return Workload(layers=layers, loss=loss, metrics=metrics)
+
+
+if __name__ == "__main__":
+    folder, most_files = (*sys.argv[1:], "", "")[:2]
+    tokens = Path(folder or Path(__file__).parent / "stdlib-files")
+    write(tokens, int(most_files or 10_000))
+    print(f"held-out accuracy of a unigram model: {unigram_accuracy(tokens):.4f}")
