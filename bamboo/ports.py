@@ -79,10 +79,15 @@ class Store(Protocol):
         """The current state. Raises `errors.InputError` when the run does not exist."""
 
     def document(self, name: str) -> str:
-        """A fixed document given to `create`. Raises `errors.InputError` when there is none."""
+        """A fixed document, given to `create` or added since. Raises `errors.InputError` when there
+        is none."""
 
     def documents(self) -> Mapping[str, str]:
         """All fixed documents; empty when there are none."""
+
+    def add_document(self, name: str, text: str) -> None:
+        """Add a fixed document; one of that name that is there stays as it is. Raises
+        `errors.InputError` when the run does not exist."""
 
     def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         """Compare-and-set: state and log entry together become version `expected_version` + 1.

@@ -43,7 +43,7 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import canonical_json
 from bamboo.value import BadPrice, checked_usd
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 STREAM = "ledger"
 
 

@@ -99,6 +99,11 @@ class Follower:
             # Entries that were read stay read and are returned once; the next call asks the store.
         return out
 
+    def note_documents(self, documents: Mapping[str, str]) -> None:
+        """Documents that were added to the run since its first ones were read."""
+        if self._documents is not None:
+            self._documents = {**self._documents, **documents}
+
     def catch_up(self, store: Store) -> list[Decision]:
         """All decisions that are in the log by now; a store returns them in bounded portions."""
         out: list[Decision] = []

@@ -85,6 +85,10 @@ class MemoryStore:
             self._check_open()
             return {} if self._contents is None else dict(self._contents.documents)
 
+    def add_document(self, name: str, text: str) -> None:
+        with self._changed:
+            self._existing().documents.setdefault(name, text)
+
     def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         with self._changed:
             contents = self._existing()

@@ -2,7 +2,7 @@
 
     state      hash    version, state (JSON), store_id
     log        stream  entry of version V under the id V-1, field body
-    documents  hash    name -> text, fixed at creation
+    documents  hash    name -> text; none is ever changed
     offers     hash    version, offer, began_s: while the run is lost
     leases     hash    node -> "seconds.micros payload", the server's time
     s:<name>   stream  records, field body
@@ -87,6 +87,7 @@ class RedisStore:
         self._create = self._script("create")
         self._read = self._script("read")
         self._commit = self._script("commit")
+        self._add_document = self._script("add_document")
         self._offer = self._script("offer")
         self._refill = self._script("refill")
         self._beat = self._script("beat")
@@ -119,6 +120,11 @@ class RedisStore:
 
     def documents(self) -> Mapping[str, str]:
         return dict(self._call(lambda: self._commands.hgetall(self._key("documents"))))
+
+    def add_document(self, name: str, text: str) -> None:
+        keys = [self._key("state"), self._key("documents")]
+        if self._call(lambda: self._add_document(keys=keys, args=[name, text])) == -1:
+            raise self._no_run()
 
     def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         keys = [self._key("state"), self._key("log")]
@@ -213,6 +219,7 @@ class RedisStore:
             # Then a large write: a store with less free memory refuses the next command.
             large, documents = "-" * ROOM_BYTES, self._key("documents")
             self._call(lambda: self._commands.hset(documents, "check", large))
+            self.add_document("another", "")
             self.commit(expected_version=0, state="{}", entry="{}")
             self.beat(node, "{}")
             self._expire("leases")

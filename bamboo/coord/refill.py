@@ -25,6 +25,7 @@ from bamboo.coord.codec import (
     encode_state,
     state_hash,
 )
+from bamboo.coord.strategies import lacks
 from bamboo.core.events import StoreRefilled
 from bamboo.core.machine import transition
 from bamboo.core.state import State
@@ -68,8 +69,9 @@ def decode_known(text: str) -> Known:
 
 def offer_to(store: Store, known: Known, *, documents: Mapping[str, str] | None, me: str) -> bool:
     """Offer what is known to a store without the run, and write the best offer back once the time
-    for offers is over; returns whether the run is there now. A member without the documents (None)
-    only offers. Raises StoreUnavailable. Call it again until it returns True."""
+    for offers is over; returns whether the run is there now. A member without the documents (None),
+    or without a strategy that the best offer names, only offers. Raises StoreUnavailable. Call it
+    again until it returns True."""
     lease_s, version = known.begin.policy.gone_s, known.state.version
     offers = store.offer(version=version, offer="", lease_s=lease_s)
     if not offers.here and offers.version < version:
@@ -80,6 +82,8 @@ def offer_to(store: Store, known: Known, *, documents: Mapping[str, str] | None,
         best = decode_known(offers.best)
     except UnreadableRecord:  # no member made that offer; our own knowledge is better than none
         best = known
+    if lacks(documents, best.state):
+        return False
     state, entries = with_refill(best, now_s=offers.now_s, me=me)
     store.refill(state=encode_state(state), entries=entries, documents=documents)
     return True

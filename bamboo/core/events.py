@@ -376,6 +376,32 @@ class CheckpointDamaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyProposed:
+    """The reporter has stored the strategy with this hash, by which parameters could be
+    synchronised from some step on."""
+
+    reporter: str
+    hash: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyReady:
+    """The answer to a proposal: the node has the strategy, and does nothing of a step that is
+    `MARGIN` beyond `begun` until it knows what is decided."""
+
+    node: NodeId
+    since: int
+    """That of the proposal."""
+    begun: int
+    """The last step that any slot or replica here has begun; -1: none."""
+    oldest: int
+    """The oldest step that any of them is in."""
+    refused: str = ""
+    """Why the node cannot use the strategy; then it promises nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRefilled:
     """The store had lost the run, and `reporter` has refilled it with what the members had read."""
 
@@ -414,5 +440,7 @@ Event: TypeAlias = (
     | CheckpointDone
     | CheckpointFailed
     | CheckpointDamaged
+    | StrategyProposed
+    | StrategyReady
     | StoreRefilled
 )

@@ -5,6 +5,7 @@ Rule: the machine never calls this; tests, replay and the simulator do.
 
 from bamboo.core.events import Event, NodeFailed, RunFailed
 from bamboo.core.faults import has_begun, owns_slot
+from bamboo.core.rounds import choice_at
 from bamboo.core.state import Move, Node, NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
@@ -23,6 +24,7 @@ def check(state: State) -> list[str]:
         wrong += _check_transfers(state)
         wrong += _check_preparing(state)
         wrong += _check_end_reports(state)
+        wrong += _check_proposal(state)
     return wrong
 
 
@@ -62,6 +64,7 @@ def check_step(before: State, after: State) -> list[str]:
     layout = (before.grid, before.cut, before.shares)
     if (after.grid, after.cut, after.shares) != layout and after.era != after.generation:
         wrong.append("the layout changes without a new era")
+    wrong += _check_choice(before, after)
     now = {node.id: node for node in after.nodes}
     for node in before.nodes:
         if node.id not in now:
@@ -229,6 +232,41 @@ def _check_end_reports(state: State) -> list[str]:
     agreed = members and members.issubset(ready)
     if state.stop_reason is not None and agreed and state.stop_at_step is None:
         wrong.append("every member is ready to stop and no step is named")
+    return wrong
+
+
+def _check_proposal(state: State) -> list[str]:
+    proposal = state.proposal
+    if proposal is None:
+        return []
+    wrong = []
+    if state.reconfiguration is not None or state.stop_reason is not None or state.failovers:
+        wrong.append("a strategy is being agreed on while something else is under way")
+    asked = state.participants()
+    if len(set(proposal.ready)) != len(proposal.ready) or not asked > set(proposal.ready):
+        wrong.append("all have the strategy, or one says so twice or takes no part")
+    return wrong
+
+
+def _check_choice(before: State, after: State) -> list[str]:
+    """What is wrong with the choices of how steps are synchronised, between two states in a row."""
+    if after.syncs == before.syncs:
+        return []
+    wrong = []
+    asked, new = before.proposal, after.syncs[-1:]
+    steps = [choice.from_step for choice in after.syncs]
+    if steps != sorted(set(steps)):
+        wrong.append("two strategies count from one step")
+    if asked is None or not new or asked.hash != new[0].hash:
+        return [*wrong, "a strategy is chosen that nobody proposed"]
+    if new[0].number != (before.syncs[-1].number if before.syncs else 0) + 1:
+        wrong.append("a chosen strategy has another number than the next one")
+    if new[0].from_step <= asked.begun + 1:
+        wrong.append(f"a strategy counts from step {new[0].from_step}, which a node has begun")
+    for step in range(asked.oldest, new[0].from_step) if asked.ready else ():
+        then, now = choice_at(before.syncs, step), choice_at(after.syncs, step)
+        if (then and then.hash) != (now and now.hash):
+            wrong.append(f"step {step}, which a node may be in, has another strategy now")
     return wrong
 
 

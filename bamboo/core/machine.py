@@ -61,6 +61,8 @@ from bamboo.core.events import (
     StopReady,
     StopRequested,
     StoreRefilled,
+    StrategyProposed,
+    StrategyReady,
     Yielded,
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose, take_back_drains
@@ -75,6 +77,7 @@ from bamboo.core.next_layout import (
     release,
 )
 from bamboo.core.numerics import attest, unlike
+from bamboo.core.proposals import answer_proposal, propose, withdraw
 from bamboo.core.protect import join_replica, protect, yield_slot
 from bamboo.core.reconfiguration import (
     agree_boundary,
@@ -126,7 +129,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
     decided = _decide(state, event, now_s=now_s, policy=policy)
     decided = protect(state, settle(state, decided, policy), apart=policy.apart)
     decided = note_emergency(state, improve(state, decided, policy), policy, now_s=now_s)
-    return numbered(state, order_completion(decided))
+    return numbered(state, withdraw(state, order_completion(decided)))
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
@@ -201,6 +204,10 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return give_up(state, event, policy)
         case CheckpointDamaged():
             return reject(state, event)
+        case StrategyProposed():
+            return propose(state, event)
+        case StrategyReady():
+            return answer_proposal(state, event, policy)
         case StoreRefilled():
             return refill(state, event)
     raise CoreMisuse(f"{event!r} is no event")

@@ -1,5 +1,5 @@
-"""The part of the state that describes a reconfiguration: its prefetch, the answers of the nodes,
-its progress, and what is stored for it.
+"""The parts of the state about which many nodes are asked: a reconfiguration, with its prefetch,
+the answers of the nodes, its progress and what is stored for it; and another way to synchronise.
 
 Rules. (1) Facts about all prefetches are computed when they are first asked for and kept with them,
 since they stay the same object from event to event while they are sent. (2) A reconfiguration asks
@@ -326,3 +326,38 @@ class Base:
     step: int
     checkpoint: bool
     total_square: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncChoice:
+    """From one step on, parameters are synchronised by the strategy with this hash, until the step
+    of the next choice. The strategy itself lies in the store."""
+
+    number: int
+    """How many choices were made before it, counted from 1; 0: the run began with it."""
+    hash: str
+    """As `topology.sync.Sync.hash`; "": that of the run's document `strategy`."""
+    from_step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A strategy that the nodes are asked about. Each reads it, and says how far it is. From then
+    on it does nothing of a step that is `MARGIN` beyond, until it knows what is decided."""
+
+    since: int
+    """The version of the state that began it; tells two proposals apart."""
+    hash: str
+    why: str
+    ready: tuple[NodeId, ...] = ()
+    """The nodes that have the strategy, in the order of their answers."""
+    begun: int = -1
+    """The last step that any of them has begun."""
+    oldest: int = 0
+    """The oldest step that any of them is in."""
+
+
+def choice_at(syncs: tuple[SyncChoice, ...], step: int) -> SyncChoice | None:
+    """The choice by which a step is synchronised; None: as the run began."""
+    return next((choice for choice in reversed(syncs) if choice.from_step <= step), None)

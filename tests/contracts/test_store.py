@@ -101,13 +101,19 @@ def test_what_is_not_there_is_an_input_error(store: Store) -> None:
         store.commit(expected_version=0, state="s", entry="e")
     with pytest.raises(InputError, match="run"):
         store.document("job")
+    with pytest.raises(InputError, match=r"no run run-\d+"):
+        store.add_document("sync:1", "")
+    assert store.documents() == {}
     assert list(store.entries(after_version=-1, timeout_s=0)) == []
     assert list(store.records("metrics", after_id="0", timeout_s=0)) == []
     assert store.leases()[1] == {}
 
 
-def test_documents_are_kept_as_given(created: Store) -> None:
+def test_documents_are_kept_as_given(created: Store, connect: Connect) -> None:
     assert created.document("data") == "ü\n'\""
+    for text in ("ü\n", "another"):
+        created.add_document("sync:1", text)
+    assert connect().documents() == {"job": "{}", "data": "ü\n'\"", "sync:1": "ü\n"}
 
 
 def test_commit_is_a_compare_and_set(created: Store) -> None:

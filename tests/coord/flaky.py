@@ -40,6 +40,9 @@ class FlakyStore:
     def documents(self) -> Mapping[str, str]:
         return self._check().documents()
 
+    def add_document(self, name: str, text: str) -> None:
+        self._check_write().add_document(name, text)
+
     def store_id(self) -> str:
         return self._check().store_id()
 

@@ -45,11 +45,13 @@ from bamboo.core.state import (
     Policy,
     Prefetch,
     Preparing,
+    Proposal,
     Reconfiguration,
     Report,
     Saving,
     Slow,
     State,
+    SyncChoice,
 )
 from bamboo.errors import UnreadableRecord
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
@@ -177,10 +179,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":14}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":15}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":14}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":15}'
     )
 
 
@@ -285,6 +287,8 @@ def _another(name: str, value: Any) -> Any:
         ),
         "relieved": (MOVE.slot,),
         "evaluated": Evaluated(step=10, best=2.5, best_step=10),
+        "syncs": (SyncChoice(number=1, hash="h", from_step=4, why="x"),),
+        "proposal": Proposal(since=4, hash="h", why="x", ready=(NodeId("n00.1"),)),
     }
     if name in others:
         return others[name]
@@ -349,12 +353,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":14,"effects":{}}')
-    fleet = '{"v":14,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":15,"effects":{}}')
+    fleet = '{"v":15,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":14,"event":{}}')
+        decode_entry('{"v":15,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

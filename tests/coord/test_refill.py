@@ -1,6 +1,7 @@
 """A store that lost the run gets it back from its members; whoever knew more has to end."""
 
 import itertools
+import threading
 from collections.abc import Mapping
 
 import pytest
@@ -10,10 +11,12 @@ from bamboo.coord.follow import KEPT, Follower
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.coord.refill import Known, decode_known, encode_known
 from bamboo.coord.replay import verify_decisions
-from bamboo.core.events import RunFailed, StoreRefilled
-from bamboo.core.state import NodeStatus, Outcome, Phase
+from bamboo.coord.strategies import Strategies, document_of, store_sync
+from bamboo.core.events import RunFailed, StoreRefilled, StrategyProposed
+from bamboo.core.state import NodeStatus, Outcome, Phase, Proposal
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.ids import NodeId, run_id
+from bamboo.topology.sync import Sync
 from tests.core.build import POLICY, forming, joined, lost
 
 DOCUMENTS = {"job": "{}"}
@@ -103,6 +106,36 @@ def test_who_has_not_read_the_documents_leaves_it_to_who_has(
     assert knows.poll() == ["away"]
     assert newcomer.poll() == ["StoreRefilled"]
     assert store.documents() == DOCUMENTS
+
+
+def test_who_has_not_read_a_strategy_leaves_it_to_who_has(store: MemoryStore, clock: Clock) -> None:
+    lacks, knows = members(store, "n0.1", "n1.1")
+    proposed = StrategyProposed(reporter="x", hash=store_sync(store, Sync(bucket=7)), why="x")
+    lacks.driver.append(proposed)
+    assert lacks.poll() == knows.poll() == ["StrategyProposed"]
+    strategies, state = Strategies(Sync()), knows.driver.state()
+    assert strategies.fetch(store, state, threading.Event())
+    assert not strategies.fetch(store, state, threading.Event()), "it has them all"
+    assert strategies.known(proposed.hash) == Sync(bucket=7)
+    knows.follower.note_documents(strategies.documents())
+    store.wipe()
+    assert lacks.poll() == ["away"]
+    clock.now_s += POLICY.gone_s
+    assert lacks.poll() == ["away"]
+    assert store.store_id() == "", "the others could not go on without the strategy"
+    assert knows.poll() == ["away"]
+    assert lacks.poll() == ["StoreRefilled"]
+    assert store.documents() == {**DOCUMENTS, **strategies.documents()}
+
+
+def test_a_strategy_that_is_not_what_its_name_says_is_not_read(store: MemoryStore) -> None:
+    (member,) = members(store, "n0.1")
+    for hash, text in (("torn", '{"rules": ['), ("foreign", '{"rules": [], "bucket": 3}')):
+        store.add_document(document_of(hash), text)
+        strategies, proposal = Strategies(Sync()), Proposal(since=9, hash=hash, why="x")
+        state = member.driver.state().having(proposal=proposal)
+        assert not strategies.fetch(store, state, threading.Event())
+        assert strategies.known(hash) is None
 
 
 def test_documents_that_were_lost_while_they_were_read_are_read_again(

@@ -144,7 +144,7 @@ def test_a_gap_in_the_log_is_found() -> None:
 
 def test_unknown_records_are_an_error_not_a_difference() -> None:
     def spoil(bodies: list[str]) -> None:
-        bodies[2] = bodies[2].replace('"v":14', '"v":99')
+        bodies[2] = bodies[2].replace('"v":15', '"v":99')
 
     with pytest.raises(UnreadableRecord, match="schema version 99"):
         verify_decisions(copied(spoil))

@@ -13,9 +13,20 @@ from bamboo.core.events import (
     RunFailed,
     Stalled,
     StopRequested,
+    StrategyProposed,
+    StrategyReady,
 )
 from bamboo.core.invariants import check, check_cause, check_step
-from bamboo.core.state import Move, NodeStatus, Outcome, Phase, State, Transfer
+from bamboo.core.state import (
+    Move,
+    NodeStatus,
+    Outcome,
+    Phase,
+    Proposal,
+    State,
+    SyncChoice,
+    Transfer,
+)
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from tests.core.build import apply, failed, forming, joined, lost, prepared_by, running
@@ -78,6 +89,20 @@ def with_transfer(to: NodeId, source: NodeId = N0) -> State:
 def with_move(to: NodeId, source: NodeId = N0) -> State:
     item = Move(slot=running().grid.slots()[0], source=source, receiver=to, since=1)
     return replace(running(), moves=(item,))
+
+
+def asked(*ready: NodeId) -> State:
+    """All are asked about a strategy, and these have answered."""
+    state = apply(running(), StrategyProposed(reporter="launcher", hash="h", why="x")).state
+    for node in ready:
+        assert state.proposal is not None
+        since = state.proposal.since
+        state = apply(state, StrategyReady(node=node, since=since, begun=7, oldest=6)).state
+    return state
+
+
+def with_proposal(state: State, *ready: NodeId) -> State:
+    return replace(state, proposal=Proposal(since=1, hash="h", why="x", ready=ready))
 
 
 FAILOVER = replace(failing().failovers[0], slot=running().grid.slots()[0])
@@ -180,6 +205,11 @@ BROKEN: list[tuple[str, Callable[[], State]]] = [
             stop_ready=((N0, 1), (N1, 1), (N2, 1), (N3, 1)),
         ),
     ),
+    ("agreed on while something else", lambda: with_proposal(stopping())),
+    ("agreed on while something else", lambda: with_proposal(failing())),
+    ("all have the strategy", lambda: with_proposal(running(), N0, N0)),
+    ("all have the strategy", lambda: with_proposal(running(), N0, N1, N2, N3)),
+    ("all have the strategy", lambda: with_proposal(running(), NodeId("x"))),
 ]
 
 
@@ -204,6 +234,7 @@ def test_sound_states_are_silent() -> None:
         half,
         with_transfer(N2),
         with_move(N3),
+        asked(N0, N1),
     ):
         assert check(state) == []
 
@@ -228,6 +259,25 @@ def test_a_broken_step_is_named(says: str, spoil: Callable[[State], State]) -> N
     after = apply(before, joined("extra.1")).state
     assert check_step(before, after) == []
     assert says in check_step(before, spoil(after))
+
+
+CHOICES: list[tuple[str, Callable[[SyncChoice], tuple[SyncChoice, ...]]]] = [
+    ("two strategies count from one step", lambda new: (new, new)),
+    ("that nobody proposed", lambda new: (replace(new, hash="other"),)),
+    ("another number than the next", lambda new: (replace(new, number=2),)),
+    ("which a node has begun", lambda new: (replace(new, from_step=8),)),
+    ("has another strategy now", lambda new: (replace(new, hash="g", from_step=6), new)),
+]
+
+
+@pytest.mark.parametrize(("says", "spoil"), CHOICES, ids=[says for says, _ in CHOICES])
+def test_a_broken_choice_is_named(
+    says: str, spoil: Callable[[SyncChoice], tuple[SyncChoice, ...]]
+) -> None:
+    before, after = asked(N0, N1, N2), asked(N0, N1, N2, N3)
+    assert check_step(before, after) == []
+    spoiled = replace(after, syncs=spoil(after.syncs[-1]))
+    assert any(says in sentence for sentence in check_step(before, spoiled))
 
 
 def test_another_layout_is_another_era() -> None:

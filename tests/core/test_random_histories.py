@@ -25,6 +25,8 @@ from bamboo.core.events import (
     StopReady,
     StopRequested,
     StoreRefilled,
+    StrategyProposed,
+    StrategyReady,
     Yielded,
 )
 from bamboo.core.invariants import check, check_cause, check_step
@@ -199,6 +201,28 @@ class RunHistory(RuleBasedStateMachine):
     @rule(index=st.integers(0, 8), step=st.integers(0, 3))
     def stop_ready(self, index: int, step: int) -> None:
         self.say(StopReady(node=self.members()[index % len(self.members())], step=step))
+
+    @rule(hash=st.sampled_from("abc"))
+    def propose(self, hash: str) -> None:
+        self.say(StrategyProposed(reporter="launcher", hash=hash, why="a trial"))
+
+    @precondition(lambda self: self.state.proposal is not None)
+    @rule(index=anybody, begun=st.integers(-1, 20), refuses=seldom)
+    def strategy_ready(self, index: int, begun: int, refuses: bool) -> None:
+        """Most of those who are asked answer in a row."""
+        proposal, asked = self.state.proposal, sorted(self.state.participants())
+        assert proposal is not None
+        for node in (self.who(index), *asked[: index % (2 * len(asked) + 1)]):
+            if node != STRANGER:
+                self.say(
+                    StrategyReady(
+                        node=node,
+                        since=proposal.since,
+                        begun=begun,
+                        oldest=max(0, begun - index % 2),
+                        refused="no" if refuses else "",
+                    )
+                )
 
     @precondition(lambda self: self.members())
     @rule(index=st.integers(0, 8))

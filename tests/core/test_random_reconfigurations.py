@@ -28,6 +28,8 @@ from bamboo.core.events import (
     Speed,
     SpeedsMeasured,
     StopRequested,
+    StrategyProposed,
+    StrategyReady,
 )
 from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
@@ -180,6 +182,16 @@ class World(Honest, RuleBasedStateMachine):
     @rule(number=st.integers(1, 3))
     def train(self, number: int) -> None:
         self.take_steps(number)
+
+    @precondition(lambda self: self.state.phase in (Phase.RUNNING, Phase.DEGRADED))
+    @rule(hash=st.sampled_from("abc"), answer=st.sampled_from([0, 1, 99, 99]))
+    def propose(self, hash: str, answer: int) -> None:
+        """All answer, or only some: then whatever comes next comes in between."""
+        self.say(StrategyProposed(reporter="launcher", hash=hash, why="a trial"))
+        proposal = self.state.proposal
+        for node in sorted(self.state.participants())[:answer] if proposal else ():
+            since, at = proposal.since if proposal else 0, self.step
+            self.say(StrategyReady(node=node, since=since, begun=at, oldest=max(0, at - 1)))
 
     @precondition(lambda self: len(self.living()) > 1)
     @rule(index=draw, number=st.integers(1, 3), given_back=st.sampled_from([False, False, True]))
