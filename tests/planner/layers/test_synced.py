@@ -1,4 +1,4 @@
-"""Facts of parameters: the built-in GPT's by its shape agree with its layers, and densities grow."""
+"""Facts of parameters: the GPT's by its shape agree with its layers, and densities grow."""
 
 import pytest
 
