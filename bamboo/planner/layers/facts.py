@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase
 from math import prod
 
 from bamboo.planner.layers.kept import DEFAULT, Shape, kept_scalars
-from bamboo.planner.layers.synced import FLOAT_BYTES, ParameterFacts, gpt_synced
+from bamboo.planner.layers.synced import ParameterFacts, gpt_synced
 
+FLOAT_BYTES = 4
 BOUNDARY_BYTES = {"fp32": FLOAT_BYTES, "bf16": 2}
 """Bytes of a number of a boundary tensor, by `train.precision`."""
 TOKEN_BYTES = 8

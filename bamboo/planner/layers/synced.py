@@ -7,9 +7,9 @@ shape.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import log, prod
+from math import log, pow, prod
 
-FLOAT_BYTES = 4
+from bamboo.topology.shards import FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class ParameterFacts:
         if microbatches <= 1 or step <= 1 or not few:
             return few if microbatches < step else all_of_them
         grows = log(all_of_them / few) / log(step)
-        return min(1.0, all_of_them, few * float(microbatches) ** grows)
+        return min(1.0, all_of_them, few * pow(microbatches, grows))
 
 
 def gpt_synced(
@@ -122,7 +122,7 @@ def with_rows_of(
     power = 1.0
     if microbatches > 1 and facts.density:
         power = log(max(facts.step_density, facts.density) / facts.density) / log(microbatches)
-    density = facts.density * (samples / before) ** power
+    density = facts.density * pow(samples / before, power)
     return replace(
         facts,
         rows_k=-(-facts.rows_k * samples // before),
