@@ -29,6 +29,7 @@ from bamboo.models import (
     unpacked,
 )
 from bamboo.runtime.device.staging import DataOnDevice
+from bamboo.runtime.step.factors import Record, Recorder
 from bamboo.topology.strategy import Strategy
 
 CPU = torch.device("cpu")
@@ -48,6 +49,8 @@ class Pending:
     """Of the stage's batch norms, see `BatchNorms.taken`."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """Those of the microbatch, on the last stage only, as `measured` gives them."""
+    record: Record | None = None
+    """Of the factors of weights' gradients, where some are wanted."""
 
 
 class Stage:
@@ -89,6 +92,8 @@ class Stage:
         for _, layer in self.layers:
             layer.to(place)
         self.untrained = Untrained(self.layers)
+        self.factors = Recorder(self.layers, self._again)
+        """Of weights' gradients; nothing is recorded until it is told of which."""
         named = named_parameters(self.layers)
         self.names = [name for name, p in named if p.requires_grad]
         """Of the trained parameters."""
@@ -109,20 +114,23 @@ class Stage:
         input collect a gradient that require one."""
         leaves, before = as_leaves(x), self._versions()
         self.untrained.norms.begin()
-        y = run_layers(
-            self.layers,
-            leaves,
-            self._again,
-            seed=self.seed,
-            step=step,
-            microbatch=microbatch,
-            precision=self.precision,
-        )
+        with self.factors.forward() as record:
+            y = run_layers(
+                self.layers,
+                leaves,
+                self._again,
+                seed=self.seed,
+                step=step,
+                microbatch=microbatch,
+                precision=self.precision,
+            )
         statistics = self.untrained.norms.taken()
         self._check_unwritten(before)
         if not self.is_last:
             sent = self._apart(y)
-            return Pending(input=leaves, output=sent, loss=None, statistics=statistics)
+            return Pending(
+                input=leaves, output=sent, loss=None, statistics=statistics, record=record
+            )
         targets = self._data.microbatch(step, microbatch)[1]
         loss = self._workload.loss(unpacked(y), unpacked(targets))
         return Pending(
@@ -131,6 +139,7 @@ class Stage:
             loss=loss,
             statistics=statistics,
             metrics=measured(self._workload, y, targets),
+            record=record,
         )
 
     def evaluate(self, x: Tensors, microbatch: int) -> Tensors:
@@ -181,7 +190,8 @@ class Stage:
         `gradients` are those of the output, None on the last stage.
         """
         before = self._versions()
-        run_back(pending.output, gradients)
+        with self.factors.backward(pending.record):
+            run_back(pending.output, gradients)
         self._check_unwritten(before)
         self.untrained.add(pending.statistics)
         return tuple(leaf.grad for leaf in pending.input)
@@ -202,20 +212,20 @@ class Stage:
 
     def take_gradients(self) -> list[Tensor]:
         """The gradients accumulated since the last call, in parameter order; zeros where none. The
-        sums of the batch norms' statistics follow."""
+        sums of the batch norms' statistics follow. Factors that were recorded stay to be taken."""
         out: list[Tensor] = []
         for parameter in self.params:
             grad = parameter.grad
             out.append(torch.zeros_like(parameter) if grad is None else grad)
-        out += self.untrained.take()
-        self.drop_gradients()
-        return out
+            parameter.grad = None
+        return out + self.untrained.take()
 
     def drop_gradients(self) -> None:
-        """Forget what was accumulated since the last `take_gradients`."""
+        """Forget what was accumulated and recorded since it was last taken."""
         for parameter in self.params:
             parameter.grad = None
         self.untrained.take()
+        self.factors.forget()
 
     def parameter_bytes(self) -> int:
         """Bytes of the trained parameters alone."""

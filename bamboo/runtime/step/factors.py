@@ -1,0 +1,292 @@
+"""Factors of a linear layer's gradient: the layer's input X and its output's gradient G.
+
+    forward of a microbatch     X (K x N)  -- module hook --> record of the microbatch
+    backward                    G (K x M)  -- hook on the product --> the same record
+    weight's gradient (M x N)   G^T X, by the same matrix product as autograd
+
+Rule: the bits are those of autograd. So an operand is recorded with the way in which it lies, the
+product is made for each microbatch by itself, and the products are added in the order of the
+backwards. It applies to a weight that one plain matrix product uses once in a microbatch.
+
+Sending the two factors in place of their product is "sufficient factor broadcasting" (Xie et al.,
+UAI 2016; Zhang et al., Poseidon, USENIX ATC 2017).
+"""
+
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle
+
+from bamboo.runtime.wire.operands import Operand, operand_in
+
+CPU = torch.device("cpu")
+PRODUCTS = ("AddmmBackward0", "MmBackward0")
+AROUND = ("ViewBackward0", "UnsafeViewBackward0", "AddBackward0")
+"""What `nn.Linear` does around the product where the input has more than two dimensions."""
+TWICE = "is used twice in a microbatch"
+NO_PRODUCT = "is used by a batch of matrix products, as its input lies in an odd way"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """What one microbatch adds to the gradient of one weight (M x N)."""
+
+    input: Operand
+    """K x N: all leading dimensions of the layer's input as one, as the product has them."""
+    gradient: Operand
+    """K x M."""
+
+
+Recorded = Sequence[Factors | None]
+"""One for each microbatch, in the order of the backwards; None: it adds nothing."""
+
+
+def weight_gradient(factors: Factors) -> Tensor:
+    """M x N in float32: the bits that autograd adds to the weight's gradient. Under autocast the
+    product is made in the type that autocast chose, and then cast."""
+    return factors.gradient.lying().t().mm(factors.input.lying()).to(torch.float32)
+
+
+def summed(recorded: Recorded, shape: torch.Size, place: torch.device = CPU) -> Tensor:
+    """The weight's gradient of these microbatches, as autograd accumulates it: the first product is
+    taken as it is, each further one is added to it, and a microbatch without one adds nothing.
+    Zeros where no microbatch has one, as `Stage.take_gradients` gives them."""
+    total: Tensor | None = None
+    for factors in recorded:
+        if factors is not None:
+            product = weight_gradient(factors)
+            total = product if total is None else total.add_(product)
+    return torch.zeros(shape, device=place) if total is None else total
+
+
+# ---------------------------------------------------------------------- in a message
+
+
+def packed(found: Mapping[str, Recorded]) -> tuple[list[Tensor], dict[str, Any]]:
+    """The tensors and the meta of a message with the factors of these weights."""
+    tensors: list[Tensor] = []
+    meta: dict[str, Any] = {}
+    for name, recorded in found.items():
+        meta[name] = [one and [one.input.meta(), one.gradient.meta()] for one in recorded]
+        for one in recorded:
+            tensors += [] if one is None else [one.input.numbers, one.gradient.numbers]
+    return tensors, meta
+
+
+def unpacked(
+    tensors: Sequence[Tensor], meta: Any, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, list[Factors | None]]:
+    """What `packed` was given. `shapes`: of the weights that the message is about. Raises
+    ValueError for a message that no member would send."""
+    if not isinstance(meta, dict) or meta.keys() != shapes.keys():
+        raise ValueError(f"factors of {meta!r}, not of {', '.join(shapes)}")
+    left = iter(tensors)
+    out: dict[str, list[Factors | None]] = {}
+    for name, recorded in meta.items():
+        if not isinstance(recorded, list):
+            raise ValueError(f"factors of {name} are {recorded!r}, no list")
+        out[name] = [
+            None if one is None else _factors_in(left, one, name, shapes[name]) for one in recorded
+        ]
+    if next(left, None) is not None:
+        raise ValueError(f"{len(tensors)} tensors are more than the factors of {', '.join(shapes)}")
+    return out
+
+
+def _factors_in(left: Iterator[Tensor], said: Any, name: str, shape: Sequence[int]) -> Factors:
+    numbers = [*zip(range(2), left, strict=False)]
+    if len(numbers) < 2 or not isinstance(said, list | tuple) or len(said) != 2:
+        raise ValueError(f"factors of {name} are {said!r}, with {len(numbers)} tensors")
+    x, g = (operand_in(own, one) for (_, own), one in zip(numbers, said, strict=True))
+    rows, one_type = g.shape[0], x.numbers.dtype == g.numbers.dtype
+    if not one_type or x.shape != (rows, shape[1]) or g.shape != (rows, shape[0]):
+        raise ValueError(
+            f"an input of shape {x.shape} and an output's gradient of shape {g.shape} are no "
+            f"factors of {name}, {tuple(shape)}"
+        )
+    return Factors(input=x, gradient=g)
+
+
+# ---------------------------------------------------------------------- recording
+
+
+@dataclass(slots=True)
+class _Use:
+    """The use of one weight in one microbatch."""
+
+    called: bool = False
+    input: Tensor | None = None
+    dtype: torch.dtype = torch.float32
+    """Of the product."""
+    gradient: Operand | None = None
+
+    def factors(self) -> Factors | None:
+        if self.gradient is None:
+            return None
+        assert self.input is not None, "a layer that is computed again records its input then"
+        # What `nn.Linear` does with its input: the cast of autocast, then one dimension of rows.
+        x = self.input.to(self.dtype)
+        return Factors(
+            input=Operand.of(x.reshape(prod(x.shape[:-1]), x.shape[-1])), gradient=self.gradient
+        )
+
+
+class Record(dict[str, _Use]):
+    """The uses in one microbatch, by global name of the weight."""
+
+
+class Recorder:
+    """Records the factors of some weights of these layers, given as (global index, layer).
+
+    Several microbatches may be between forward and backward; what is recorded belongs to the
+    microbatch. The layers in `again` are computed again in the backward, and keep no input until
+    then.
+    """
+
+    def __init__(self, layers: Sequence[tuple[int, nn.Module]], again: Container[int] = ()) -> None:
+        self._layers = dict(layers)
+        self._again = again
+        self._names: tuple[str, ...] = ()
+        self._hooks: list[RemovableHandle] = []
+        self._now: Record | None = None
+        """Of the microbatch that is running."""
+        self._back = False
+        """Whether it runs backward."""
+        self._done: list[Record] = []
+
+    def record(self, names: Collection[str]) -> None:
+        """Record these weights of the layers from the next forward on, by global name; others no
+        longer. Raises ValueError, with the use that forbids it, for one that is no plain linear
+        weight."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._names = tuple(names)
+        self._done = []
+        found = [(name, int(name.partition(".")[0]), name.partition(".")[2]) for name in names]
+        for name, index, local in found:
+            if why_not := use_that_forbids(self._layers[index], local):
+                raise ValueError(f"{name} cannot be sent as factors: it {why_not}")
+        for name, index, local in found:
+            self._watch(name, index, self._layers[index].get_submodule(local.rpartition(".")[0]))
+
+    def _watch(self, name: str, index: int, linear: nn.Module) -> None:
+        def begins(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+            if self._now is None or name not in self._now:
+                return
+            use, x = self._now[name], args[0] if args else given["input"]
+            if not self._back:
+                if use.called:
+                    raise ValueError(f"{name} is sent as factors, and it {TWICE}")
+                use.called = True
+            if (index in self._again) == self._back:
+                use.input = x.detach()
+
+        def ends(_: nn.Module, __: object, output: Tensor) -> None:
+            if self._now is None or name not in self._now or self._back:
+                return
+            if not output.requires_grad:
+                return
+            product = product_of(output)
+            if product is None:
+                raise ValueError(f"{name} is sent as factors, and it {NO_PRODUCT}")
+            use = self._now[name]
+            use.dtype = output.dtype
+
+            def came(gradients: tuple[Tensor | None, ...]) -> None:
+                # A copy: with another reference to its tensor, autograd would add gradients to new
+                # tensors in place of this one, which might then lie in another way.
+                if gradients[0] is not None:
+                    use.gradient = Operand.of(gradients[0])
+
+            # On the product itself: who writes into the output hides the output's own hooks.
+            product.register_prehook(came)
+
+        self._hooks.append(linear.register_forward_pre_hook(begins, with_kwargs=True))
+        self._hooks.append(linear.register_forward_hook(ends))
+
+    @contextmanager
+    def forward(self) -> Iterator[Record | None]:
+        """Around the forward of a microbatch, of which it gives the record."""
+        record = Record({name: _Use() for name in self._names}) if self._names else None
+        with self._during(record, back=False):
+            yield record
+
+    @contextmanager
+    def backward(self, record: Record | None) -> Iterator[None]:
+        """Around its backward, or each part of that; microbatches come in order."""
+        if record is not None and not any(record is one for one in self._done):
+            self._done.append(record)
+        with self._during(record, back=True):
+            yield
+
+    @contextmanager
+    def _during(self, record: Record | None, *, back: bool) -> Iterator[None]:
+        self._now = record
+        self._back = back
+        try:
+            yield
+        finally:
+            self._now = None
+            self._back = False
+
+    def take(self, names: Collection[str]) -> dict[str, list[Factors | None]]:
+        """The factors of these weights, of all microbatches whose backward has begun since the last
+        call for them, in its order. The backward of their layers is done in each."""
+        out = {
+            name: [one.pop(name).factors() for one in self._done if name in one] for name in names
+        }
+        self._done = [one for one in self._done if one]
+        return out
+
+    def forget(self) -> None:
+        """Drop what has been recorded and not taken."""
+        self._done = []
+
+
+def product_of(output: Tensor) -> Node | None:
+    """The one product of two matrices that a linear layer's output comes from. None: of an input
+    that lies in an odd way torch makes a batch of products, and adds up their gradients."""
+    node = output.grad_fn
+    while node is not None and node.name() in AROUND:
+        node = node.next_functions[0][0]
+    return node if node is not None and node.name() in PRODUCTS else None
+
+
+def use_that_forbids(layer: nn.Module, name: str) -> str:
+    """Why a parameter of a layer, by its local name, cannot be the weight of a plain linear layer,
+    as the rest of a sentence that begins with it; "" where nothing in the layer's modules forbids
+    it."""
+    owner_name, _, short = name.rpartition(".")
+    owner, weight = layer.get_submodule(owner_name), layer.get_parameter(name)
+    kind = type(owner)
+    if not weight.requires_grad:
+        return "is not trained"
+    if weight.dim() != 2:
+        return f"is no matrix, its shape is {tuple(weight.shape)}"
+    held = layer.named_parameters(remove_duplicate=False)
+    if others := [other for other, p in held if p is weight and other != name]:
+        return f"has a second name in its layer, {others[0]}"
+    if kind is not nn.Linear or short != "weight":
+        for of in (nn.Linear, nn.Embedding):
+            if isinstance(owner, of):
+                how = "" if kind is of else f", a subclass of torch.nn.{of.__name__}"
+                return f"is used by {kind.__name__}{how}"
+        return f"is used by {kind.__name__}, which is no torch.nn.Linear"
+    hooks = (
+        owner._forward_pre_hooks,
+        owner._forward_hooks,
+        owner._backward_pre_hooks,
+        owner._backward_hooks,
+        weight._backward_hooks,
+        weight._post_accumulate_grad_hooks,
+    )
+    if any(hooks) or "forward" in vars(owner):
+        return "is used by a torch.nn.Linear that has hooks, or a forward of its own"
+    return "" if weight.is_contiguous() else "has rows that do not lie one after the other"
