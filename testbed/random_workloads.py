@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from bamboo.config.tree import Group, JobConfig, TrainConfig
 from bamboo.models import TiedParameter, Workload
+from bamboo.topology.sync import DENSE, FACTORS, OWNER, ROWS, TREE, ZONED, Sync, SyncRule
 
 VOCABULARY = 11
 LONGEST = 6
@@ -40,6 +41,8 @@ FLOATING = ("float16", "bfloat16", "float64")
 WHOLE = ("int64", "int32", "uint8", "bool")
 OPTIMIZERS = ("adamw", "adam", "sgd", "adagrad", "rmsprop", "adafactor")
 SCHEDULES = ("cosine", "linear", "constant")
+BUCKETS = (None, 0, 60, 400)
+"""Bytes: a stage in one bucket, a layer in each, or some layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +217,70 @@ def drawn_groups(draw: random.Random, recipe: Recipe) -> tuple[Group, ...]:
     return tuple(groups)
 
 
+def trained_names(recipe: Recipe, groups: Sequence[Group]) -> set[str]:
+    """Of what a job with these groups trains."""
+    frozen = [group.match for group in groups if group.frozen]
+    return {
+        name
+        for name, trained in parameters(recipe).items()
+        if trained and not any(fnmatchcase(name, pattern) for pattern in frozen)
+    }
+
+
+def drawn_sync(
+    draw: random.Random, recipe: Recipe, groups: Sequence[Group], pipelines: int
+) -> Sync:
+    """Rules that a launch accepts for this recipe on so many pipelines: any kinds that suit what
+    they match, any owners, buckets and zones."""
+    names = trained_names(recipe, groups)
+    left = set(names)
+    rules: list[SyncRule] = []
+    for _ in range(draw.randint(0, 6)):
+        patterns = ("*.product.*", "*.bias", "*.norm.*", "0.*", *sorted(left))
+        matched = {p: {name for name in names if fnmatchcase(name, p)} for p in patterns}
+        fits = [p for p in patterns if matched[p] and matched[p] <= left]
+        if not fits:
+            break
+        pattern = draw.choice(fits)
+        left -= matched[pattern]
+        rules.append(_drawn_rule(draw, recipe, pattern, matched[pattern], pipelines))
+    zones = tuple(draw.randrange(3) for _ in range(pipelines))
+    return Sync(rules=tuple(rules), bucket=draw.choice(BUCKETS), zones=draw.choice((zones, ())))
+
+
+def _drawn_rule(
+    draw: random.Random, recipe: Recipe, pattern: str, matched: set[str], pipelines: int
+) -> SyncRule:
+    exchanges, ships = [TREE, OWNER, ZONED], [DENSE]
+    if not any(name.endswith((".bias", ".norm.weight")) for name in matched):
+        exchanges += [ROWS] * 2
+        ships += [ROWS] * 2
+    if matched <= _plain_weights(recipe):
+        exchanges += [FACTORS] * 4
+        ships += [FACTORS] * 3
+    exchange = draw.choice(exchanges)
+    owners = tuple(draw.randrange(pipelines + 1) for _ in range(draw.randint(1, 2)))
+    return SyncRule(
+        match=pattern,
+        exchange=exchange,
+        ship=draw.choice(ships),
+        owners=owners if exchange == OWNER else (),
+        bucket=draw.choice(BUCKETS),
+    )
+
+
+def _plain_weights(recipe: Recipe) -> set[str]:
+    """Weights of linear layers that one matrix product uses once in a microbatch."""
+    steps = (*recipe.steps, recipe.head)
+    tied = {name for pair in tied_names(recipe) for name in pair}
+    products = {
+        f"{number}.product.weight"
+        for number, step in enumerate(steps)
+        if step.operation in (*WORKING, "head") and not step.frozen
+    }
+    return products - tied
+
+
 def tied_names(recipe: Recipe) -> list[tuple[str, str]]:
     """(Owner's global name, user's) of each tie."""
     return [(f"{i}.{_tied_name(i)}", f"{j}.{_tied_name(j)}") for i, j in recipe.tied]
@@ -338,6 +405,9 @@ class Layer(nn.Module):
         return x.float() + y if self.step.residual else y
 
     def _times(self, x: Tensor) -> Tensor:
+        if self.product.weight.dtype is torch.float32:
+            out: Tensor = self.product(x)
+            return out
         bias = self.product.bias
         return F.linear(x, self.product.weight.float(), None if bias is None else bias.float())
 

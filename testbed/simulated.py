@@ -8,9 +8,10 @@ processes meet once in a thousand runs are met every time, and any of them can b
 
 import itertools
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -36,10 +37,12 @@ from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
+from bamboo.topology.sync import Sync
 from testbed.calm import trained_by
 
 POLICY = Policy(suspect_s=1.0, gone_s=3.0)
 NOW_S = 1000.0
+NO_RULES = Sync()
 Link = tuple[NodeId, NodeId, bool]
 """From one node to another; whether it is the lane of what yields."""
 
@@ -64,7 +67,8 @@ class SimulatedTransport:
         self._members: frozenset[NodeId] = frozenset()
         self.arrived: deque[Delivered] = deque()
         self.endpoint = f"sim://{me}"
-        self.sent_bytes: dict[str, int] = {}
+        self.sent_bytes: Counter[str] = Counter()
+        """Of tensors alone, by kind of message; the real one counts headers, too."""
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
         self._generation, self._members = generation, frozenset(members)
@@ -89,6 +93,7 @@ class SimulatedTransport:
                 for b in buffers
             ),
         )
+        self.sent_bytes[key.kind] += sum(buffer.data.nbytes for buffer in message.buffers)
         link = (self._me, node, key.kind in YIELDING)
         self._wires.queues.setdefault(link, deque()).append(message)
         return True
@@ -197,7 +202,8 @@ Storage: TypeAlias = Callable[[NodeId, Outbox], Mapping[str, Any]]
 class World:
     """A run of `job`; `step` lets one thing happen, chosen by `draw`. `standbys` are further nodes,
     which join when they are told to. `cut`: where the stages begin and end; (): as even as it
-    can be."""
+    can be. `sync`: how gradients are synchronised. `shares`: virtual nodes of each pipeline; ():
+    equal ones."""
 
     def __init__(
         self,
@@ -208,14 +214,15 @@ class World:
         storage: Storage = lambda *_: {},
         *,
         cut: tuple[int, ...] = (),
+        sync: Sync = NO_RULES,
+        shares: tuple[int, ...] = (),
     ) -> None:
         self.draw, self.policy = draw, policy
-        builder = builder_of(job, cut)
+        builder = builder_of(job, cut, sync, shares)
         self.steps = job.train.steps
         grid = builder.strategy.placement.grid
-        self.state: State = initial_state(
-            run=RunId("sim"), grid=grid, redundancy=job.cluster.redundancy
-        )
+        begun = initial_state(run=RunId("sim"), grid=grid, redundancy=job.cluster.redundancy)
+        self.state: State = replace(begun, shares=shares)
         self.log: list[tuple[State, tuple[Effect, ...]]] = []
         self.reasons: list[str] = []
         self.records: list[Mapping[str, Any]] = []
@@ -384,6 +391,13 @@ class World:
                 assert out.setdefault(record["step"], record["loss_hex"]) == record["loss_hex"]
         return out
 
+    def sent_bytes(self) -> dict[str, int]:
+        """Bytes of tensors that all nodes have sent, by kind of message."""
+        sent: Counter[str] = Counter()
+        for node in self.nodes.values():
+            sent += node.transport.sent_bytes
+        return dict(sent)
+
     def tensors(self, pipeline: int) -> dict[str, Tensor]:
         """Parameters and moments of one pipeline, from whoever owns them."""
         out: dict[str, Tensor] = {}
@@ -414,8 +428,14 @@ def _cut(queue: deque[Any], draw: random.Random) -> None:
 
 
 @lru_cache(maxsize=64)
-def builder_of(job: JobConfig, cut: tuple[int, ...] = ()) -> SlotBuilder:
-    """What all nodes of a job build their slots with; an empty `cut` is as even as it can be."""
+def builder_of(
+    job: JobConfig,
+    cut: tuple[int, ...] = (),
+    sync: Sync = NO_RULES,
+    shares: tuple[int, ...] = (),
+) -> SlotBuilder:
+    """What all nodes of a job build their slots with; an empty `cut` is as even as it can be, and
+    empty `shares` are equal."""
     job = resolve(job)
     prepare(job.cluster)
     workload, data = trained_by(job.model, job.data, job.train)
@@ -424,6 +444,6 @@ def builder_of(job: JobConfig, cut: tuple[int, ...] = ()) -> SlotBuilder:
     cut = cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))
     strategy = Strategy(
         semantics=semantics(job, data_digest=data.digest, code={}),
-        placement=Placement(cut=cut, grid=grid, redundancy=job.cluster.redundancy),
+        placement=Placement(cut=cut, grid=grid, redundancy=job.cluster.redundancy, sync=sync),
     )
-    return SlotBuilder(job=job, strategy=strategy, workload=workload, dataset=data)
+    return SlotBuilder(job=job, strategy=strategy, workload=workload, dataset=data, shares=shares)

@@ -37,10 +37,11 @@ from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Pending, Stage
 from bamboo.runtime.wire.messages import Message
 from bamboo.topology.slots import Slot
+from bamboo.topology.sync import Sync, entries
 from testbed import random_workloads
 from testbed.calm import calm
 from testbed.random_workloads import Recipe, Sentences
-from testbed.simulated import World
+from testbed.simulated import NO_RULES, World
 from tests.runtime.test_layouts import go, to_the_end, world_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -162,6 +163,10 @@ def test_a_launch_accepts_what_is_drawn() -> None:
         assert sorted(named) == sorted(random_workloads.parameters(random_workloads.drawn(seed)))
         check_training(job, workload, {name: p.shape for name, p in named.items()})
         assert any(p.requires_grad for p in named.values())
+        recipe = random_workloads.drawn(seed)
+        names = random_workloads.trained_names(recipe, job.train.group)
+        sync = random_workloads.drawn_sync(random.Random(seed), recipe, job.train.group, 3)
+        assert entries(sync, sorted(names)).keys() == names
 
 
 # ---------------------------------------------------------------- every cut
@@ -174,7 +179,13 @@ def cuts(layers: int) -> Iterator[tuple[int, ...]]:
             yield (0, *inner, layers)
 
 
-def played(job: JobConfig, cut: tuple[int, ...], draw: random.Random, **cluster: object) -> World:
+def played(
+    job: JobConfig,
+    cut: tuple[int, ...],
+    draw: random.Random,
+    sync: Sync = NO_RULES,
+    **cluster: object,
+) -> World:
     stages = len(cut) - 1
     mode = "off" if stages == 1 else draw.choice(("off", "stash", "eager", "full"))
     settings = {
@@ -184,7 +195,7 @@ def played(job: JobConfig, cut: tuple[int, ...], draw: random.Random, **cluster:
         "recompute": draw.choice(("off", "off", "off", "layer")),
     }
     changed = replace(job.cluster, **(settings | cluster))  # type: ignore[arg-type]
-    return World(replace(job, cluster=changed), draw, cut=cut)
+    return World(replace(job, cluster=changed), draw, cut=cut, sync=sync)
 
 
 def calmly(world: World, job: JobConfig) -> None:
@@ -223,19 +234,25 @@ def test_every_cut_gives_the_calm_bits(seed: int) -> None:
 # ---------------------------------------------------------------- losses
 
 
-def loses_a_node(job: JobConfig, draw: random.Random, **cluster: object) -> World:
-    """A run of three stages, in one or two pipelines, half of which is done when one of its nodes
-    is lost; in mode `full` one whose shadow has computed backwards ahead."""
+def loses_a_node(
+    job: JobConfig,
+    draw: random.Random,
+    sync: Sync = NO_RULES,
+    pipelines: int = 0,
+    **cluster: object,
+) -> World:
+    """A run of three stages, by default in one or two pipelines, half of which is done when one of
+    its nodes is lost; in mode `full` one whose shadow has computed backwards ahead."""
     layers = len(random_workloads.drawn(job.train.seed).steps) + 1
     cut = draw.choice([cut for cut in cuts(layers) if len(cut) == 4])
-    pipelines = min(draw.choice((1, 1, 2)), job.train.virtual_nodes)
+    pipelines = pipelines or min(draw.choice((1, 1, 2)), job.train.virtual_nodes)
     settings = {
         "pipelines": pipelines,
         "redundancy": draw.choice(REDUNDANT),
         "replica_moments": draw.choice(("device", "host")),
         "check_replicas": draw.random() < 0.3,
     }
-    world = played(job, cut, draw, **(settings | cluster))
+    world = played(job, cut, draw, sync, **(settings | cluster))
     done = STEPS * 3 * (2 * job.train.batch // job.train.microbatch + pipelines)
     full = world.state.redundancy == "full"
     world.run(
@@ -310,6 +327,23 @@ def test_pipelines_come_while_it_trains(seed: int) -> None:
         if not world.over:
             world.join(node)
     to_the_end(world, settings)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *seeds_of(_any, 3),
+        *(pytest.param(seed, marks=pytest.mark.full) for seed in seeds_of(_any, 1000)[3:]),
+    ],
+)
+def test_any_strategy_gives_the_calm_bits_where_a_node_is_lost(seed: int) -> None:
+    job, draw = job_of(seed), random.Random(f"sync {seed}")
+    batch = max(job.train.batch, 4 * job.train.microbatch)
+    job = replace(job, train=replace(job.train, batch=batch, virtual_nodes=4))
+    pipelines = draw.choice((1, 2, 2, 3, 4))
+    recipe = random_workloads.drawn(seed)
+    sync = random_workloads.drawn_sync(draw, recipe, job.train.group, pipelines)
+    calmly(loses_a_node(job, draw, sync, pipelines), job)
 
 
 # ---------------------------------------------------------------- planted faults
