@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tokenize
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -136,7 +137,8 @@ class Block(nn.Module):
         query, key, value = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in parts)
         seen = F.scaled_dot_product_attention(query, key, value)
         x_BTW = x_BTW + self.mixed(seen.transpose(1, 2).flatten(2))
-        return x_BTW + self.narrow(F.gelu(self.wide(self.norms[1](x_BTW))))
+        fed: Tensor = self.narrow(F.gelu(self.wide(self.norms[1](x_BTW))))
+        return x_BTW + fed
 
 
 class Mean(nn.Module):
@@ -147,7 +149,8 @@ class Mean(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x_BTW: Tensor) -> Tensor:
-        return self.norm(x_BTW).mean(1)
+        x_BTW = self.norm(x_BTW)
+        return x_BTW.mean(1)
 
 
 def loss(scores_BF: Tensor, files_B: Tensor) -> Tensor:
@@ -158,6 +161,12 @@ def metrics(scores_BF: Tensor, files_B: Tensor) -> dict[str, tuple[Tensor, int]]
     return {"accuracy": ((scores_BF.argmax(1) == files_B).sum(), len(files_B))}
 
 
+def table(vocabulary: int, width: int) -> nn.Embedding:
+    made = nn.Embedding(vocabulary, width)
+    nn.init.normal_(made.weight, std=0.02)
+    return made
+
+
 def wide(given: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(given, out), nn.ReLU())
 
@@ -166,8 +175,8 @@ def build(job: JobConfig) -> Workload:
     file = job.named(job.data.path) / "files.json"
     said = json.loads(file.read_text(encoding="utf-8"))
     width, wider = job.model.width, WIDER * job.model.width
-    layers = [
-        partial(nn.Embedding, said["vocabulary"], width),
+    layers: list[Callable[[], nn.Module]] = [
+        partial(table, said["vocabulary"], width),
         *(partial(Block, width, job.model.heads) for _ in range(job.model.layers)),
         partial(Mean, width),
         partial(wide, width, wider),
