@@ -84,17 +84,14 @@ class Strategies:
             except InputError:
                 del missing[0]
                 continue
-            hash = missing.pop(0)
-            sync = read_sync(text)
-            if sync is not None and sync.hash() == hash:
-                self._known[hash] = (text, sync)
-                found += 1
+            found += self.add(text) == missing.pop(0)
         return bool(found)
 
-
-def read_sync(text: str) -> Sync | None:
-    """The strategy that a document holds, or None if it holds none."""
-    try:
-        return sync_of(json.loads(text))
-    except (ValueError, RecursionError):
-        return None
+    def add(self, text: str) -> str:
+        """Take in a strategy; its hash, or "" if the text is none."""
+        try:
+            sync = sync_of(json.loads(text))
+        except (ValueError, RecursionError):
+            return ""
+        self._known[sync.hash()] = (text, sync)
+        return sync.hash()

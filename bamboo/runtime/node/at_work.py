@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import Any
 
+from bamboo.coord.strategies import Strategies
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
 from bamboo.runtime.node.faults import FaultReports, LogWatch
@@ -15,6 +16,7 @@ from bamboo.runtime.node.finish import Finish, KeepStage
 from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.reconfiguration import NodeReconfiguration
 from bamboo.runtime.node.records import Records, ReplicaCheck, acknowledged, progress_of
+from bamboo.runtime.node.sync_change import SyncChange
 from bamboo.runtime.state.boundary import Boundaries
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Decided
@@ -41,7 +43,9 @@ class NodeAtWork:
         preemptions: Preemptions,
         keep_final: KeepStage | None,
         checkpoints: Checkpoints | None = None,
+        strategies: Strategies | None = None,
     ) -> None:
+        """`strategies`: None in a run that goes by its own strategy alone."""
         job = builder.job
         self._me = me
         self._job = job
@@ -66,6 +70,13 @@ class NodeAtWork:
             attention=lambda: bool(self._inbound),
             background=self._background,
             settled=self._settled if job.cluster.check_replicas else None,
+        )
+        self._sync_change = SyncChange(
+            me=me,
+            executor=executor,
+            transfers=self.transfers,
+            outbox=outbox,
+            strategies=strategies or Strategies(builder.strategy.placement.sync),
         )
         self._boundaries = Boundaries(me=me, executor=executor, mailbox=mailbox, outbox=outbox)
         self._checkpoints = checkpoints

@@ -127,6 +127,7 @@ class Trainer(NodeAtWork):
         elif state.assignment is not None:
             self._reassign(state)
         self.finish.read(state)
+        self._sync_change.read(state)
         for effect in decided.effects:
             if effect.to in (self._me, OTHERS):
                 self._perform(effect, decided)

@@ -31,6 +31,7 @@ from bamboo.config.resolve import kept_in
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store, opened_in_time
+from bamboo.coord.strategies import Strategies
 from bamboo.core.events import NodeFailed, NodeJoined, NodeLeft
 from bamboo.core.numerics import facts_of
 from bamboo.core.state import Faults, State
@@ -71,7 +72,7 @@ from bamboo.runtime.node.finish import KeepStage
 from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.trainer import Trainer
 from bamboo.runtime.state.checkpoints import Checkpoints
-from bamboo.runtime.state.decision import Goodbye
+from bamboo.runtime.state.decision import Decided, Goodbye
 from bamboo.runtime.step.numerics import local_numerics
 from bamboo.runtime.wire.keys import RunKeys
 from bamboo.runtime.wire.link import VirtualLink
@@ -263,6 +264,7 @@ class _Worker:
         )
         stamp_file = self._run_dir / "kills.jsonl" if self._run_dir else None
         checkpoints = self._checkpoints(strategy, poster)
+        strategies = Strategies(strategy.placement.sync)
         trainer = Trainer(
             me=me,
             builder=builder,
@@ -271,11 +273,12 @@ class _Worker:
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
             keep_final=self._keep_final(),
             checkpoints=checkpoints,
+            strategies=strategies,
         )
         executor = trainer.executor
         self.step = lambda: max((x.step for x in tuple(executor.owned.values())), default=-1)
         self._thread("save", lambda: checkpoints.work(self._stop))
-        self._thread("follow", lambda: self._follow(follower, poster, trainer))
+        self._thread("follow", lambda: self._follow(follower, poster, trainer, strategies))
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(
             "watch",
@@ -319,13 +322,20 @@ class _Worker:
         # Within the time that the others, and the agent, allow for a step.
         return keep_in_bucket(self._objects, patience_s=self._job.cluster.step_timeout_s / 2)
 
-    def _follow(self, follower: Follower, poster: Poster, trainer: Trainer) -> None:
+    def _follow(
+        self, follower: Follower, poster: Poster, trainer: Trainer, strategies: Strategies
+    ) -> None:
+        def tell(decided: Decided) -> None:
+            if strategies.fetch(self._store, decided.state, self._stop):
+                follower.note_documents(strategies.documents())
+            trainer.tell(decided)
+
         follow_log(
             follower=follower,
             store=self._store,
             me=self._me,
             poster=poster,
-            tell=trainer.tell,
+            tell=tell,
             answered=trainer.log_watch.answered,
             overtaken=self._overtaken,
             stop=self._stop,

@@ -160,6 +160,8 @@ class Executor(Roster):
         return run.stage.is_last or local in run.backed or self._has(run, "grad", local)
 
     def _ready_ahead(self, run: SlotRun) -> Instruction | None:
+        if self.waits(run):
+            return None
         if self.mailbox.has(run.slot, "ship", run.step):
             return run.replica_step
         mode = stage_modes(self._redundancy, run.plan.grid.stages)[run.slot.stage]

@@ -26,6 +26,8 @@ class Roster:
         """Only exchanges and steps run, of what is computed already; no forward or backward."""
         self.boundary: int | None = None
         """The last step that may be begun; None: any."""
+        self.promised: int | None = None
+        """The first step of which nothing is done before a decision on it is read; None: any."""
         self.evaluated = 0
         """The step before which the newest evaluation that was decided on took place."""
         self._whole = last_step
@@ -85,8 +87,13 @@ class Roster:
         # Once one slot here has begun a step, all do: a slot that was taken over catches up with
         # the others, and a later stage may wait for what an earlier one has yet to send.
         held = (self.hold and run.step > self.begun_step) or run.slot in self.yielding
+        held = held or self.waits(run)
         last = self.last_step if self.boundary is None else min(self.last_step, self.boundary)
         return not held and run.step <= last and run.step - 1 <= self.mailbox.safe_step
+
+    def waits(self, run: SlotRun) -> bool:
+        """Whether the run is in a step of which nothing may be done yet."""
+        return self.promised is not None and run.step >= self.promised
 
     # ------------------------------------------------------------------ evaluations
 
@@ -139,7 +146,9 @@ class Roster:
     @property
     def stopping(self) -> bool:
         """Whether some or all slots stand still, or soon will."""
-        return bool(self.hold or self.frozen or self.boundary is not None or self.yielding)
+        waits = any(map(self.waits, self.owned.values()))
+        limited = self.frozen or self.boundary is not None or self.yielding
+        return bool(self.hold or limited or waits)
 
     @property
     def begun_step(self) -> int:

@@ -1,0 +1,87 @@
+"""A run that changes how its steps are synchronised, again and again, under deaths: it has the bits
+of the calm run, and no node begins a step before it knows how the step is synchronised."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bamboo.coord.strategies import Strategies
+from bamboo.core.events import Event, StrategyProposed
+from bamboo.core.state import Outcome
+from bamboo.ids import NodeId
+from bamboo.runtime.wire.outbox import Outbox
+from bamboo.topology.strategy import canonical_json
+from bamboo.topology.sync import Sync, SyncRule
+from testbed.simulated import World
+from tests.runtime.test_interleavings import SEED, calmly, job, killable
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS = 24
+KINDS = (
+    Sync(),
+    Sync(bucket=0),
+    Sync(rules=(SyncRule(match="*.weight", exchange="rows", ship="rows"),), bucket=300),
+    Sync(rules=(SyncRule(match="*.bias", exchange="owner", owners=(1, 0)),)),
+)
+
+
+def knowing(_: NodeId, outbox: Outbox) -> Mapping[str, Any]:
+    """A node that finds every strategy in the store."""
+    del outbox
+    strategies = Strategies(Sync())
+    for sync in KINDS:
+        strategies.add(canonical_json(sync.body()))
+    return {"strategies": strategies}
+
+
+class Changing(World):
+    """A world in which strategies are proposed, whose decisions are held to what was promised."""
+
+    def commit(self, event: Event) -> None:
+        before = self.state.syncs[-1:]
+        super().commit(event)
+        if self.state.syncs[-1:] != before:
+            begun = [n.trainer.executor.begun_step for n in self.nodes.values() if n.running]
+            assert max(begun) < self.state.syncs[-1].from_step, self.report()
+
+    def propose(self) -> None:
+        sync = self.draw.choice(KINDS)
+        self.commit(StrategyProposed(reporter="launcher", hash=sync.hash(), why="a trial"))
+
+    def until_step(self, step: int) -> None:
+        """Go on until some node has begun this step."""
+        self.run(until=lambda: self.begun() >= min(step, STEPS - 1))
+
+    def begun(self) -> int:
+        return max(n.trainer.executor.begun_step for n in self.nodes.values())
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [SEED, *(pytest.param(SEED + n, marks=pytest.mark.full) for n in range(1, 200))],
+)
+def test_strategies_change_under_deaths(seed: int) -> None:
+    draw = random.Random(seed)
+    pipelines, stages = draw.choice(((1, 3), (2, 2), (2, 3)))
+    settings = job(
+        stages=stages, pipelines=pipelines, steps=STEPS, redundancy=draw.choice(("stash", "eager"))
+    )
+    world = Changing(settings, draw, standbys=2, storage=knowing)
+    killed = 0
+    while not world.over and world.begun() < STEPS - 1:
+        world.until_step(world.begun() + draw.randint(1, 3))
+        world.propose()
+        if killed < 3 and draw.random() < 0.4:
+            for _ in range(draw.randint(0, 60)):
+                world.step()
+            if not world.over and (candidates := killable(world)):
+                killed += 1
+                world.kill(draw.choice(candidates))
+                world.run(until=lambda: not world.unreported)
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    assert world.state.syncs, "some were chosen"
+    calmly(world, settings, STEPS)
