@@ -2,7 +2,8 @@
 of the calm run, and no node begins a step before it knows how the step is synchronised."""
 
 import random
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ from bamboo.ids import NodeId
 from bamboo.runtime.wire.outbox import Outbox
 from bamboo.topology.strategy import canonical_json
 from bamboo.topology.sync import Sync, SyncRule
-from testbed.simulated import World
+from testbed.simulated import Node, World
 from tests.runtime.test_interleavings import SEED, calmly, job, killable
 
 pytestmark = pytest.mark.timeout(120)
 
-STEPS = 24
+STEPS = 18
 KINDS = (
     Sync(),
     Sync(bucket=0),
@@ -40,6 +41,8 @@ def knowing(_: NodeId, outbox: Outbox) -> Mapping[str, Any]:
 class Changing(World):
     """A world in which strategies are proposed, whose decisions are held to what was promised."""
 
+    unheard: Node | None = None
+
     def commit(self, event: Event) -> None:
         before = self.state.syncs[-1:]
         super().commit(event)
@@ -48,8 +51,28 @@ class Changing(World):
             assert max(begun) < self.state.syncs[-1].from_step, self.report()
 
     def propose(self) -> None:
+        """Sometimes the word of a node is late, so that all come to what they promised."""
         sync = self.draw.choice(KINDS)
         self.commit(StrategyProposed(reporter="launcher", hash=sync.hash(), why="a trial"))
+        if self.draw.random() < 0.4:
+            running = [node for node in self.nodes.values() if node.running]
+            self.unheard = self.draw.choice(running)
+            for _ in range(80):
+                for node in running:
+                    node.turn(50, until_idle=True)
+                for action in self.actions():
+                    action()
+            self.unheard = None
+
+    def actions(self) -> list[Callable[[], None]]:
+        late = self.unheard
+        if late is None:
+            return super().actions()
+        said, late.said = late.said, deque()
+        try:
+            return super().actions()
+        finally:
+            late.said = said
 
     def until_step(self, step: int) -> None:
         """Go on until some node has begun this step."""
@@ -75,8 +98,7 @@ def test_strategies_change_under_deaths(seed: int) -> None:
         world.until_step(world.begun() + draw.randint(1, 3))
         world.propose()
         if killed < 3 and draw.random() < 0.4:
-            for _ in range(draw.randint(0, 60)):
-                world.step()
+            world.run(until=lambda: draw.random() < 0.03)
             if not world.over and (candidates := killable(world)):
                 killed += 1
                 world.kill(draw.choice(candidates))

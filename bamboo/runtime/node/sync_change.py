@@ -41,7 +41,7 @@ class SyncChange:
     def read(self, state: State) -> None:
         """Follow the newest state. What it names was fetched before, where the store had it."""
         if self._me not in state.participants():
-            self._executor.promised = None
+            self._executor.wait_before(None)
             return
         chosen = state.having(proposal=None)
         missing = [hash for hash in sorted(needed(chosen)) if self._strategies.known(hash) is None]
@@ -49,7 +49,7 @@ class SyncChange:
             self._miss(state, missing[0])
         proposal = state.proposal
         if proposal is None:
-            self._executor.promised = None
+            self._executor.wait_before(None)
         elif proposal.since != self._answered:
             self._answer(proposal)
 
@@ -60,7 +60,7 @@ class SyncChange:
         owned = [run.step for run in executor.owned.values()]
         begun = max([executor.begun_step, *(run.step for run in executor.shadowed.values())])
         self._answered = proposal.since
-        executor.promised = begun + MARGIN if known else None
+        executor.wait_before(begun + MARGIN if known else None)
         self._outbox.event(
             StrategyReady(
                 node=self._me,

@@ -139,8 +139,7 @@ class Executor(Roster):
             if (not self.frozen or head.kind in ("X", "S")) and self._can(run, head):
                 ready.append(ReadyOp(slot, run.step, head, run.recovering))
         for slot, run in self.shadowed.items():
-            ahead = self._ready_ahead(run)
-            if ahead is not None:
+            if not self.waits(run) and (ahead := self._ready_ahead(run)) is not None:
                 ready.append(ReadyOp(slot, run.step, ahead))
         return ready
 
@@ -160,8 +159,6 @@ class Executor(Roster):
         return run.stage.is_last or local in run.backed or self._has(run, "grad", local)
 
     def _ready_ahead(self, run: SlotRun) -> Instruction | None:
-        if self.waits(run):
-            return None
         if self.mailbox.has(run.slot, "ship", run.step):
             return run.replica_step
         mode = stage_modes(self._redundancy, run.plan.grid.stages)[run.slot.stage]

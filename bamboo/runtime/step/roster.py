@@ -68,6 +68,10 @@ class Roster:
         """Begin no step beyond this one."""
         self.boundary = step
 
+    def wait_before(self, step: int | None) -> None:
+        """Do nothing of this step or a later one; None: of any step all may be done."""
+        self.promised = step
+
     def freeze(self) -> None:
         """Compute no forward or backward; take the steps that need none."""
         self.boundary = None
