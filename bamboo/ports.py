@@ -172,6 +172,9 @@ MessageKind: TypeAlias = Literal[
     "grad",
     "partial",
     "shard",
+    "merged",
+    "relayed",
+    "factors",
     "tie",
     "squares",
     "norm",
@@ -204,15 +207,15 @@ class MessageKey:
     """The identity of a message. Two messages with one key carry bitwise the same tensors, so the
     first to arrive is used and later ones are dropped.
 
-    act, grad: activation to, or gradient of the output from, the next stage · partial, shard:
-    the exchange between pipelines · tie: gradient of a tied parameter · squares, norm: clipping ·
-    reduced: a whole reduced gradient, copied after a failover · eval, sums: activation to the next
-    stage in an evaluation, and what a last stage measured · ship: the reduced gradient for a
-    shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of a slot's state for a
-    new replica, asked for and sent in chunks, and how far the replica has followed · want, part:
-    a layer's state for a new layout, asked for and sent in chunks · ask, copy, follow, taken: the
-    prefetch of such state, the layers' part of each reduced gradient since, and the norm once its
-    owner takes the step.
+    act, grad: activation to, or gradient of the output from, the next stage · partial, shard,
+    merged, relayed, factors: the exchange between pipelines · tie: gradient of a tied parameter ·
+    squares, norm: clipping · reduced: a whole reduced gradient, copied after a failover · eval,
+    sums: activation to the next stage in an evaluation, and what a last stage measured · ship: the
+    reduced gradient for a shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of
+    a slot's state for a new replica, asked for and sent in chunks, and how far the replica has
+    followed · want, part: a layer's state for a new layout, asked for and sent in chunks · ask,
+    copy, follow, taken: the prefetch of such state, the layers' part of each reduced gradient
+    since, and the norm once its owner takes the step.
     """
 
     kind: MessageKind

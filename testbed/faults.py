@@ -6,7 +6,8 @@ ever imported by the program itself.
 
 import os
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,26 +101,33 @@ def never_sent(where: str) -> None:
 def doubled_gradient(where: str) -> None:
     """`step,microbatch`: the backward of that microbatch counts twice."""
     doubled = tuple(map(int, where.split(",")))
-    honest_forward, honest_backward = Stage.forward, Stage.backward
+    honest_forward, honest_backward = Stage.forward, Stage.backward_parts
     hit: list[Pending] = []
 
-    def forward(self: Stage, x: Tensors, step: int, microbatch: int) -> Pending:
-        pending = honest_forward(self, x, step, microbatch)
+    def forward(
+        self: Stage, x: Tensors, step: int, microbatch: int, cuts: Sequence[int] = ()
+    ) -> Pending:
+        pending = honest_forward(self, x, step, microbatch, cuts)
         if (step, microbatch) == doubled:
             hit.append(pending)
         return pending
 
-    def backward(self: Stage, pending: Pending, gradients: Gradients | None) -> Gradients:
-        if not any(one is pending for one in hit):
-            return honest_backward(self, pending, gradients)
+    def backward(
+        self: Stage, pending: Pending, gradients: Gradients | None
+    ) -> Iterator[tuple[range, Callable[[], Gradients]]]:
+        for layers, run_part in honest_backward(self, pending, gradients):
+            doubles = any(one is pending for one in hit)
+            yield layers, partial(twice, self, run_part) if doubles else run_part
+
+    def twice(self: Stage, run_part: Callable[[], Gradients]) -> Gradients:
         before = [None if p.grad is None else p.grad.clone() for p in self.params]
-        out = honest_backward(self, pending, gradients)
+        out = run_part()
         for p, old in zip(self.params, before, strict=True):
-            assert p.grad is not None
-            p.grad.add_(p.grad if old is None else p.grad - old)
+            if p.grad is not None:
+                p.grad.add_(p.grad if old is None else p.grad - old)
         return out
 
-    Stage.forward, Stage.backward = forward, backward  # type: ignore[method-assign]
+    Stage.forward, Stage.backward_parts = forward, backward  # type: ignore[method-assign]
 
 
 def repeated_microbatch(where: str) -> None:
@@ -214,10 +222,12 @@ def crash(where: str) -> None:
     crashes_at = int(where)
     honest = Stage.forward
 
-    def forward(self: Stage, x: Tensors, step: int, microbatch: int) -> Pending:
+    def forward(
+        self: Stage, x: Tensors, step: int, microbatch: int, cuts: Sequence[int] = ()
+    ) -> Pending:
         if step == crashes_at:
             raise RuntimeError("planted: this layer cannot go on")
-        return honest(self, x, step, microbatch)
+        return honest(self, x, step, microbatch, cuts)
 
     Stage.forward = forward  # type: ignore[method-assign]
 
@@ -227,10 +237,12 @@ def full_gpu(where: str) -> None:
     full_at = int(where)
     honest = Stage.forward
 
-    def forward(self: Stage, x: Tensors, step: int, microbatch: int) -> Pending:
+    def forward(
+        self: Stage, x: Tensors, step: int, microbatch: int, cuts: Sequence[int] = ()
+    ) -> Pending:
         if step == full_at:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return honest(self, x, step, microbatch)
+        return honest(self, x, step, microbatch, cuts)
 
     Stage.forward = forward  # type: ignore[method-assign]
 

@@ -73,8 +73,9 @@ class OnMeta:
         del kind
         return True
 
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
+    def run(self, kind: str, stage: int, work: Callable[[], T], layers: range | None = None) -> T:
         """Do the work."""
+        del layers
         self.kinds[kind] += 1
         return work()
 

@@ -145,6 +145,8 @@ def on_grid(entry: SyncEntry, pipelines: int, zones: Sequence[int] = ()) -> Sync
     no exchange, `zoned` needs the zone of each and two zones, and `factors` go to a shadow only
     where its owner has those of all pipelines."""
     exchange, ship = entry.exchange, entry.ship
+    if pipelines == 1 and exchange in (OWNER, FACTORS):
+        exchange = TREE
     if exchange == ZONED and (len(zones) != pipelines or len(set(zones)) < 2):
         exchange = TREE
     if ship == FACTORS and pipelines > 1 and exchange != FACTORS:

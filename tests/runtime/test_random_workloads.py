@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 import torch
@@ -374,10 +375,10 @@ def swapped_tensors(patch: pytest.MonkeyPatch) -> None:
 def wrong_count(patch: pytest.MonkeyPatch) -> None:
     count, forward = DataOnDevice.count, Stage.forward
 
-    def miscounted(self: Stage, x: Tensors, step: int, microbatch: int) -> Pending:
+    def miscounted(self: Stage, *args: Any) -> Pending:
         with pytest.MonkeyPatch.context() as during:
             during.setattr(DataOnDevice, "count", lambda data, at: count(data, at) + 1)
-            return forward(self, x, step, microbatch)
+            return forward(self, *args)
 
     patch.setattr(Stage, "forward", miscounted)
 
@@ -419,14 +420,14 @@ def drifting_frozen_tensor(patch: pytest.MonkeyPatch) -> None:
 
 
 def statistics_counted_twice(patch: pytest.MonkeyPatch) -> None:
-    backward = SlotRun.backward
+    backward = SlotRun.backward_parts
 
-    def twice(self: SlotRun, local: int, gradients: Gradients | None) -> Gradients:
+    def twice(self: SlotRun, local: int, gradients: Gradients | None) -> Iterator[Any]:
         if not self.owner:
             self.stage.untrained.add(self.pending[local].statistics)
         return backward(self, local, gradients)
 
-    patch.setattr(SlotRun, "backward", twice)
+    patch.setattr(SlotRun, "backward_parts", twice)
 
 
 def _masks(recipe: Recipe) -> bool:

@@ -5,7 +5,7 @@ import re
 from tests.tidy.tree import ROOT, python_sources
 
 GUARANTEES = ROOT / "docs" / "guarantees.md"
-MOST_LINES = 12_000
+MOST_LINES = 13_000
 """All lines count: code, comments, docstrings and blank ones."""
 
 

@@ -81,7 +81,8 @@ class Bench:
     def time_once(self) -> None:
         """One forward, its backward, and the end of a step."""
         if not self._accumulates:
-            self._stage.take_gradients()
+            self._stage.take_gradients(range(len(self._stage.params)))
+            self._stage.untrained.take()
         pending = self._timed("forward", self._forward)
         self._timed("backward", lambda: self._backward(pending))
         self._timed("update", self._update)

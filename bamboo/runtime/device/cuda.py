@@ -105,9 +105,9 @@ class Cuda(_Counters):
             return len(self._issued) < AHEAD
         return not self._issued
 
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
+    def run(self, kind: str, stage: int, work: Callable[[], T], layers: range | None = None) -> T:
         """Issue an operation; see `Device`."""
-        del stage
+        del stage, layers
         if kind in QUEUED:
             issued = _Issued(kind, _event(timed=True), _event(timed=True))
             issued.begun.record(self._compute)

@@ -29,9 +29,10 @@ class Device(Protocol):
     place: torch.device
     """Where parameters, gradients and the tensors between stages lie."""
 
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
-        """Issue an operation. One that changes state, or reads a number, is done when this returns;
-        any other may still be running."""
+    def run(self, kind: str, stage: int, work: Callable[[], T], layers: range | None = None) -> T:
+        """Issue an operation, or the part of it that these layers (global indices) are. One that
+        changes state, or reads a number, is done when this returns; any other may still be
+        running."""
 
     def accepts(self, kind: str) -> bool:
         """Whether an operation of this kind may be issued now; where not, `wake` (`woken_by`) is
@@ -98,8 +99,8 @@ class Cpu(_Synchronous):
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
 
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
-        del stage
+    def run(self, kind: str, stage: int, work: Callable[[], T], layers: range | None = None) -> T:
+        del stage, layers
         start_s = time.perf_counter()
         out = work()
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - start_s

@@ -64,9 +64,9 @@ class Lagging(Clocked):
         self._dues_s.put(due_s)
         return due_s
 
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
+    def run(self, kind: str, stage: int, work: Callable[[], T], layers: range | None = None) -> T:
         """Compute now, and be done later."""
-        del stage
+        del stage, layers
         if kind not in QUEUED:
             self.settle()
         begin_s = time.perf_counter()

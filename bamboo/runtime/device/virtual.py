@@ -102,8 +102,9 @@ class VirtualDevice(Clocked):
     layers_s: Mapping[str, Sequence[float]]
     figures_s: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
-        """Issue an operation; one that changes state takes as long as its arithmetic."""
+    def run(self, kind: str, stage: int, work: Callable[[], T], layers: range | None = None) -> T:
+        """Issue an operation, or these layers' part of it; one that changes state takes as long as
+        its arithmetic."""
         if kind not in QUEUED:
             self.settle()
         issued_s = self.clock()
@@ -113,7 +114,7 @@ class VirtualDevice(Clocked):
             self._add(kind, computed_s - issued_s)
             return out
         begin_s = self._free_s(issued_s)
-        end_s = begin_s + self.figures_s[(kind, stage)]
+        end_s = begin_s + self._figure_s(kind, stage, layers)
         if computed_s > end_s:
             self.overruns += 1
             end_s = computed_s
@@ -121,6 +122,11 @@ class VirtualDevice(Clocked):
         self._dues_s.put(end_s)
         self._add(kind, end_s - begin_s)
         return out
+
+    def _figure_s(self, kind: str, stage: int, layers: range | None) -> float:
+        if layers is None:
+            return self.figures_s[(kind, stage)]
+        return sum(self.layers_s[kind][layers.start : layers.stop])
 
     def settle(self) -> None:
         """Wait until the last operation is done."""

@@ -21,8 +21,8 @@ from bamboo.runtime.state.boundary import Boundaries
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.state.transfer import Transfers
-from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.executor import Executor
+from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.operations import Operations
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.step.slots import SlotBuilder

@@ -16,8 +16,8 @@ from bamboo.core.events import CaughtUp, EvaluationDone
 from bamboo.ids import NodeId
 from bamboo.models import mean_metrics
 from bamboo.runtime.device.devices import Device
-from bamboo.runtime.step.exchange import Losses
 from bamboo.runtime.step.executor import Executor
+from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.norm import mean_loss
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.step.slots import SlotBuilder

@@ -18,6 +18,7 @@ all nodes stop, a receiver that has said Prepared waits until its layers stand t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from bamboo.models import step_statistics
 from bamboo.ports import Delivered, MessageKey, MessageKind
 from bamboo.runtime.optim.state import BUFFER, PARAM, Layout, named_state
 from bamboo.runtime.step.executor import Executor
+from bamboo.runtime.step.rows import packed, unpacked
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire.chunks import LARGE_CHUNK, Copying, Gathering
@@ -151,9 +153,10 @@ class NodePrefetch:
             if self._shared.get(feed) == run.step:
                 continue
             self._shared[feed] = run.step
-            named = zip(run.plan.names, run.exchange.gradient, strict=True)
-            part = [x for name, x in named if layer_of(f"{PARAM}/{name}") in feed.layers]
-            self._tell(feed.receiver, "follow", feed, run.step, tensors=part)
+            named = zip(run.plan.names, run.exchange.gradient, run.plan.widths, strict=True)
+            part = [(x, w) for n, x, w in named if layer_of(f"{PARAM}/{n}") in feed.layers]
+            tensors, how = packed([x for x, _ in part], [width for _, width in part])
+            self._tell(feed.receiver, "follow", feed, run.step, about=how, tensors=tensors)
 
     def ship(self, run: SlotRun) -> None:
         """Tell the receivers that the owner is about to take a step, which they then take too."""
@@ -210,10 +213,12 @@ class NodePrefetch:
                 message = self._mailbox.opened(found.gradients.pop(found.step), "follow")
                 on_host = self._builder.replica_on_host
                 kept = found.layout.optimizer_state(found.room, on_host=on_host)
+                came = unpacked(message.tensors, message.meta)
+                params = [found.room[f"{PARAM}/{name}"] for name in kept.tensors]
                 self._executor.operations.follow(
-                    [found.room[f"{PARAM}/{name}"] for name in kept.tensors],
+                    params,
                     kept,
-                    message.tensors[: len(kept.tensors)],
+                    [x.reshape(p.shape) for x, p in zip(came, params, strict=False)],
                     stage=found.feed.slot.stage,
                     step=found.step,
                     total_square=found.total_squares.pop(found.step),
@@ -221,7 +226,7 @@ class NodePrefetch:
                         step_statistics,
                         found.layout.momenta,
                         {name: found.room[f"{BUFFER}/{name}"] for name in found.layout.buffers},
-                        message.tensors[len(kept.tensors) :],
+                        came[len(params) :],
                         microbatches=self._builder.batch.total,
                     ),
                 )
@@ -301,7 +306,7 @@ class NodePrefetch:
         feed: Prefetch,
         index: int,
         *,
-        about: Mapping[str, float] | None = None,
+        about: Mapping[str, Any] | None = None,
         tensors: Sequence[Tensor] = (),
     ) -> None:
         key = MessageKey(kind=kind, to=feed.slot, source=feed.slot, step=0, index=index)

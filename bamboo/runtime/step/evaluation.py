@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bamboo.ports import MessageKey
 from bamboo.runtime.device.staging import EvalOnDevice
-from bamboo.runtime.step.exchange import Losses
+from bamboo.runtime.step.losses import Losses
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot

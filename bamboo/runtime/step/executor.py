@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bamboo.ports import MessageKind
-from bamboo.runtime.step.operations import Listener, Operations, act_key
+from bamboo.runtime.step.operations import Listener, Operations, act_key, sum_early
 from bamboo.runtime.step.roster import Roster
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.wire.messages import Mailbox
@@ -85,8 +85,7 @@ class Executor(Roster):
         self._settled = settled or self._settled
 
     def fill_gaps(self, budget: Mapping[int, int]) -> None:
-        """For the shadowed stage in mode `gap`: run so many redundant forwards in the wait at each
-        cursor of the owned slot."""
+        """In mode `gap`, run so many redundant forwards in the wait at each owned cursor."""
         self._gap_budget = budget
 
     def run(self, *, linger: bool = False) -> Result:
@@ -98,6 +97,7 @@ class Executor(Roster):
         while True:
             self.mailbox.collect(wait_s)
             wait_s = 0.0
+            sum_early(self.operations.device, self.mailbox, self.owned.values())
             more = self._background()
             if self._attention():
                 self._stood = self.cursor

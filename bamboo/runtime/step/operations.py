@@ -5,7 +5,7 @@ False when it meets a gradient that is not finite, and has then changed nothing.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, get_args
 
 from torch import Tensor
@@ -16,8 +16,9 @@ from bamboo.runtime.device.devices import Device
 from bamboo.runtime.device.on_host import compute_in_parts
 from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.optim.state import OptimizerState
-from bamboo.runtime.step.exchange import Losses
+from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.norm import clip_factor
+from bamboo.runtime.step.shipping import gradient_shipped, shipped
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.schedule.instruction import Instruction, Kind
@@ -115,6 +116,27 @@ def gradients_in(message: Message, output: Tensors) -> Gradients:
     return tuple(came.get(place) for place in places)
 
 
+def sum_early(device: Device, mailbox: Mailbox, owned: Iterable[SlotRun]) -> None:
+    """Go on with buckets that have left before their slot's backward is done. They lie in the
+    host's memory, which a device that computes by itself does not need; where gradients lie on the
+    device, its queue is in the way, and they wait for the exchange's own operation."""
+    if device.place.type == "cpu":
+        for run in owned:
+            if run.exchange.can_sum_early(mailbox):
+                run.exchange.sum_early(mailbox)
+
+
+def _adopted(run: SlotRun, instruction: Instruction) -> bool:
+    """Whether the operation was begun before, or was computed when this owner was the
+    shadow."""
+    local = instruction.microbatch
+    if instruction.kind == "S":
+        return run.shipped
+    if instruction.kind == "F":
+        return local in run.pending
+    return instruction.kind == "B" and local in run.backed
+
+
 class Operations:
     """The dispatch table of the executor, with what the operations need."""
 
@@ -153,7 +175,7 @@ class Operations:
         recovery = run.recovery
         if recovery is not None and not recovery.first_operation_s:
             self._listener.first_operation(run)
-        if not self._adopted(run, instruction):
+        if not _adopted(run, instruction):
             self.counts[instruction.kind] += 1
         return self._table[instruction.kind](run, instruction)
 
@@ -161,17 +183,6 @@ class Operations:
         if run.stage.is_first:
             return run.stage.input_of(run.step, run.microbatches[local])
         return output_in(self._mailbox.take(run.slot, "act", run.step, local))
-
-    @staticmethod
-    def _adopted(run: SlotRun, instruction: Instruction) -> bool:
-        """Whether the operation was begun before, or was computed when this owner was the
-        shadow."""
-        local = instruction.microbatch
-        if instruction.kind == "S":
-            return run.shipped
-        if instruction.kind == "F":
-            return local in run.pending
-        return instruction.kind == "B" and local in run.backed
 
     def _forward(self, run: SlotRun, op: Instruction) -> bool:
         local = op.microbatch
@@ -203,8 +214,10 @@ class Operations:
         if local in run.backed:
             out = run.backed[local]
         else:
-            gradients = self._gradients(run, local)
-            out = self.device.run("B", op.stage, lambda: run.backward(local, gradients))
+            out, gradients = (), self._gradients(run, local)
+            for layers, run_part in run.backward_parts(local, gradients):
+                out = self.device.run("B", op.stage, run_part, layers)
+                run.exchange.send_early(self._mailbox)
         del run.pending[local]
         run.cursor += 1
         if not run.stage.is_first:
@@ -230,9 +243,10 @@ class Operations:
                 return False
             losses = run.exchange.losses
             run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
-            meta = {"total_square": total} | losses.meta()
+            tensors, how = shipped(run.exchange)
+            meta = how | {"total_square": total} | losses.meta()
             more = self._listener.more_to_ship(run)
-            self._mailbox.ship(run.slot, run.step, run.exchange.gradient, meta, more=more)
+            self._mailbox.ship(run.slot, run.step, tensors, meta, more=more)
             run.shipped = True
             self._listener.at("ship", run, 0)
             if self.shadows_first.waits(run):
@@ -350,18 +364,19 @@ class Operations:
         local = op.microbatch
         assert local is not None
         gradients = self._gradients(run, local)
-        run.backed[local] = self.device.run("BR", op.stage, lambda: run.backward(local, gradients))
+        for layers, run_part in run.backward_parts(local, gradients):
+            run.backed[local] = self.device.run("BR", op.stage, run_part, layers)
         return True
 
     def step_replica(self, run: SlotRun, op: Instruction) -> bool:
         message = self._mailbox.take(run.slot, "ship", run.step)
         total = float(message.meta["total_square"])
         losses = Losses(message.meta)
-        run.exchange.gradient = list(message.tensors)
+        run.exchange.gradient = gradient_shipped(run.plan, message)
         done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
         run.stage.drop_gradients()
         factor = clip_factor([total], self._clip_norm)
-        self.device.run("R", op.stage, lambda: self._update(run, list(message.tensors), factor))
+        self.device.run("R", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
         run.next_step()
         self._listener.stepped(run, done, factor)
         return True

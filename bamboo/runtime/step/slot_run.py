@@ -6,16 +6,20 @@ the start of its step, and results that are computed already are only sent.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.models import Gradients, Tensors, as_leaves, named_parameters
 from bamboo.runtime.optim.state import OptimizerState, named_state
+from bamboo.runtime.step.bucket_sums import BucketSum
 from bamboo.runtime.step.evaluation import Evaluation, settled
-from bamboo.runtime.step.exchange import Exchange, ExchangePlan, Losses, Stand
+from bamboo.runtime.step.exchange import Exchange, Stand
+from bamboo.runtime.step.exchange_plan import ExchangePlan
+from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.stage import Pending, Stage
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.one_f_one_b import one_f_one_b
@@ -70,7 +74,10 @@ class SlotRun:
         step: int = 0,
     ) -> None:
         self.slot: Slot = plan.slot
+        self._plans = {step: plan}
+        """By the first step that each is for."""
         self.plan = plan
+        """That of the present step."""
         self.stage = stage
         self.kept = kept
         """What the optimizer keeps of its parameters."""
@@ -113,6 +120,10 @@ class SlotRun:
     def next_step(self) -> None:
         """Enter the next step: the parameters have just been stepped, or are new."""
         self.step += 1
+        plan = self._plan_of(self.step)
+        if plan is not self.plan or self.step == min(self._plans):
+            self.stage.factors.record([plan.names[p] for p in sorted(plan.recorded)])
+        self.plan = plan
         self.cursor = 0
         self.pending: dict[int, Pending] = {}
         self.backed: dict[int, Gradients] = {}
@@ -125,6 +136,18 @@ class SlotRun:
         """Whether the gradient of this step went to the shadow before the step is taken."""
         self._losses: dict[int, Tensor] = {}
         self._metrics: dict[int, Mapping[str, Tensor]] = {}
+
+    def change_plan(self, from_step: int, plan: ExchangePlan) -> None:
+        """Exchange by this plan from a step on that no owner has begun. What a replica has computed
+        ahead in such a step is forgotten: its graphs are cut for another plan."""
+        self._plans[from_step] = plan
+        if self.step >= from_step and not self.cursor:
+            self.stage.drop_gradients()
+            self.step -= 1
+            self.next_step()
+
+    def _plan_of(self, step: int) -> ExchangePlan:
+        return self._plans[max((s for s in self._plans if s <= step), default=min(self._plans))]
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
         """The state of one layer, in the order of `SlotBuilder.room_for`."""
@@ -155,11 +178,12 @@ class SlotRun:
     def forward(self, local: int, x: Tensors) -> Pending:
         """Compute the forward of a local microbatch, unless it was computed already."""
         microbatch = self.microbatches[local]
+        cuts = self.plan.cuts if local == len(self.microbatches) - 1 else ()
         if not self._measured:
             self._measured = True
-            pending, self.graph_bytes = self.stage.measured_forward(x, self.step, microbatch)
+            pending, self.graph_bytes = self.stage.measured_forward(x, self.step, microbatch, cuts)
         else:
-            pending = self.stage.forward(x, self.step, microbatch)
+            pending = self.stage.forward(x, self.step, microbatch, cuts)
         self.pending[local] = pending
         self.peak_graphs = max(self.peak_graphs, len(self.pending) - len(self.backed))
         return pending
@@ -167,18 +191,61 @@ class SlotRun:
     def backward(self, local: int, gradients: Gradients | None) -> Gradients:
         """Compute the backward of a local microbatch; backwards come in order. A virtual node whose
         last backward this is goes to the exchange."""
+        out: Gradients = ()
+        for _, run_part in self.backward_parts(local, gradients):
+            out = run_part()
+        return out
+
+    def backward_parts(
+        self, local: int, gradients: Gradients | None
+    ) -> Iterator[tuple[range, Callable[[], Gradients]]]:
+        """The same in parts, as `Stage.backward_parts`; a bucket goes to the exchange with the part
+        that passes its lowest layer."""
+        unfilled = list(self.exchange.sums)
+        for layers, run_part in self.stage.backward_parts(self.pending[local], gradients):
+            last = layers.start == self.stage.layers[0][0]
+            passed = [x for x in unfilled if last or x.bucket.lowest >= layers.start]
+            unfilled = [x for x in unfilled if x not in passed]
+            yield layers, partial(self._back, local, run_part, passed, last)
+
+    def _back(
+        self,
+        local: int,
+        run_part: Callable[[], Gradients],
+        passed: Sequence[BucketSum],
+        last: bool,
+    ) -> Gradients:
+        """Run a part, and give the buckets that it has passed the gradients of a virtual node, if
+        this microbatch is its last."""
+        out = run_part()
+        microbatch = self.microbatches[local]
+        if (microbatch + 1) % self.batch.microbatches == 0:
+            trained = len(self.stage.params)
+            statistics = self.stage.untrained.take() if last else ()
+            for found in passed:
+                places = found.bucket.positions
+                gradients = self.stage.take_gradients(p for p in places if p < trained)
+                gradients += [statistics[p - trained] for p in places if p >= trained]
+                virtual_node = self.batch.virtual_node_of(microbatch)
+                self._keep_factors(found.bucket.positions, virtual_node)
+                found.add_leaf(virtual_node, gradients)
+        if last:
+            self._end_backward(local)
+        return out
+
+    def _keep_factors(self, positions: Sequence[int], virtual_node: int) -> None:
+        named = {self.plan.names[p]: p for p in positions if p in self.plan.recorded}
+        for name, found in self.stage.factors.take(named).items():
+            self.exchange.found.factors[named[name], virtual_node] = found
+
+    def _end_backward(self, local: int) -> None:
         pending = self.pending[local]
-        out = self.stage.backward(pending, gradients)
         microbatch = self.microbatches[local]
         if pending.loss is not None:
             self._losses[microbatch] = pending.loss.detach()
         if pending.metrics:
             self._metrics[microbatch] = pending.metrics
         self.pending[local] = Pending(input=(), output=as_leaves(pending.output), loss=pending.loss)
-        if (microbatch + 1) % self.batch.microbatches == 0:
-            virtual_node = self.batch.virtual_node_of(microbatch)
-            self.exchange.add_leaf(virtual_node, self.stage.take_gradients())
-        return out
 
     def reduced(self, total_square: float, losses: Losses, keep: bool) -> Reduced:
         """Record the results of this step; `keep`: keep the gradient too."""

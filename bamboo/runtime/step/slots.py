@@ -16,13 +16,14 @@ from bamboo.runtime.device.staging import DataOnDevice, EvalOnDevice
 from bamboo.runtime.optim.optimizer import optimizer_of
 from bamboo.runtime.optim.state import Layout, layout_of, values_in
 from bamboo.runtime.step.evaluation import EvalPlan, Evaluation
-from bamboo.runtime.step.exchange import ExchangePlan, Tie
+from bamboo.runtime.step.exchange_plan import ExchangePlan, Tie
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Strategy
+from bamboo.topology.sync import entry_of
 from bamboo.topology.virtual_nodes import blocks_of
 
 Initial: TypeAlias = Callable[[Iterable[int]], Mapping[str, Tensor]]
@@ -111,7 +112,8 @@ class SlotBuilder:
             place=self.device.place,
             recompute=self.job.cluster.recomputes,
         )
-        grid, norms = self.strategy.placement.grid, stage.untrained.norms
+        placement, norms = self.strategy.placement, stage.untrained.norms
+        grid, sync = placement.grid, placement.sync
         plan = ExchangePlan(
             slot=slot,
             grid=grid,
@@ -121,6 +123,8 @@ class SlotBuilder:
             names=(*stage.names, *norms.names),
             counts_in_norm=(*stage.counts_in_norm, *(False for _ in norms.names)),
             ties=tuple(t for t in self._ties() if not t.names & stage.untrained.constant),
+            entries=tuple(entry_of(sync, name) for name in stage.names),
+            zones=sync.zones,
         )
         on_host = self.replica_on_host
         if held is None:

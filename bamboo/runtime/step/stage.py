@@ -5,8 +5,10 @@ run this same code on the same inputs, which is why their bits are the same. Sha
 outputs are whatever the layers say; stage 0 takes the inputs of the data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -51,6 +53,9 @@ class Pending:
     """Those of the microbatch, on the last stage only, as `measured` gives them."""
     record: Record | None = None
     """Of the factors of weights' gradients, where some are wanted."""
+    joints: Sequence[tuple[int, Tensors, Tensors]] = ()
+    """Where its graph is cut, lowest first: the layer that a part begins with, the output of the
+    part below, and the leaves that the part above runs on in its place."""
 
 
 class Stage:
@@ -109,27 +114,25 @@ class Stage:
         """The first stage's input: that of the microbatch with this global index."""
         return self._data.microbatch(step, microbatch)[0]
 
-    def forward(self, x: Tensors, step: int, microbatch: int) -> Pending:
+    def forward(self, x: Tensors, step: int, microbatch: int, cuts: Sequence[int] = ()) -> Pending:
         """Run the layers on one microbatch (global index) and keep the graph. Those tensors of the
-        input collect a gradient that require one."""
+        input collect a gradient that require one. `cuts`: layers (global indices) before which the
+        graph is cut as it is between two stages, so that its backward can stand there."""
         leaves, before = as_leaves(x), self._versions()
         self.untrained.norms.begin()
         with self.factors.forward() as record:
-            y = run_layers(
-                self.layers,
-                leaves,
-                self._again,
-                seed=self.seed,
-                step=step,
-                microbatch=microbatch,
-                precision=self.precision,
-            )
+            y, joints = self._in_parts(leaves, step, microbatch, sorted(cuts))
         statistics = self.untrained.norms.taken()
         self._check_unwritten(before)
         if not self.is_last:
             sent = self._apart(y)
             return Pending(
-                input=leaves, output=sent, loss=None, statistics=statistics, record=record
+                input=leaves,
+                output=sent,
+                loss=None,
+                statistics=statistics,
+                record=record,
+                joints=joints,
             )
         targets = self._data.microbatch(step, microbatch)[1]
         loss = self._workload.loss(unpacked(y), unpacked(targets))
@@ -140,7 +143,30 @@ class Stage:
             statistics=statistics,
             metrics=measured(self._workload, y, targets),
             record=record,
+            joints=joints,
         )
+
+    def _in_parts(
+        self, x: Tensors, step: int, microbatch: int, cuts: Sequence[int]
+    ) -> tuple[Tensors, Sequence[tuple[int, Tensors, Tensors]]]:
+        """The output of the layers, and the joints between their parts."""
+        joints = []
+        indices = [index for index, _ in self.layers]
+        bounds = [0, *map(indices.index, cuts), len(indices)]
+        for begin, end in pairwise(bounds):
+            if begin:
+                below, x = x, as_leaves(x)
+                joints.append((indices[begin], below, x))
+            x = run_layers(
+                self.layers[begin:end],
+                x,
+                self._again,
+                seed=self.seed,
+                step=step,
+                microbatch=microbatch,
+                precision=self.precision,
+            )
+        return x, joints
 
     def evaluate(self, x: Tensors, microbatch: int) -> Tensors:
         """Run the layers in eval mode on one microbatch (global index) of an evaluation; nothing of
@@ -162,7 +188,9 @@ class Stage:
         """What is sent is kept for two steps, and a parameter that is handed on changes in them."""
         return tuple(t.clone() if t.untyped_storage().data_ptr() in self._stepped else t for t in y)
 
-    def measured_forward(self, x: Tensors, step: int, microbatch: int) -> tuple[Pending, int]:
+    def measured_forward(
+        self, x: Tensors, step: int, microbatch: int, cuts: Sequence[int] = ()
+    ) -> tuple[Pending, int]:
         """The same as `forward`, and the bytes that autograd saved in addition to parameters and
         buffers, of which it may hold frozen ones, too."""
         there = (x for _, layer in self.layers for x in (*layer.parameters(), *layer.buffers()))
@@ -176,7 +204,7 @@ class Stage:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            pending = self.forward(x, step, microbatch)
+            pending = self.forward(x, step, microbatch, cuts)
         return pending, sum(saved.values())
 
     def loss_of(self, output: Tensors, step: int, microbatch: int) -> Tensor:
@@ -189,12 +217,40 @@ class Stage:
 
         `gradients` are those of the output, None on the last stage.
         """
+        out: Gradients = ()
+        for _, run_part in self.backward_parts(pending, gradients):
+            out = run_part()
+        return out
+
+    def backward_parts(
+        self, pending: Pending, gradients: Gradients | None
+    ) -> Iterator[tuple[range, Callable[[], Gradients]]]:
+        """The same in parts, from the last layer down: the layers of each (global indices), and
+        what runs it, which returns the gradients of the part's input. Each part is run before the
+        next one is asked for."""
+        above = self.layers[-1][0] + 1
+        output = pending.output
+        for first, below, leaves in reversed(pending.joints):
+            yield range(first, above), partial(self._back, pending, output, gradients, leaves)
+            above, output = first, below
+            gradients = tuple(leaf.grad for leaf in leaves)
+        yield range(self.layers[0][0], above), partial(self._last_back, pending, output, gradients)
+
+    def _last_back(
+        self, pending: Pending, output: Tensors, gradients: Gradients | None
+    ) -> Gradients:
+        out = self._back(pending, output, gradients, pending.input)
+        self.untrained.add(pending.statistics)
+        return out
+
+    def _back(
+        self, pending: Pending, output: Tensors, gradients: Gradients | None, leaves: Tensors
+    ) -> Gradients:
         before = self._versions()
         with self.factors.backward(pending.record):
-            run_back(pending.output, gradients)
+            run_back(output, gradients)
         self._check_unwritten(before)
-        self.untrained.add(pending.statistics)
-        return tuple(leaf.grad for leaf in pending.input)
+        return tuple(leaf.grad for leaf in leaves)
 
     def _versions(self) -> list[int]:
         """What torch counts at each write into a trained parameter."""
@@ -210,15 +266,16 @@ class Stage:
                     "trained parameter, so compute with a changed copy of it"
                 )
 
-    def take_gradients(self) -> list[Tensor]:
-        """The gradients accumulated since the last call, in parameter order; zeros where none. The
-        sums of the batch norms' statistics follow. Factors that were recorded stay to be taken."""
+    def take_gradients(self, positions: Iterable[int]) -> list[Tensor]:
+        """The gradients accumulated since they were last taken, of the parameters at these
+        positions; zeros where none. Factors that were recorded stay to be taken."""
         out: list[Tensor] = []
-        for parameter in self.params:
+        for position in positions:
+            parameter = self.params[position]
             grad = parameter.grad
             out.append(torch.zeros_like(parameter) if grad is None else grad)
             parameter.grad = None
-        return out + self.untrained.take()
+        return out
 
     def drop_gradients(self) -> None:
         """Forget what was accumulated and recorded since it was last taken."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
 from bamboo.runtime.step.exchange import TOTAL, tie_index
+from bamboo.runtime.step.rows import packed
 from bamboo.runtime.step.slot_run import Reduced, SlotRun
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.slots import Slot
@@ -27,7 +28,7 @@ def resend(mailbox: Mailbox, owned: Mapping[Slot, SlotRun], slot: Slot) -> None:
             if own.pipeline == slot.pipeline:
                 _send_totals(mailbox, run, slot, step, done)
             elif own.stage == slot.stage:
-                _send_reduced(mailbox, own, slot, step, done)
+                _send_reduced(mailbox, run, slot, step, done)
 
 
 def tell_what_was_reduced(mailbox: Mailbox, run: SlotRun) -> None:
@@ -42,7 +43,7 @@ def tell_what_was_reduced(mailbox: Mailbox, run: SlotRun) -> None:
                 _send_totals(mailbox, run, slot, step, done)
         for slot in grid.column(run.slot.stage):
             if slot != run.slot:
-                _send_reduced(mailbox, run.slot, slot, step, done)
+                _send_reduced(mailbox, run, slot, step, done)
 
 
 def declare_safe(
@@ -72,8 +73,8 @@ def _send_totals(mailbox: Mailbox, run: SlotRun, to: Slot, step: int, done: Redu
             mailbox.post_to(mailbox.assignment.owner(to), key, [done.tied[tie.number]])
 
 
-def _send_reduced(mailbox: Mailbox, source: Slot, to: Slot, step: int, done: Reduced) -> None:
-    key = MessageKey(kind="reduced", to=to, source=source, step=step)
+def _send_reduced(mailbox: Mailbox, run: SlotRun, to: Slot, step: int, done: Reduced) -> None:
+    key = MessageKey(kind="reduced", to=to, source=run.slot, step=step)
     owner = mailbox.assignment.owner(to)
-    meta = done.losses.meta()
-    mailbox.post_to(owner, key, done.gradient, meta)
+    tensors, how = packed(done.gradient, run.plan.widths)
+    mailbox.post_to(owner, key, tensors, how | done.losses.meta())

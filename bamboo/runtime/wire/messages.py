@@ -25,7 +25,7 @@ from bamboo.runtime.wire.frames import to_buffer, to_bytes, to_gradient, to_tens
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 
-GRADIENTS = frozenset({"partial", "shard", "reduced", "ship", "follow"})
+GRADIENTS = frozenset({"partial", "shard", "merged", "relayed", "reduced", "ship", "follow"})
 """Kinds of messages whose tensors are added or stepped with, element by element."""
 Address: TypeAlias = tuple[MessageKind, int, int]
 """(kind, step, index) of a message within the inbox of its slot."""

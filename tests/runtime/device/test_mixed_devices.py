@@ -31,7 +31,7 @@ from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.optim.state import OptimizerState
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.restore import Reading
-from bamboo.runtime.step import exchange
+from bamboo.runtime.step import bucket_sums, exchange
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire import messages
 from bamboo.runtime.wire.chunks import Copying
@@ -337,16 +337,16 @@ def a_norm_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch depends on a number of the device."""
-    add = exchange._add
+    add = bucket_sums.added
 
     def looks(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
         return right if bool((left[0] == 0).all()) else add(left, right)
 
-    monkeypatch.setattr(exchange.TreeSum, "__init__", _summing_by(looks))
+    monkeypatch.setattr(bucket_sums.TreeSum, "__init__", _summing_by(looks))
 
 
 def _summing_by(add: Callable[..., Any]) -> Callable[..., None]:
-    begin = exchange.TreeSum.__init__
+    begin = bucket_sums.TreeSum.__init__
     return lambda self, leaves, _: begin(self, leaves, add)
 
 

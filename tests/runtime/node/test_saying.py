@@ -18,7 +18,7 @@ from bamboo.ids import NodeId, run_id
 from bamboo.runtime.node import worker
 from bamboo.runtime.node.control import Poster
 from bamboo.runtime.node.records import FORGOTTEN_A_STEP, LOSSES_KEPT, Records
-from bamboo.runtime.step.exchange import Losses
+from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.wire.outbox import URGENT
 from bamboo.topology.slots import Slot
 from testbed.simulated import builder_of

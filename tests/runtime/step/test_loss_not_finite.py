@@ -5,7 +5,8 @@ import math
 import torch
 
 from bamboo.ids import NodeId
-from bamboo.runtime.step.exchange import Exchange, ExchangePlan
+from bamboo.runtime.step.exchange import Exchange
+from bamboo.runtime.step.exchange_plan import ExchangePlan
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -35,7 +36,7 @@ def total_square(loss: float) -> float:
         for slot in (Slot(pipeline=0, stage=0), Slot(pipeline=0, stage=1))
     ]
     first, last = (Exchange(plan, step=0) for plan in plans)
-    last.losses = {0: loss}
+    last.losses.update({0: loss})
     for exchange in (first, last):
         exchange.add_leaf(0, [torch.ones(2)])
         exchange.advance(mailbox)

@@ -1,0 +1,78 @@
+"""A gradient of which few rows have anything: only these rows are sent, with their numbers.
+
+Rule: it is lossless. A row is left out when no bit of it is set, so it is +0.0 throughout, and the
+receiver puts +0.0 in its place; a row of -0.0 is sent. What rows do not make smaller goes as it is,
+so nobody chooses for a message; its meta says what was done.
+(Kim et al., Parallax, EuroSys 2019, sends the sparse gradients of a graph likewise.)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS = "rows"
+"""The key in a message's meta: [place, number of rows, elements of a row] of each such tensor."""
+
+
+def packed(tensors: Sequence[Tensor], widths: Sequence[int]) -> tuple[list[Tensor], dict[str, Any]]:
+    """The tensors of a message, and what its meta says of them. `widths`: elements of a row of each
+    contiguous float32 tensor that may go by rows; 0: it goes as it is."""
+    out: list[Tensor] = []
+    by_rows: list[list[int]] = []
+    for place, (tensor, width) in enumerate(zip(tensors, widths, strict=True)):
+        rows = _rows_of(tensor, width) if width else None
+        if rows is None:
+            out.append(tensor)
+            continue
+        by_rows.append([place, tensor.numel() // width, width])
+        out += rows
+    return out, {ROWS: by_rows} if by_rows else {}
+
+
+def _rows_of(tensor: Tensor, width: int) -> tuple[Tensor, Tensor] | None:
+    """The numbers (int32) and the contents of the rows with a bit set; None where they take as many
+    bytes as the tensor, or more."""
+    table = tensor.reshape(-1, width)
+    bits = table.view(torch.int32)
+    # Two passes over the bits take a third of the time of one that asks whether any is set.
+    numbers = ((bits.amax(1) != 0) | (bits.amin(1) != 0)).nonzero().flatten()
+    if numbers.numel() * (width + 1) >= tensor.numel():
+        return None
+    return numbers.to(torch.int32), table[numbers]
+
+
+def unpacked(tensors: Sequence[Tensor], meta: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors that were packed; one that came by rows is flat. Raises ValueError for tensors
+    that do not fit what the meta says."""
+    by_rows = {int(place): (int(count), int(width)) for place, count, width in meta.get(ROWS, ())}
+    out: list[Tensor] = []
+    came = iter(tensors)
+    left = len(tensors) - len(by_rows)
+    for place in range(left):
+        tensor = next(came)
+        if place not in by_rows:
+            out.append(tensor)
+            continue
+        (count, width), contents = by_rows[place], next(came)
+        if contents.shape != (tensor.numel(), width):
+            raise ValueError(f"{tuple(contents.shape)} are no {tensor.numel()} rows of {width}")
+        table = contents.new_zeros((count, width))
+        table.index_copy_(0, tensor.long(), contents)
+        out.append(table.flatten())
+    return out
+
+
+def whole(
+    tensors: Sequence[Tensor], meta: Mapping[str, Any], shapes: Iterable[torch.Size]
+) -> list[Tensor]:
+    """The same in these shapes, one for each tensor."""
+    return [x.reshape(shape) for x, shape in zip(unpacked(tensors, meta), shapes, strict=True)]
+
+
+def density(tensor: Tensor) -> float:
+    """The share of rows of a float32 tensor of two dimensions or more that have a bit set."""
+    bits = tensor.reshape(len(tensor), -1).view(torch.int32)
+    touched = (bits.amax(1) != 0) | (bits.amin(1) != 0)
+    return float(touched.count_nonzero()) / max(1, len(tensor))
