@@ -1,0 +1,1 @@
+"""What each way to synchronise a parameter costs, and which way suits it."""

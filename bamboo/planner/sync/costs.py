@@ -1,0 +1,189 @@
+"""Bytes, messages and extra work of each kind of synchronisation, for one step.
+
+Rule: counts alone, no times. With D pipelines, k partial sums in each and a parameter of P bytes, a
+node sends (k+1)(D-1)/D P by `tree`; by `owner` each other pipeline sends k P and the owner (D-1) P;
+by `factors`, for K rows of its own, 4K(D-1)(M+N), and forms the products of the others' rows, 2KMN
+flops for each of those. `rows` scales `tree` by the share of rows with a bit set, message by
+message, up to the whole. `zoned` is counted in `situation.zoned_flow`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.situation import Figures, Situation, partials_of, zoned_flow
+from bamboo.topology.shards import FLOAT_BYTES
+from bamboo.topology.sync import (
+    FACTORS,
+    OWNER,
+    ROWS,
+    ZONED,
+    SyncEntry,
+)
+
+INDEX_BYTES = 4
+"""Of the number of a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """What pipelines send each other of some parameters in a step, and what they compute for it."""
+
+    out: Figures
+    """Bytes from each pipeline to each other one, shape (D, D): partial sums, or factors."""
+    back: Figures
+    """Likewise of whole sums."""
+    flops: Figures
+    """Of the products that each pipeline forms beyond its own, shape (D,)."""
+    added: Figures
+    """Numbers that each pipeline adds or searches for bits, shape (D,)."""
+
+    def __add__(self, other: "Exchanged") -> "Exchanged":
+        return Exchanged(
+            out=self.out + other.out,
+            back=self.back + other.back,
+            flops=self.flops + other.flops,
+            added=self.added + other.added,
+        )
+
+    @property
+    def bytes(self) -> Figures:
+        """From each pipeline to each other one, shape (D, D)."""
+        return self.out + self.back
+
+    @property
+    def messages(self) -> int:
+        """One for each pair of pipelines and each of the two ways, where anything is sent."""
+        return int(np.count_nonzero(self.out) + np.count_nonzero(self.back))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """What an owner sends to its shadow in a step, and what the shadow computes for it."""
+
+    bytes: float = 0.0
+    flops: float = 0.0
+    added: float = 0.0
+
+    def __add__(self, other: "Shipped") -> "Shipped":
+        return Shipped(
+            bytes=self.bytes + other.bytes,
+            flops=self.flops + other.flops,
+            added=self.added + other.added,
+        )
+
+
+class Counts:
+    """The counts of parameters in one situation; like parameters are counted together once."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+        self._exchanged: dict[tuple[object, ...], Exchanged] = {}
+        self._shipped: dict[tuple[object, ...], Shipped] = {}
+
+    def exchange(self, facts: ParameterFacts, entry: SyncEntry) -> Exchanged:
+        """As `exchange_of`."""
+        key = (_alike(facts), entry.exchange, entry.owner)
+        if key not in self._exchanged:
+            self._exchanged[key] = exchange_of(facts, entry, self.situation)
+        return self._exchanged[key]
+
+    def ship(self, facts: ParameterFacts, entry: SyncEntry) -> Shipped:
+        """As `ship_of`."""
+        key = (_alike(facts), entry.ship)
+        if key not in self._shipped:
+            self._shipped[key] = ship_of(facts, entry, self.situation)
+        return self._shipped[key]
+
+
+def _alike(facts: ParameterFacts) -> tuple[object, ...]:
+    """All that counts of a parameter."""
+    return facts.shape, facts.rows_k, facts.density, facts.step_density
+
+
+def exchange_of(facts: ParameterFacts, entry: SyncEntry, situation: Situation) -> Exchanged:
+    """What a parameter's exchange takes; `entry` is as it is on the grid. Raises ValueError where
+    the parameter cannot go by this kind."""
+    count, size = situation.pipelines, facts.bytes
+    held = partials_of(situation.shares, situation.microbatches)
+    apart = 1.0 - np.eye(count)
+    nothing = np.zeros(count)
+    # Every sum of the whole tree is formed somewhere, by one pipeline or by parts.
+    sums = max(0.0, float(held.counts.sum()) - 1) * facts.size
+    shared = np.full(count, sums / count)
+    if count == 1:
+        return Exchanged(out=np.zeros((1, 1)), back=np.zeros((1, 1)), flops=nothing, added=nothing)
+    if entry.exchange == ZONED:
+        out, back = zoned_flow(situation.shares, situation.zones)
+        return Exchanged(out=out * size, back=back * size, flops=nothing, added=shared)
+    if entry.exchange == OWNER:
+        out, back = np.zeros((count, count)), np.zeros((count, count))
+        added = nothing.copy()
+        out[:, entry.owner] = held.counts * size
+        back[entry.owner, :] = size
+        added[entry.owner] = sums
+        return Exchanged(out=out * apart, back=back * apart, flops=nothing, added=added)
+    if entry.exchange == FACTORS:
+        return _factors(facts, situation)
+    if entry.exchange == ROWS:
+        step = situation.total
+        partial = [sum(_rows_bytes(facts, n, step) for n in own) for own in held.microbatches]
+        out = np.array(partial)[:, None] / count * apart
+        back = np.full((count, count), _rows_bytes(facts, step, step) / count) * apart
+        searched = (held.counts + 1 / count) * facts.size
+        return Exchanged(out=out, back=back, flops=nothing, added=shared + searched)
+    out = held.counts[:, None] * size / count * apart
+    back = np.full((count, count), size / count) * apart
+    return Exchanged(out=out, back=back, flops=nothing, added=shared)
+
+
+def _factors(facts: ParameterFacts, situation: Situation) -> Exchanged:
+    check_plain(facts)
+    held, count = partials_of(situation.shares, situation.microbatches), situation.pipelines
+    own = held.rows_of
+    sides = sum(facts.shape)
+    each = situation.factor_bytes * facts.rows_k * sides
+    out = np.repeat((own * each)[:, None], count, axis=1) * (1.0 - np.eye(count))
+    others = own.sum() - own
+    return Exchanged(
+        out=out,
+        back=np.zeros((count, count)),
+        flops=others * 2.0 * facts.rows_k * facts.size,
+        added=(others + held.counts) * facts.size,
+    )
+
+
+def ship_of(facts: ParameterFacts, entry: SyncEntry, situation: Situation) -> Shipped:
+    """What an owner ships of a parameter; `entry` is as it is on the grid. Raises ValueError where
+    the parameter cannot go by this kind."""
+    if not situation.replica:
+        return Shipped()
+    if entry.ship == FACTORS:
+        check_plain(facts)
+        rows = facts.rows_k * situation.total
+        return Shipped(
+            bytes=float(situation.factor_bytes * rows * sum(facts.shape)),
+            flops=2.0 * rows * facts.size,
+            added=float(situation.total * facts.size),
+        )
+    if entry.ship == ROWS:
+        step = situation.total
+        return Shipped(bytes=_rows_bytes(facts, step, step), added=float(facts.size))
+    return Shipped(bytes=float(facts.bytes))
+
+
+def check_plain(facts: ParameterFacts) -> None:
+    """Raises ValueError, with the use that forbids it, unless factors can stand for the gradient of
+    this parameter."""
+    if not facts.rows_k:
+        why = facts.why_not or "is no weight that one matrix product uses"
+        raise ValueError(f"{facts.name} cannot go by factors: it {why}")
+
+
+def _rows_bytes(facts: ParameterFacts, microbatches: int, step: int) -> float:
+    """Bytes of the sum of so many microbatches by rows, or whole where that is less."""
+    if not facts.rows:
+        return float(facts.bytes)
+    rows = facts.rows * facts.density_after(microbatches, step)
+    return min(float(facts.bytes), rows * (FLOAT_BYTES * facts.width + INDEX_BYTES))

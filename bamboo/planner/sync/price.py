@@ -1,0 +1,182 @@
+"""The time of a step under a strategy, from its counts and the rates of links and nodes.
+
+Rule: modelled, and cheap enough for a search; the plan's own step time comes from a dry run that
+takes the exchange of each stage from here. Each pair of nodes has a link of its own, and all links
+of a node share its send rate. A bucket's partial sums leave once the last local backward has passed
+its layers; what is computed with them, and the whole sums, wait for the end of that backward,
+because a node does one thing at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bamboo.planner.sync.resolved import BucketCost, Resolved, StageCost
+from bamboo.planner.sync.situation import Figures, Situation
+
+WAITED = 0.5
+"""Share of what a shadow computes for a gradient that its own stages are taken to wait for: it
+falls into a wait, or delays the next operation by all of its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePrice:
+    """The exchange of one stage, in seconds."""
+
+    exposed_s: float
+    """From the end of the last local backward until the busiest pipeline has the whole gradient,
+    work included."""
+    link_s: float
+    """For which its busiest link is in use."""
+    work_s: float
+    """What the busiest pipeline computes for it."""
+    ship_s: float
+    """Of the gradient on the link to the shadow."""
+    rebuild_s: float
+    """What the shadow computes beside its optimizer's step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """A step under a strategy."""
+
+    step_s: float
+    stages: tuple[StagePrice, ...]
+    sent_bytes: float
+    """What all nodes send to peers and shadows."""
+    spent_s: float
+    """Of links and nodes for all this, whether or not a step waits for it: what decides between
+    strategies whose steps take equally long."""
+
+
+def price(resolved: Resolved) -> Price:
+    """The step of a strategy on a grid."""
+    situation = resolved.situation
+    stages = [stage_price(stage, situation) for stage in resolved.stages]
+    return whole_price(resolved, stages)
+
+
+def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
+    """The step of stages with these prices: each stage's last backward, exchange and optimizer,
+    whichever stage is last; but no shorter than what a node computes, what it sends, or what a
+    gradient takes to its shadow."""
+    situation = resolved.situation
+    ends_s = situation.ends_s or (0.0,) * len(stages)
+    busy_s = situation.busy_s or (0.0,) * len(stages)
+    after_s = max(situation.after_s, default=0.0)
+    # A shadow of a stage is the node of the stage before, and that of stage 0 the last node.
+    rebuilds_s = [one.rebuild_s for one in (*stages[1:], stages[0])]
+    last_s = max(
+        end_s + one.exposed_s + WAITED * rebuild_s
+        for end_s, one, rebuild_s in zip(ends_s, stages, rebuilds_s, strict=True)
+    )
+    works_s = [
+        busy + one.work_s + rebuild_s
+        for busy, one, rebuild_s in zip(busy_s, stages, rebuilds_s, strict=True)
+    ]
+    sent = [cost.most_sent + cost.shipped.bytes for cost in resolved.stages]
+    rate = situation.node_bytes_per_s
+    sent_s = max(sent) / rate if rate else 0.0
+    return Price(
+        step_s=max(last_s + after_s, *works_s, sent_s, *(one.ship_s for one in stages)),
+        stages=tuple(stages),
+        sent_bytes=resolved.exchanged_bytes + resolved.shipped_bytes,
+        spent_s=sum(one.link_s + one.ship_s + one.work_s + one.rebuild_s for one in stages),
+    )
+
+
+def can_hide(resolved: Resolved) -> float:
+    """Share of the exchanges of all stages that backwards hide, because buckets leave early."""
+    late_s = exposed_s = 0.0
+    for stage in resolved.stages:
+        works_s = [_works_s(one, resolved.situation) for one in stage.buckets]
+        given = (stage.buckets, works_s, resolved.situation)
+        exposed_s += _whole_s(*given, early=True)
+        late_s += _whole_s(*given, early=False)
+    return 1.0 - exposed_s / late_s if late_s else 0.0
+
+
+def stage_price(cost: StageCost, situation: Situation) -> StagePrice:
+    """The exchange and the ship of one stage."""
+    rate = situation.bytes_per_s
+    shipped = cost.shipped
+    rebuild_s = work_seconds(shipped.flops, shipped.added, situation)
+    if situation.replica:
+        rebuild_s += situation.message_s
+    works_s = [_works_s(one, situation) for one in cost.buckets]
+    work_s = float(np.max(sum(works_s))) if works_s else 0.0
+    return StagePrice(
+        exposed_s=_whole_s(cost.buckets, works_s, situation, early=True),
+        link_s=float((cost.bytes * situation.rates()[0]).max()) if cost.buckets else 0.0,
+        work_s=work_s,
+        ship_s=shipped.bytes / rate if rate and situation.replica else 0.0,
+        rebuild_s=rebuild_s,
+    )
+
+
+def _works_s(bucket: BucketCost, situation: Situation) -> Figures:
+    """What each pipeline computes for a bucket, shape (D,)."""
+    exchanged = bucket.exchanged
+    used = (exchanged.out > 0).astype(np.float64) + (exchanged.back > 0)
+    messages = used.sum(axis=0) + used.sum(axis=1)
+    found = messages * situation.message_s
+    if situation.flops_per_s:
+        found = found + exchanged.flops / situation.flops_per_s
+    if situation.added_per_s:
+        found = found + exchanged.added / situation.added_per_s
+    return np.asarray(found)
+
+
+def work_seconds(flops: float, added: float, situation: Situation) -> float:
+    """The time of so many flops of matrix products, and of adding so many numbers."""
+    products_s = flops / situation.flops_per_s if situation.flops_per_s else 0.0
+    return products_s + (added / situation.added_per_s if situation.added_per_s else 0.0)
+
+
+def _whole_s(
+    buckets: Sequence[BucketCost],
+    works_s: Sequence[Figures],
+    situation: Situation,
+    *,
+    early: bool,
+) -> float:
+    """Seconds from the end of the last local backward until all sums are everywhere."""
+    if not buckets:
+        return 0.0
+    wire = _Wire(situation)
+    there_s = [
+        wire.carry(one.exchanged.out, -one.left_s if early else 0.0, one.hops) for one in buckets
+    ]
+    done_s, end_s = np.zeros(situation.pipelines), 0.0
+    for bucket, arrived_s, work_s in zip(buckets, there_s, works_s, strict=True):
+        done_s = np.maximum(done_s, arrived_s) + work_s
+        if bucket.exchanged.back.any():
+            back_s = wire.carry(bucket.exchanged.back, done_s, bucket.hops)
+            end_s = max(end_s, float(back_s.max()))
+    return max(end_s, float(done_s.max()))
+
+
+class _Wire:
+    """The links between the pipelines' nodes of one stage, and until when each is in use."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._per_byte, self._latency_s = situation.rates()
+        rate = situation.node_bytes_per_s
+        self._node_per_byte = 1 / rate if rate else 0.0
+        self._links_s = np.full_like(self._per_byte, -np.inf)
+        self._nodes_s = np.full(situation.pipelines, -np.inf)
+
+    def carry(self, sizes: Figures, from_s: Figures | float, hops: int) -> Figures:
+        """When each pipeline has all that is sent to it, shape (D,); nothing is there from the
+        beginning. `from_s`: when each one sends it, shape (D,)."""
+        sends = sizes > 0
+        given_s = np.zeros(len(sizes)) + from_s
+        begin_s = np.maximum(self._links_s, given_s[:, None]) + sizes * self._per_byte
+        self._links_s = np.where(sends, begin_s, self._links_s)
+        sent_s = begin_s + hops * self._latency_s
+        if self._node_per_byte:
+            left_s = np.maximum(self._nodes_s, given_s) + sizes.sum(axis=1) * self._node_per_byte
+            self._nodes_s = np.where(sends.any(axis=1), left_s, self._nodes_s)
+            sent_s = np.maximum(sent_s, left_s[:, None] + hops * self._latency_s)
+        return np.asarray(np.where(sends, sent_s, -np.inf).max(axis=0))

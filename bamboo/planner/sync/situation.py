@@ -1,0 +1,177 @@
+"""Where gradients are synchronised: the grid, its links, and when backwards pass each layer.
+
+Rule: a plain value. It says for each figure where that is from, so that what is modelled can be
+shown with its source.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bamboo.planner.step.links import Link
+from bamboo.topology.reduction import TreeSum, subtrees
+from bamboo.topology.shards import FLOAT_BYTES, Synced, delegated
+from bamboo.topology.sync import ZONED, SyncEntry
+from bamboo.topology.virtual_nodes import blocks_of
+
+Figures = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """The grid on which parameters are synchronised. Times are in seconds; a rate of 0 means that
+    sizes do not matter. Raises ValueError for zones or shares that make no sense."""
+
+    cut: tuple[int, ...]
+    """The first layer of each stage, and the layer count."""
+    shares: tuple[int, ...]
+    """Virtual nodes of each pipeline."""
+    microbatches: int
+    """Of a virtual node."""
+    zones: tuple[int, ...] = ()
+    """The zone of each pipeline, as a number; empty: all are in one."""
+    replica: bool = True
+    """Whether a stage's gradient is shipped to a shadow."""
+    factor_bytes: int = FLOAT_BYTES
+    """Of a number of a factor: 2 where linear layers compute in bf16."""
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    """Rate of a link between two nodes."""
+    node_bytes_per_s: float = 0.0
+    """Total send rate of a node."""
+    far: Link | None = None
+    """The link between nodes of different zones; None: the same as all others."""
+    flops_per_s: float = 0.0
+    """Rate of the matrix products that form a gradient from factors."""
+    added_per_s: float = 0.0
+    """Numbers that a node adds, or searches for rows with a bit set, in a second."""
+    message_s: float = 0.0
+    """Work of a node for each message that it sends or receives, whatever its size."""
+    ends_s: tuple[float, ...] = ()
+    """Per stage, the time from the beginning of a step to the end of the last local backward."""
+    passed_s: tuple[float, ...] = ()
+    """Per layer, how long before that end the backward has passed the layer."""
+    busy_s: tuple[float, ...] = ()
+    """Per stage, the time of a step for which its node computes, without the exchange."""
+    after_s: tuple[float, ...] = ()
+    """Per stage, the optimizer's step."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Name of a figure -> where it is from."""
+
+    def __post_init__(self) -> None:
+        if not self.shares or min(self.shares) < 1:
+            raise ValueError(f"{self.shares} are no shares of pipelines")
+        if self.zones and len(self.zones) != len(self.shares):
+            raise ValueError(f"{len(self.zones)} zones for {len(self.shares)} pipelines")
+
+    @property
+    def pipelines(self) -> int:
+        return len(self.shares)
+
+    @property
+    def stages(self) -> int:
+        return len(self.cut) - 1
+
+    @property
+    def total(self) -> int:
+        """Microbatches of a step."""
+        return sum(self.shares) * self.microbatches
+
+    def stage_of(self, layer: int) -> int:
+        """The stage that has this layer."""
+        return next(s for s, stop in enumerate(self.cut[1:]) if layer < stop)
+
+    def source(self, figure: str) -> str:
+        """Where a figure is from; empty if nothing is said of it."""
+        return dict(self.sources).get(figure, "")
+
+    def crosses(self, zones: tuple[int, ...] = ()) -> NDArray[np.bool_]:
+        """For each pair of pipelines, whether they are in different zones."""
+        where = np.array(zones or self.zones or (0,) * self.pipelines)
+        return np.asarray(where[:, None] != where[None, :])
+
+    def rates(self) -> tuple[Figures, Figures]:
+        """Seconds per byte and latency of the link of each pair of pipelines."""
+        count = self.pipelines
+        per_byte = np.full((count, count), 1 / self.bytes_per_s if self.bytes_per_s else 0.0)
+        latency = np.full((count, count), self.latency_s)
+        if self.far is not None:
+            across = self.crosses()
+            per_byte[across] = 1 / self.far.bytes_per_s if self.far.bytes_per_s else 0.0
+            latency[across] = self.far.latency_s
+        return per_byte, latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partials:
+    """The partial sums that the pipelines hand over."""
+
+    microbatches: tuple[tuple[int, ...], ...]
+    """For each pipeline, how many microbatches each of its partial sums has."""
+
+    @property
+    def counts(self) -> Figures:
+        """Partial sums of each pipeline."""
+        return np.array([len(own) for own in self.microbatches], dtype=np.float64)
+
+    @property
+    def rows_of(self) -> Figures:
+        """Microbatches of each pipeline."""
+        return np.array([sum(own) for own in self.microbatches], dtype=np.float64)
+
+
+@lru_cache(maxsize=1024)
+def partials_of(shares: tuple[int, ...], microbatches: int) -> Partials:
+    """The partial sums of pipelines with these shares."""
+    leaves = sum(shares)
+    return Partials(
+        microbatches=tuple(
+            tuple((hi - lo) * microbatches for lo, hi in subtrees(block.start, block.stop, leaves))
+            for block in blocks_of(shares)
+        )
+    )
+
+
+def merged_partials(shares: tuple[int, ...], zones: tuple[int, ...]) -> tuple[int, ...]:
+    """How many partial sums each zone has, in the order of zones, once its pipelines have added
+    siblings of the tree."""
+    found = []
+    blocks = blocks_of(shares)
+    for zone in sorted(set(zones)):
+        tree: TreeSum[int] = TreeSum(sum(shares), lambda left, right: left + right)
+        for block, where in zip(blocks, zones, strict=True):
+            for leaf in block if where == zone else ():
+                tree.push(leaf, leaf + 1, 1)
+        found.append(len(tree.partials))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def zoned_flow(shares: tuple[int, ...], zones: tuple[int, ...]) -> tuple[Figures, Figures]:
+    """Of a parameter that goes by `zoned`, in multiples of its bytes: what each pipeline sends to
+    each other one as partial sums, and as whole sums.
+
+    The pipelines of a zone send their partial sums of a piece to its delegate there, which adds
+    siblings and sends what remains to the piece's owner; the sum goes the same way back.
+    """
+    count = len(shares)
+    held = partials_of(shares, 1).counts
+    merged = dict(zip(sorted(set(zones)), merged_partials(shares, zones), strict=True))
+    out, back = np.zeros((count, count)), np.zeros((count, count))
+    sizes = [zones.count(zone) for zone in sorted(set(zones))]
+    length = lcm(*sizes) * len(sizes)
+    whole = Synced(layer=0, shape=(length,), entry=SyncEntry(exchange=ZONED))
+    for piece, owner, delegates in delegated([whole], [0], zones):
+        share = (piece.hi - piece.lo) / length
+        for zone, delegate in zip(sorted(set(zones)), delegates, strict=True):
+            for one in range(count):
+                if zones[one] == zone and one != delegate:
+                    out[one, delegate] += share * held[one]
+                    back[delegate, one] += share
+            if delegate != owner:
+                out[delegate, owner] += share * merged[zone]
+                back[owner, delegate] += share
+    return out, back

@@ -1,0 +1,138 @@
+"""Why a parameter is synchronised as it is, and from how many rows on factors do not pay.
+
+Rule: sentences over figures of `costs` and `builders`; nothing is decided here.
+"""
+
+from dataclasses import dataclass, replace
+
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.builders import seconds, ship_seconds
+from bamboo.planner.sync.costs import exchange_of, ship_of
+from bamboo.planner.sync.situation import Situation, partials_of
+from bamboo.quantities import size
+from bamboo.topology.sync import DENSE, FACTORS, OWNER, ROWS, TREE, ZONED, SyncEntry, on_grid
+
+ENDLESS = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """The rows of a pipeline's step up to which factors are cheaper than `tree`; of the ship with
+    one pipeline, those of the whole step."""
+
+    timed: float
+    """With the products that the receivers form; `inf`: always."""
+    by_bytes: float
+    """By bytes alone, which is too high on slow devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind for one parameter."""
+
+    name: str
+    sent_bytes: float
+    """What the busiest node sends in the exchange or, of a kind of ship, an owner to its shadow."""
+    seconds: float
+    """Of the link and the work, for this parameter alone."""
+
+
+def rows_of(one: ParameterFacts, situation: Situation) -> int:
+    """Rows of the linear layer's input in one pipeline's step: in the busiest one."""
+    own = partials_of(situation.shares, situation.microbatches).rows_of
+    return int(one.rows_k * own.max())
+
+
+def break_even(one: ParameterFacts, situation: Situation) -> BreakEven | None:
+    """None for a parameter that is no plain linear weight. With another number of rows in a
+    microbatch, and as many microbatches, factors take in proportion."""
+    if not one.rows_k:
+        return None
+    if situation.pipelines == 1:
+        total = one.rows_k * situation.total
+        few, whole = (ship_of(one, SyncEntry(ship=x), situation) for x in (FACTORS, DENSE))
+        if not few.bytes:
+            return None
+        by_bytes = total * whole.bytes / few.bytes
+        return BreakEven(timed=_even(one, situation, total), by_bytes=by_bytes)
+    rows = rows_of(one, situation)
+    few_bytes, whole_bytes = (
+        float(exchange_of(one, SyncEntry(exchange=x), situation).bytes.sum(axis=1).max())
+        for x in (FACTORS, TREE)
+    )
+    return BreakEven(timed=_even(one, situation, rows), by_bytes=rows * whole_bytes / few_bytes)
+
+
+def kinds(one: ParameterFacts, situation: Situation) -> tuple[Kind, ...]:
+    """Every kind of exchange that the parameter may have, with its bytes and time."""
+    found = []
+    for name in (TREE, OWNER, ZONED, ROWS, FACTORS):
+        wants = SyncEntry(exchange=name)
+        if (
+            situation.pipelines == 1
+            or on_grid(wants, situation.pipelines, situation.zones) != wants
+        ):
+            continue
+        if (name == FACTORS and not one.rows_k) or (name == ROWS and not one.rows):
+            continue
+        sent = exchange_of(one, wants, situation).bytes.sum(axis=1).max()
+        found.append(
+            Kind(name=name, sent_bytes=float(sent), seconds=seconds(one, wants, situation))
+        )
+    return tuple(found)
+
+
+def why(one: ParameterFacts, entry: SyncEntry, situation: Situation) -> str:
+    """One sentence: why a parameter goes as `entry` says, which is as it is on the grid, or that
+    another kind was to be expected."""
+    if not one.trained:
+        return "It is frozen, so it has no gradient."
+    rows, even = rows_of(one, situation), break_even(one, situation)
+    if situation.pipelines == 1:
+        rows = one.rows_k * situation.total
+    if FACTORS in (entry.exchange, entry.ship) and even is not None:
+        return (
+            f"K is {rows:,} rows, fewer than the break-even of {_rows(even)}: factors are cheaper."
+        )
+    if ROWS in (entry.exchange, entry.ship):
+        whole, few = one.bytes, ship_of(one, SyncEntry(ship=ROWS), replace(situation, replica=True))
+        return (
+            f"A step sets bits in {one.step_density:.1%} of its {one.rows:,} rows, which are "
+            f"{size(few.bytes)} in place of {size(whole)}."
+        )
+    if entry.exchange == OWNER:
+        return f"Pipeline {entry.owner} sums it whole: two messages in place of one a shard."
+    if entry.exchange == ZONED:
+        return "Pipelines of a zone add what they have first, so fewer bytes cross zones."
+    if even is not None:
+        kind = "dense is cheaper" if rows > even.timed else "factors would be cheaper"
+        side = "more" if rows > even.timed else "no more"
+        return f"K is {rows:,} rows, {side} than the break-even of {_rows(even)}: {kind}."
+    if one.density < 1 and one.rows:
+        return f"A microbatch sets bits in {one.density:.1%} of its rows: whole is as cheap."
+    return f"It {one.why_not or 'is used in no known way'}, so it goes whole."
+
+
+def _rows(even: BreakEven) -> str:
+    if even.timed == ENDLESS:
+        return "any number"
+    alone = "" if even.timed == even.by_bytes else f" ({even.by_bytes:,.0f} by bytes alone)"
+    return f"{even.timed:,.0f}{alone}"
+
+
+def _even(one: ParameterFacts, situation: Situation, rows: int) -> float:
+    """Rows at which factors take as long as `tree`: their time is linear in the rows."""
+    whole = _time(one, TREE, situation)
+    once = _time(one, FACTORS, situation)
+    twice = _time(replace(one, rows_k=2 * one.rows_k), FACTORS, situation)
+    each = (twice - once) / rows
+    fixed = once - each * rows
+    if each <= 0:
+        return ENDLESS if fixed <= whole else 0.0
+    return max(0.0, (whole - fixed) / each)
+
+
+def _time(one: ParameterFacts, kind: str, situation: Situation) -> float:
+    if situation.pipelines > 1:
+        return seconds(one, SyncEntry(exchange=kind), situation)
+    return ship_seconds(one, SyncEntry(ship=FACTORS if kind == FACTORS else DENSE), situation)

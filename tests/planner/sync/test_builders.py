@@ -1,0 +1,127 @@
+"""What builders make: never slower than `tree` by the model, and each kind where it pays."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from bamboo.errors import InputError
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.builders import BUILDERS, build, exactly
+from bamboo.planner.sync.price import can_hide, price
+from bamboo.planner.sync.resolved import resolve
+from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.why import break_even, why
+from bamboo.topology.sync import Sync, SyncEntry, SyncRule, entry_of
+
+TABLE = ParameterFacts(
+    name="0.table",
+    shape=(20000, 64),
+    layer=0,
+    density=0.01,
+    step_density=0.05,
+    why_not="is a table",
+)
+WIDE = ParameterFacts(name="1.weight", shape=(2048, 2048), layer=1, rows_k=8)
+SQUARE = ParameterFacts(name="2.weight", shape=(256, 256), layer=2, rows_k=1024)
+BIAS = ParameterFacts(name="3.bias[0]", shape=(2048,), layer=3, why_not="is a vector")
+FACTS = (TABLE, WIDE, SQUARE, BIAS)
+
+
+def situation(**changes: object) -> Situation:
+    found = Situation(
+        cut=(0, 2, 4),
+        shares=(1, 1),
+        microbatches=2,
+        latency_s=1e-3,
+        bytes_per_s=125e6,
+        flops_per_s=50e9,
+        added_per_s=1e9,
+        message_s=1e-4,
+        ends_s=(0.2, 0.15),
+        passed_s=(0.0, 0.02, 0.0, 0.02),
+        busy_s=(0.12, 0.12),
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_each_kind_is_chosen_where_it_pays_and_is_said_in_a_sentence() -> None:
+    here = situation()
+    sync = build("auto", FACTS, here)
+    chosen = {one.name: entry_of(sync, one.name) for one in FACTS}
+    kinds = {name: (entry.exchange, entry.ship) for name, entry in chosen.items()}
+    assert kinds["0.table"] == ("rows", "rows")
+    assert kinds["1.weight"] == ("factors", "factors")
+    assert kinds["2.weight"] == ("tree", "dense")
+    said = [why(one, chosen[one.name], here) for one in FACTS]
+    assert "5.0% of its 20,000 rows" in said[0]
+    assert said[1].startswith("K is 16 rows, fewer than the break-even of ")
+    assert said[2].startswith("K is 2,048 rows, more than the break-even of ")
+    assert said[2].endswith("dense is cheaper.")
+    assert said[3] == "It is a vector, so it goes whole."
+
+
+def test_a_slow_device_has_another_break_even_than_bytes_alone() -> None:
+    fast, slow = (break_even(WIDE, situation(flops_per_s=x)) for x in (0.0, 1e9))
+    assert fast is not None
+    assert slow is not None
+    assert fast.by_bytes == slow.by_bytes == 2048 * 2048 * 2 / (2 * 4096)
+    assert slow.timed < fast.timed < fast.by_bytes
+    even = situation(flops_per_s=1e9)
+    for rows, kind in ((slow.timed * 0.9, "factors"), (slow.timed * 1.1, "tree")):
+        one = replace(WIDE, rows_k=round(rows / 2))
+        assert entry_of(build("factors-hybrid", [one], even), one.name).exchange == kind
+
+
+def test_auto_is_never_slower_than_any_other_and_tree_where_nothing_is_to_be_won() -> None:
+    draws = random.Random(7)
+    for _ in range(60):
+        several = draws.choice((1, 2, 3, 4))
+        here = situation(
+            shares=tuple(draws.choice((1, 2)) for _ in range(several)),
+            zones=draws.choice(((), tuple(sorted(draws.choice((0, 1)) for _ in range(several))))),
+            bytes_per_s=draws.choice((3e7, 125e6, 1.25e9)),
+            node_bytes_per_s=draws.choice((0.0, 1.25e8)),
+            flops_per_s=draws.choice((2e9, 50e9)),
+        )
+        facts = [replace(WIDE, rows_k=draws.choice((1, 8, 64))), TABLE, SQUARE, BIAS]
+        found = {}
+        for name in BUILDERS:
+            try:
+                found[name] = price(resolve(build(name, facts, here), facts, here))
+            except InputError:
+                assert name == "zoned"
+        assert found["auto"].step_s <= found["tree"].step_s
+        assert found["auto"].step_s <= 1.002 * min(one.step_s for one in found.values())
+    assert build("auto", [SQUARE, BIAS], situation(shares=(1,))) == Sync()
+    assert build("auto", [], situation()) == Sync()
+
+
+def test_buckets_hide_what_leaves_before_the_backward_ends() -> None:
+    facts = [replace(SQUARE, name=f"{layer}.w", layer=layer) for layer in range(4)]
+    here = situation(message_s=0.0, added_per_s=0.0)
+    late, early = (resolve(Sync(bucket=bound), facts, here) for bound in (None, 0))
+    assert can_hide(late) == 0
+    # Of two layers the upper one's partial sums are on their way before the backward ends.
+    shard_s = SQUARE.bytes / 2 / 125e6
+    assert can_hide(early) == pytest.approx(shard_s / (4 * shard_s + 2e-3))
+    assert price(early).step_s < price(late).step_s
+
+
+def test_balanced_gives_each_pipeline_as_much_and_a_pattern_matches_one_name() -> None:
+    facts = [replace(BIAS, name=f"0.b[{x}]", shape=(x,), layer=0) for x in (8, 5, 4, 3)]
+    sync = build("balanced", facts, situation())
+    placed = [entry_of(sync, one.name) for one in facts]
+    assert [(entry.exchange, entry.owner) for entry in placed] == [
+        ("owner", owner) for owner in (0, 1, 1, 0)
+    ]
+    assert entry_of(Sync(rules=(SyncRule(match=exactly("a*"), ship="rows"),)), "ab") == SyncEntry()
+
+
+def test_what_cannot_be_built_is_said_in_one_line() -> None:
+    with pytest.raises(InputError, match="'ring' is no builder; take one of tree, owner"):
+        build("ring", FACTS, situation())
+    with pytest.raises(InputError, match="two zones or more"):
+        build("zoned", FACTS, situation())
+    with pytest.raises(InputError, match=r"no zone holds siblings .* as \[0, 0, 1, 1\]"):
+        build("zoned", FACTS, situation(shares=(1,) * 4, zones=(0, 1, 1, 0)))
