@@ -104,7 +104,7 @@ def test_buckets_hide_what_leaves_before_the_backward_ends() -> None:
     assert can_hide(late) == 0
     # Of two layers the upper one's partial sums are on their way before the backward ends.
     shard_s = SQUARE.bytes / 2 / 125e6
-    assert can_hide(early) == pytest.approx(shard_s / (4 * shard_s + 2e-3))
+    assert can_hide(early) == pytest.approx(shard_s / (4 * shard_s + 1e-3))
     assert price(early).step_s < price(late).step_s
 
 
