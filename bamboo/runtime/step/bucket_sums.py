@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.device.staging import Staged
 from bamboo.runtime.step import factors
 from bamboo.runtime.step.exchange_plan import ExchangePlan
 from bamboo.runtime.step.factors import Recorded
@@ -74,6 +75,9 @@ class BucketSum(ABC):
         self._missing = len(plan.blocks[self._me])
         self.sent = False
         """Whether what this pipeline has of it has left."""
+        self.copied: Staged | None = None
+        """Of a bucket that left early: done once the device is through with its gradients."""
+        self._early = False
         self.gradient: list[Tensor] | None = None
         """The whole sum of each of its tensors, once it is done."""
 
@@ -108,10 +112,16 @@ class BucketSum(ABC):
             self._send(mailbox, self.partials)
         self._tree = TreeSum(self._plan.leaves, added)
 
-    def advance(self, mailbox: Mailbox) -> None:
-        """Go on as far as the messages that have come allow."""
+    def advance(self, mailbox: Mailbox, *, early: bool = False) -> None:
+        """Go on as far as the messages that have come allow. `early`: while the backward goes on,
+        with gradients that lie on the host, so that what is sent waits for no operation."""
+        self._early = early
         while self.can_advance(mailbox):
             self._advance(mailbox)
+
+    def can_advance_early(self, mailbox: Mailbox) -> bool:
+        """Whether it would get any further while the backward goes on."""
+        return self.copied is not None and self.copied.ready() and self.can_advance(mailbox)
 
     def can_advance(self, mailbox: Mailbox) -> bool:
         """Whether `advance` would get any further now."""
@@ -152,7 +162,7 @@ class BucketSum(ABC):
             step=self._step,
             index=self.bucket.number * PER_BUCKET + self._me,
         )
-        mailbox.post(key, tensors, meta)
+        mailbox.post(key, tensors, meta, at_rest=self._early)
 
     def _take(
         self, mailbox: Mailbox, kind: MessageKind, pipeline: int

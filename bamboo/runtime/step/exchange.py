@@ -97,17 +97,19 @@ class Exchange:
         for found in self.sums:
             if found.filled and not found.sent and self.plan.leaves_early(found.bucket):
                 found.send(mailbox)
+                found.copied = mailbox.copied()
 
     def can_sum_early(self, mailbox: Mailbox) -> bool:
         """Whether `sum_early` would get any further now."""
         if self.stand is not Stand.FILLING or not self.plan.cuts:
             return False
-        return any(found.can_advance(mailbox) for found in self.sums)
+        return any(found.can_advance_early(mailbox) for found in self.sums)
 
     def sum_early(self, mailbox: Mailbox) -> None:
         """Go on with the buckets that have left, while the backward goes on."""
         for found in self.sums:
-            found.advance(mailbox)
+            if found.can_advance_early(mailbox):
+                found.advance(mailbox, early=True)
 
     def _has(self, mailbox: Mailbox, kind: MessageKind, index: int = 0) -> bool:
         return mailbox.has(self.plan.slot, kind, self.step, index)

@@ -5,8 +5,8 @@ was sent in a step stays in the stash until every slot is safe beyond that step;
 new owner, all messages that are kept for it are sent again. Messages of one key are bitwise equal,
 so the first one wins and later ones are dropped. Nothing here waits. Messages leave in the order in
 which they were posted, each in the generation of that moment, once the device has written its
-tensors to the host, where the stash keeps them too. Messages about state (`ports.AT_REST`) have an
-order of their own and wait for no operation.
+tensors to the host, where the stash keeps them too. Messages about state (`ports.AT_REST`), and
+sums that are made on the host, have an order of their own and wait for no operation.
 """
 
 from collections import defaultdict, deque
@@ -234,17 +234,19 @@ class Mailbox(Inbox):
         meta: Mapping[str, Any] | None = None,
         *,
         also_shadow: bool = False,
+        at_rest: bool = False,
     ) -> None:
-        """Send to the owner of `key.to`, or to owner and shadow, and keep it in the stash."""
+        """Send to the owner of `key.to`, or to owner and shadow, and keep it in the stash.
+        `at_rest`: no operation that is under way writes the tensors, so it waits for none."""
         message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
-        kept = self._on_host(message)
+        kept = self._on_host(message, at_rest=at_rest)
         receivers = [self.assignment.owner(key.to)]
         shadow = self.assignment.shadow(key.to)
         if also_shadow and shadow is not None:
             receivers.append(shadow)
         # It is sent before it is kept, because the other side waits for it.
         for node in receivers:
-            self._route(node, key, message if node == self._me else kept)
+            self._route(node, key, message if node == self._me else kept, at_rest=at_rest)
         self._stash[key.step][key] = kept
         self.stash_bytes += message.size_bytes()
         self.peak_stash_bytes = max(self.peak_stash_bytes, self.stash_bytes)
@@ -346,11 +348,17 @@ class Mailbox(Inbox):
                     count += 1
         return count
 
-    def _route(self, node: NodeId, key: MessageKey, message: Message) -> None:
+    def copied(self) -> Staged:
+        """Is done once all operations that were issued so far are."""
+        return self._device.fetch(())
+
+    def _route(
+        self, node: NodeId, key: MessageKey, message: Message, *, at_rest: bool = False
+    ) -> None:
         if node == self._me:
             self._deliver(key, message)
         else:
-            at_rest = key.kind in AT_REST
+            at_rest = at_rest or key.kind in AT_REST
             queue = self._at_rest if at_rest else self._outgoing
             kept = self._on_host(message, at_rest=at_rest)
             buffers = [to_buffer(tensor) for tensor in kept.tensors]

@@ -103,8 +103,10 @@ class Columns:
     def watched(self, mailbox: Mailbox) -> Mailbox:
         honest = mailbox.post
 
-        def post(key: MessageKey, tensors: Sequence[Tensor] = (), meta: Any = None) -> None:
-            honest(key, tensors, meta)
+        def post(
+            key: MessageKey, tensors: Sequence[Tensor] = (), meta: Any = None, **how: bool
+        ) -> None:
+            honest(key, tensors, meta, **how)
             self.posted.append((mailbox, key, [tensor.clone() for tensor in tensors]))
 
         mailbox.post = post  # type: ignore[method-assign,assignment]
