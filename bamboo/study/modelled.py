@@ -25,7 +25,7 @@ from bamboo.study.devices import gpu_of, host_bytes_per_s, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
 from bamboo.study.told import silent
-from bamboo.study.workload import MODELLED, Modelled
+from bamboo.study.workload import MODELLED, Modelled, with_parameters
 from bamboo.wiring.begun import Begun
 
 FLOW_GBPS = 5.0
@@ -108,6 +108,7 @@ def seen_for_launch(
         return seen
     kind = catalogue.find(cheapest_pool(job, catalogue)[0].instance_type)
     work = on_type(kind, counted_work(job), job=job)
+    work = replace(work, layers=with_parameters(work.layers, seen["layers"]))
     return {**seen, MODELLED: _as_modelled(work, kind, _ON_CARDS)}
 
 

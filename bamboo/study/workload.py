@@ -17,6 +17,7 @@ from bamboo.core.state import GridTime
 from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition
+from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.prices.catalogue import InstanceType
 from bamboo.planner.profiles.workload import Saving, WorkloadFigures, saved
 from bamboo.planner.step.step_time import StepTimes
@@ -68,9 +69,7 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
         modelled: Modelled = seen[MODELLED]
         return modelled.workload.layers
     layers: Sequence[Mapping[str, Any]] = seen["layers"]
-    shaped = shape_facts(job)
-    synced = [facts.synced for facts in shaped] or [()] * len(layers)
-    if shaped:
+    if shaped := shape_facts(job):
         flops = [facts.forward_flops for facts in shaped]
         casts = [facts.cast_bytes for facts in shaped]
         spared = [facts.spared_flops for facts in shaped]
@@ -78,7 +77,7 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
         flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]
         casts = [0] * len(layers)
         spared = [0.0] * len(layers)
-    return tuple(
+    found = tuple(
         LayerFacts(
             name=str(layer["name"]),
             parameters=int(layer["parameters"]),
@@ -91,9 +90,29 @@ def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ..
             frozen_bytes=int(layer.get("frozen_bytes", 0)),
             statistics=int(layer.get("statistics", 0)),
             spared_flops=less,
-            synced=own,
         )
-        for layer, flop, cast, less, own in zip(layers, flops, casts, spared, synced, strict=True)
+        for layer, flop, cast, less in zip(layers, flops, casts, spared, strict=True)
+    )
+    if shaped:
+        pairs = zip(found, shaped, strict=True)
+        found = tuple(replace(layer, synced=facts.synced) for layer, facts in pairs)
+    return with_parameters(found, layers)
+
+
+def with_parameters(
+    found: Sequence[LayerFacts], layers: Sequence[Mapping[str, Any]]
+) -> tuple[LayerFacts, ...]:
+    """The facts of layers, with those of their parameters as the preflight saw them, if it has."""
+    return tuple(
+        replace(
+            facts,
+            synced=tuple(
+                ParameterFacts(**{**one, "shape": tuple(one["shape"])}) for one in layer["synced"]
+            ),
+        )
+        if "synced" in layer
+        else facts
+        for facts, layer in zip(found, layers, strict=True)
     )
 
 

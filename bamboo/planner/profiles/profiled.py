@@ -11,6 +11,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.topology.strategy import canonical_json
 from bamboo.topology.virtual_nodes import BatchShape
@@ -65,6 +66,8 @@ class LayerProfile:
     optimizer: Work
     frozen_bytes: int = 0
     """Of frozen parameters and buffers."""
+    synced: tuple[ParameterFacts, ...] = ()
+    """Its parameters; empty in a profile of an older release."""
 
     @property
     def both_s(self) -> float:
@@ -166,6 +169,7 @@ class Profile:
                 back_bytes=None if following is None else following.input_gradient_bytes,
                 activation_bytes=layer.activation_bytes,
                 frozen_bytes=layer.frozen_bytes,
+                synced=layer.synced,
             )
             for layer, following in zip(self.layers, (*self.layers[1:], None), strict=True)
         )

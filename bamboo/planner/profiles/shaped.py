@@ -249,6 +249,7 @@ def _layer(
         forward=forward,
         backward=backward,
         frozen_bytes=facts.frozen_bytes,
+        synced=facts.synced,
         optimizer=_moved(
             UPDATE_BYTES * facts.parameters + 2 * facts.moment_bytes + squares, kernels
         ),

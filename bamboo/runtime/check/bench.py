@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bamboo.models import Gradients, Tensors, as_leaves
 from bamboo.planner.profiles.profiled import LayerProfile
+from bamboo.runtime.check.parameters import Parameters
 from bamboo.runtime.device.work import WorkCounter
 from bamboo.runtime.optim.optimizer import Optimizer
 from bamboo.runtime.step.norm import CLIP_FACTOR, end_step
@@ -46,6 +47,9 @@ class Bench:
         """The layer's output, which is the next layer's input, once it has warmed up; for
         the last layer, the loss."""
         self._output_bytes = self._activation_bytes = self._input_gradient_bytes = 0
+        index, layer = stage.layers[0]
+        self.parameters = Parameters(index, layer, stage.factors)
+        """What is found of the layer's parameters, once it has warmed up."""
         self._counters = {kind: WorkCounter() for kind in self._seconds}
 
     @property
@@ -61,15 +65,18 @@ class Bench:
             outputs = output if isinstance(output, tuple) else (output,)
             self._output_bytes = sum(t.nbytes for t in outputs if isinstance(t, Tensor))
 
+        self.parameters.begin()
         hook = self._stage.layers[0][1].register_forward_hook(seen)
         pending, self._activation_bytes = self._stage.measured_forward(self._x, STEP, MICROBATCH)
         hook.remove()
+        self.parameters.ran(pending.record, pending.output)
         self.output = as_leaves(pending.output)
         if not self._stage.is_last:
             self._gradients = tuple(
                 t.detach() * GRADIENT_SHARE if t.requires_grad else None for t in self.output
             )
         self._backward(pending)
+        self.parameters.took(pending.record)
         self._update()
         with self._counters["forward"]:
             pending = self._forward()
@@ -87,8 +94,9 @@ class Bench:
         self._timed("backward", lambda: self._backward(pending))
         self._timed("update", self._update)
 
-    def found(self, index: int) -> LayerProfile:
-        """The medians and all else that was measured. Call it after the layer was timed."""
+    def found(self, index: int, microbatches: int) -> LayerProfile:
+        """The medians and all else that was measured. Call it after the layer was timed. A step has
+        so many microbatches."""
         forward_s, backward_s, update_s = self._seconds.values()
         forward, backward, update = (counter.work for counter in self._counters.values())
         return LayerProfile(
@@ -109,6 +117,7 @@ class Bench:
             forward=forward,
             backward=backward,
             optimizer=update,
+            synced=self.parameters.facts(microbatches),
         )
 
     def _forward(self) -> Pending:

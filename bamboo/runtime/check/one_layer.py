@@ -31,6 +31,7 @@ from bamboo.models.workload import Workload
 from bamboo.runtime.check.writes import Writes
 from bamboo.runtime.device.global_settings import changed, settings
 from bamboo.runtime.device.time_limit import TookTooLong
+from bamboo.runtime.step.factors import Record
 from bamboo.runtime.wire.frames import SENDABLE
 from bamboo.user_code.traces import placed_line_of
 
@@ -89,6 +90,8 @@ class Pass:
     """By parameter name; the input's under `ITS_INPUT`."""
     held: "Held | None" = None
     """What must not change between a checked forward and its backward."""
+    record: Record | None = None
+    """Of the factors of its weights' gradients."""
 
 
 class OneLayer:
@@ -410,17 +413,21 @@ def _kept_aside(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def leaves_of(tensors: Tensors) -> Iterator[Tensor]:
     """The leaves in which the graph of these tensors collects gradients."""
+    yield from {id(leaf): leaf for leaf in ends_of(tensors)}.values()
+
+
+def ends_of(tensors: Tensors) -> Iterator[Tensor]:
+    """The same, each as often as an operation uses it."""
     yield from (y for y in tensors if y.grad_fn is None and y.requires_grad)
     seen, waiting = set(), [y.grad_fn for y in tensors if y.grad_fn is not None]
     while waiting:
         node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             yield leaf
-        waiting += [following for following, _ in node.next_functions if following is not None]
+        elif node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions if following is not None]
 
 
 def later(value: Tensor) -> Tensor:

@@ -122,7 +122,10 @@ def preflight(
             _layer_facts(one, optimizer)
             | {what: max(seen[index][what] for seen in sizes) for what in sizes[0][index]}
             | asdict(mean_of([took[index] for took in times]))
-            for index, one in enumerate(whole.layers)
+            | {"synced": [asdict(one) | {"shape": [*one.shape]} for one in synced]}
+            for index, (one, synced) in enumerate(
+                zip(whole.layers, whole.parameters(), strict=True)
+            )
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in workload.tied],
         **_facts(job, workload, data, evaluated, described),

@@ -33,6 +33,7 @@ from bamboo.planner.profiles.profiled import LayerProfile, Profile
 from bamboo.quantities import size
 from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench
 from bamboo.runtime.check.one_layer import SMALLER, is_full, kind_of
+from bamboo.runtime.check.parameters import with_ties
 from bamboo.runtime.check.stdout_answer import one_answer, tell_progress
 from bamboo.runtime.device.host_memory import free_bytes
 from bamboo.runtime.device.staging import data_at, place_of
@@ -100,7 +101,7 @@ class Profiler:
             signature = (id(factory), self._frozen_in(index), *kind_of(x), *ends)
             if signature in known:
                 like, x = known[signature]
-                layer = layers[like]
+                layer = _as_layer(layers[like], index)
             else:
                 met = {id(other) for other in layers[:index]}
                 left = len({id(other) for other in layers[index:]} - met) or 1
@@ -110,6 +111,7 @@ class Profiler:
                 known[signature] = index, x
             layers.append(layer)
             self._told(index + 1, 0)
+        synced = with_ties([layer.synced for layer in layers], self._workload.tied)
         return Profile(
             job=Path(self._job.file).name,
             source=f"measured on this machine's {self._kind}",
@@ -123,7 +125,9 @@ class Profiler:
             load=load,
             seen=self._asked.seen,
             limit_s=self._asked.limit_s,
-            layers=tuple(layers),
+            layers=tuple(
+                replace(layer, synced=own) for layer, own in zip(layers, synced, strict=True)
+            ),
             unit=self._unit,
         )
 
@@ -147,7 +151,7 @@ class Profiler:
                 accumulates=batch_shape(self._job).microbatches > 1,
             )
             self._measure(bench, index, name, until_s=until_s)
-            found = bench.found(index), bench.output
+            found = bench.found(index, batch_shape(self._job).total), bench.output
         except InputError:
             raise  # it names the place better
         except USER_ERRORS as error:
@@ -212,6 +216,13 @@ class Profiler:
         if self._shaped:
             raise error  # our own layer, so not the user's fault
         return InputError(f"{where} fails: {type(error).__name__}: {said}; correct it")
+
+
+def _as_layer(layer: LayerProfile, index: int) -> LayerProfile:
+    """The profile of a layer, for another one that is like it."""
+    named = ((one, one.name.partition(".")[2]) for one in layer.synced)
+    synced = (replace(one, name=f"{index}.{local}", layer=index) for one, local in named)
+    return replace(layer, synced=tuple(synced))
 
 
 def _device(kind: str) -> torch.device:

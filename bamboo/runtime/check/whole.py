@@ -17,6 +17,7 @@ from bamboo.data.dataset import Dataset
 from bamboo.errors import InputError
 from bamboo.models import Gradients, Tensors, Workload, as_leaves, run_layers
 from bamboo.models.build import USER_ERRORS
+from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.runtime.check.alone import Alone, Found, Look
 from bamboo.runtime.check.loss_contract import check_finite, check_largest, loss_gradient
 from bamboo.runtime.check.one_layer import (
@@ -30,10 +31,12 @@ from bamboo.runtime.check.one_layer import (
     later,
     remedy_of,
 )
+from bamboo.runtime.check.parameters import Parameters, with_ties
 from bamboo.runtime.check.stdout_answer import tell_progress
 from bamboo.runtime.check.timing import Times, Timing
 from bamboo.runtime.device.staging import data_at, place_of
 from bamboo.runtime.device.time_limit import TookTooLong
+from bamboo.runtime.step.factors import Recorder
 from bamboo.user_code.traces import line_of
 
 LOOKS = 4
@@ -73,6 +76,11 @@ class Whole:
             self.layers.append(one)
         self._check_apart()
         self._initial = [one.initial() for one in self.layers]
+        self._recorders = [Recorder([(one.place.index, one.layer)]) for one in self.layers]
+        self._parameters = [
+            Parameters(one.place.index, one.layer, recorder)
+            for one, recorder in zip(self.layers, self._recorders, strict=True)
+        ]
         for one in self.layers:
             try:
                 one.layer.to(place)
@@ -95,41 +103,22 @@ class Whole:
                         "stay equal",
                     )
 
-    def _check_uncut(self, microbatch: int) -> None:
-        """Layers that were cut out of a whole model compute what that does, up to the rounding of
-        other kernels: here of one sample, without dropout. Raises InputError where they do not."""
-        uncut = self._workload.uncut
-        if uncut is None:
-            return
-        inputs = tuple(t[:1] for t in self.data.microbatch(0, microbatch)[0])
-        layers = [one.layer.eval() for one in self.layers]
-        with torch.no_grad():
-            there = uncut(layers, inputs)
-            numbered = [(one.place.index, one.layer) for one in self.layers]
-            (here,) = run_layers(
-                numbered, inputs, seed=self._job.train.seed, step=0, microbatch=microbatch
-            )
-        for layer in layers:
-            layer.train()
-        scale = float(there.abs().max())
-        off = float((here - there).abs().max()) if here.shape == there.shape else math.inf
-        if not off <= ROUNDING * scale:
-            raise InputError(
-                f"{self._job.file}: {self._job.model.model} gives {off:.3g} away from its whole "
-                f"model (largest value {scale:.3g}) when it is cut into layers; take another family"
-            )
-
     def run(self, step: int, microbatch: int) -> list[Pass]:
         """Forward and backward of one microbatch, layer by layer; the results must be finite. The
         first one is compared with the whole model that the layers were cut out of."""
         if not self._types:
-            self._check_uncut(microbatch)
+            inputs = self.data.microbatch(0, microbatch)[0]
+            _check_uncut(self._job, self._workload, self.layers, inputs, microbatch)
         passes, targets = self._forward(step, microbatch, checked=True)
         loss, gradients = self._loss(passes[-1].output, targets, step)
         check_finite(self._job.file, loss, gradients)
         for one, run in zip(reversed(self.layers), reversed(passes), strict=True):
-            gradients = one.backward(run, gradients)
+            recorder, looks = self._recorders[one.place.index], self._parameters[one.place.index]
+            with recorder.backward(run.record):
+                gradients = one.backward(run, gradients)
+            looks.took(run.record)
             run.gradients = {}
+            run.record = None
         return passes
 
     def _loss(self, output: Tensors, targets: Tensors, step: int) -> tuple[float, Gradients]:
@@ -141,8 +130,15 @@ class Whole:
     ) -> tuple[list[Pass], Tensors]:
         x, targets = self.data.microbatch(step, microbatch)
         passes: list[Pass] = []
-        for one in self.layers:
-            passes.append(one.forward(x, step, microbatch, checked=checked))
+        for one, recorder, looks in zip(
+            self.layers, self._recorders, self._parameters, strict=True
+        ):
+            if checked:
+                looks.begin()
+            with recorder.forward() as record:
+                passes.append(one.forward(x, step, microbatch, checked=checked))
+            passes[-1].record = record
+            looks.ran(record, passes[-1].output)
             x = as_leaves(passes[-1].output)
             self._check_types(one.place, x, microbatch)
             self._tell()
@@ -190,6 +186,7 @@ class Whole:
                 evaluation=evaluation if is_last else {},
             )
             gradients = one.backward(run, gradients)
+            self._parameters[index].saw()
             if index not in chosen:
                 self._tell()
                 continue
@@ -262,6 +259,12 @@ class Whole:
             if here.gradients.get(name) != there.gradients.get(name):
                 raise place.refuse(f"gives another gradient of {name!r} {elsewhere}", KEEP_NOTHING)
 
+    def parameters(self) -> list[tuple[ParameterFacts, ...]]:
+        """What was found of the parameters of each layer."""
+        microbatches = batch_shape(self._job).total
+        found = [looks.facts(microbatches) for looks in self._parameters]
+        return with_ties(found, self._workload.tied)
+
     def time(self, passes: Sequence[Pass]) -> list[Times]:
         """The times of every layer, with its input of these passes."""
         return Timing(self._job, self._workload, self.layers, self._tell).of(passes)
@@ -286,3 +289,28 @@ class Whole:
     def _tell(self) -> None:
         self._done += 1
         tell_progress(self._done, self._steps)
+
+
+def _check_uncut(
+    job: JobConfig, workload: Workload, ones: Sequence[OneLayer], inputs: Tensors, microbatch: int
+) -> None:
+    """Layers that were cut out of a whole model compute what that does, up to the rounding of other
+    kernels: here of one sample, without dropout. Raises InputError where they do not."""
+    uncut = workload.uncut
+    if uncut is None:
+        return
+    inputs = tuple(t[:1] for t in inputs)
+    layers = [one.layer.eval() for one in ones]
+    with torch.no_grad():
+        there = uncut(layers, inputs)
+        numbered = [(one.place.index, one.layer) for one in ones]
+        (here,) = run_layers(numbered, inputs, seed=job.train.seed, step=0, microbatch=microbatch)
+    for layer in layers:
+        layer.train()
+    scale = float(there.abs().max())
+    off = float((here - there).abs().max()) if here.shape == there.shape else math.inf
+    if not off <= ROUNDING * scale:
+        raise InputError(
+            f"{job.file}: {job.model.model} gives {off:.3g} away from its whole model (largest "
+            f"value {scale:.3g}) when it is cut into layers; take another family"
+        )

@@ -30,6 +30,7 @@ PRODUCTS = ("AddmmBackward0", "MmBackward0")
 AROUND = ("ViewBackward0", "UnsafeViewBackward0", "AddBackward0")
 """What `nn.Linear` does around the product where the input has more than two dimensions."""
 TWICE = "is used twice in a microbatch"
+UNSENT = "has a factor that cannot be sent"
 NO_PRODUCT = "is used by a batch of matrix products, as its input lies in an odd way"
 
 
@@ -117,7 +118,7 @@ def _factors_in(left: Iterator[Tensor], said: Any, name: str, shape: Sequence[in
 
 
 @dataclass(slots=True)
-class _Use:
+class Use:
     """The use of one weight in one microbatch."""
 
     called: bool = False
@@ -125,19 +126,26 @@ class _Use:
     dtype: torch.dtype = torch.float32
     """Of the product."""
     gradient: Operand | None = None
+    flaw: str = ""
+    """Why it is no plain use, as in `use_that_forbids`."""
 
     def factors(self) -> Factors | None:
+        """None: the microbatch adds nothing. Raises ValueError, with the flaw."""
+        if self.flaw:
+            raise ValueError(self.flaw)
         if self.gradient is None:
             return None
         assert self.input is not None, "a layer that is computed again records its input then"
         # What `nn.Linear` does with its input: the cast of autocast, then one dimension of rows.
         x = self.input.to(self.dtype)
-        return Factors(
-            input=Operand.of(x.reshape(prod(x.shape[:-1]), x.shape[-1])), gradient=self.gradient
-        )
+        try:
+            operand = Operand.of(x.reshape(prod(x.shape[:-1]), x.shape[-1]))
+        except ValueError as error:
+            raise ValueError(f"{UNSENT}: {error}") from error
+        return Factors(input=operand, gradient=self.gradient)
 
 
-class Record(dict[str, _Use]):
+class Record(dict[str, Use]):
     """The uses in one microbatch, by global name of the weight."""
 
 
@@ -182,8 +190,7 @@ class Recorder:
                 return
             use, x = self._now[name], args[0] if args else given["input"]
             if not self._back:
-                if use.called:
-                    raise ValueError(f"{name} is sent as factors, and it {TWICE}")
+                use.flaw = TWICE if use.called else ""
                 use.called = True
             if (index in self._again) == self._back:
                 use.input = x.detach()
@@ -193,17 +200,21 @@ class Recorder:
                 return
             if not output.requires_grad:
                 return
-            product = product_of(output)
-            if product is None:
-                raise ValueError(f"{name} is sent as factors, and it {NO_PRODUCT}")
-            use = self._now[name]
+            use, product = self._now[name], product_of(output)
             use.dtype = output.dtype
+            if product is None:
+                use.flaw = NO_PRODUCT
+                return
 
             def came(gradients: tuple[Tensor | None, ...]) -> None:
                 # A copy: with another reference to its tensor, autograd would add gradients to new
                 # tensors in place of this one, which might then lie in another way.
-                if gradients[0] is not None:
+                if gradients[0] is None:
+                    return
+                try:
                     use.gradient = Operand.of(gradients[0])
+                except ValueError as error:
+                    use.flaw = f"{UNSENT}: {error}"
 
             # On the product itself: who writes into the output hides the output's own hooks.
             product.register_prehook(came)
@@ -214,7 +225,7 @@ class Recorder:
     @contextmanager
     def forward(self) -> Iterator[Record | None]:
         """Around the forward of a microbatch, of which it gives the record."""
-        record = Record({name: _Use() for name in self._names}) if self._names else None
+        record = Record({name: Use() for name in self._names}) if self._names else None
         with self._during(record, back=False):
             yield record
 
@@ -238,10 +249,14 @@ class Recorder:
 
     def take(self, names: Collection[str]) -> dict[str, list[Factors | None]]:
         """The factors of these weights, of all microbatches whose backward has begun since the last
-        call for them, in its order. The backward of their layers is done in each."""
-        out = {
-            name: [one.pop(name).factors() for one in self._done if name in one] for name in names
-        }
+        call for them, in its order. The backward of their layers is done in each. Raises ValueError
+        for one that was used in another way than by one plain product."""
+        out: dict[str, list[Factors | None]] = {}
+        for name in names:
+            try:
+                out[name] = [one.pop(name).factors() for one in self._done if name in one]
+            except ValueError as error:
+                raise ValueError(f"{name} is sent as factors, and it {error}") from error
         self._done = [one for one in self._done if one]
         return out
 
@@ -269,7 +284,7 @@ def use_that_forbids(layer: nn.Module, name: str) -> str:
     if not weight.requires_grad:
         return "is not trained"
     if weight.dim() != 2:
-        return f"is no matrix, its shape is {tuple(weight.shape)}"
+        return f"is no matrix: its shape is {tuple(weight.shape)}"
     held = layer.named_parameters(remove_duplicate=False)
     if others := [other for other, p in held if p is weight and other != name]:
         return f"has a second name in its layer, {others[0]}"

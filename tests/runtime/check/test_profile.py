@@ -70,6 +70,13 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     assert told == sorted(told)
     assert told[-1][0] == told[-1][1]
     assert Profile.from_json(found.to_json()) == found
+    layers = found.facts()
+    named = (replace(one, name=f"2{one.name[1:]}", layer=2) for one in layers[1].synced)
+    assert layers[2].synced == (*named,)
+    older = json.loads(found.to_json())
+    for layer in older["layers"]:
+        del layer["synced"]
+    assert not any(layer.synced for layer in Profile.from_json(json.dumps(older)).facts())
 
 
 def test_bytes_are_those_that_the_preflight_and_whole_stages_see(

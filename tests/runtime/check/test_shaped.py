@@ -30,6 +30,11 @@ def test_the_formulas_are_what_is_counted(
         assert by_formula.parameters == measured.parameters
         assert by_formula.output_bytes == measured.output_bytes or by_formula.name == "Head"
         assert by_formula.activation_bytes == pytest.approx(measured.activation_bytes, rel=0.05)
+        plain, there = ({x.name: x for x in one.synced} for one in (by_formula, measured))
+        assert {n: (x.shape, x.rows_k) for n, x in plain.items()} == {
+            n: (x.shape, x.rows_k) for n, x in there.items()
+        }
+        assert all(there[n].density <= x.density for n, x in plain.items())
         for kind in ("forward", "backward", "optimizer"):
             ours, theirs = getattr(by_formula, kind), getattr(measured, kind)
             assert astuple(ours) == pytest.approx(astuple(theirs), rel=0.02), (ours, theirs)
