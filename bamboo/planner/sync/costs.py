@@ -39,6 +39,12 @@ class Exchanged:
     added: Figures
     """Numbers that each pipeline adds or searches for bits, shape (D,)."""
 
+    @classmethod
+    def none(cls, pipelines: int) -> "Exchanged":
+        """Nothing, between so many pipelines."""
+        links, nodes = np.zeros((pipelines, pipelines)), np.zeros(pipelines)
+        return cls(out=links, back=links, flops=nodes, added=nodes)
+
     def __add__(self, other: "Exchanged") -> "Exchanged":
         return Exchanged(
             out=self.out + other.out,
@@ -113,7 +119,7 @@ def exchange_of(facts: ParameterFacts, entry: SyncEntry, situation: Situation) -
     sums = max(0.0, float(held.counts.sum()) - 1) * facts.size
     shared = np.full(count, sums / count)
     if count == 1:
-        return Exchanged(out=np.zeros((1, 1)), back=np.zeros((1, 1)), flops=nothing, added=nothing)
+        return Exchanged.none(1)
     if entry.exchange == ZONED:
         out, back = zoned_flow(situation.shares, situation.zones)
         return Exchanged(out=out * size, back=back * size, flops=nothing, added=shared)

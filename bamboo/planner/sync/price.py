@@ -3,12 +3,13 @@
 Rule: modelled, and cheap enough for a search; the plan's own step time comes from a dry run that
 takes the exchange of each stage from here. Each pair of nodes has a link of its own, and all links
 of a node share its send rate. A bucket's partial sums leave once the last local backward has passed
-its layers; what is computed with them, and the whole sums, wait for the end of that backward,
-because a node does one thing at a time.
+its layers. What is computed with them, and the whole sums, wait for the end of that backward where
+a node does one thing at a time.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -145,16 +146,25 @@ def _whole_s(
     if not buckets:
         return 0.0
     wire = _Wire(situation)
-    there_s = [
-        wire.carry(one.exchanged.out, -one.left_s if early else 0.0, one.hops) for one in buckets
-    ]
-    done_s, end_s = np.zeros(situation.pipelines), 0.0
-    for bucket, arrived_s, work_s in zip(buckets, there_s, works_s, strict=True):
-        done_s = np.maximum(done_s, arrived_s) + work_s
-        if bucket.exchanged.back.any():
-            back_s = wire.carry(bucket.exchanged.back, done_s, bucket.hops)
+    done_s = np.full(situation.pipelines, -np.inf if situation.sums_early and early else 0.0)
+    end_s = 0.0
+    # Messages of a link leave in the order in which they are given to it.
+    queue = [(-one.left_s if early else 0.0, False, number) for number, one in enumerate(buckets)]
+    given: dict[int, Figures] = {}
+    heapify(queue)
+    while queue:
+        from_s, is_back, number = heappop(queue)
+        bucket = buckets[number]
+        if is_back:
+            back_s = wire.carry(bucket.exchanged.back, given[number], bucket.hops)
             end_s = max(end_s, float(back_s.max()))
-    return max(end_s, float(done_s.max()))
+            continue
+        arrived_s = np.maximum(wire.carry(bucket.exchanged.out, from_s, bucket.hops), from_s)
+        done_s = np.maximum(done_s, arrived_s) + works_s[number]
+        given[number] = done_s
+        if bucket.exchanged.back.any():
+            heappush(queue, (float(done_s.min()), True, number))
+    return max(0.0, end_s, float(done_s.max()))
 
 
 class _Wire:

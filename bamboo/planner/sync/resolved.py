@@ -159,7 +159,6 @@ def stage_cost(
     situation = counts.situation
     tensors = [Synced(layer=x.layer, shape=x.shape, entry=placed[x.name]) for x in own]
     parts = [counts.exchange(x, placed[x.name]) for x in own]
-    buckets = []
     sent: dict[str, float] = {}
     shipped: dict[str, float] = {}
     whole = Shipped()
@@ -169,21 +168,29 @@ def stage_cost(
         sent[entry.exchange] = sent.get(entry.exchange, 0.0) + float(part.bytes.sum())
         kind = entry.ship if situation.replica else DENSE
         shipped[kind] = shipped.get(kind, 0.0) + ships.bytes
-    first = situation.cut[stage]
-    for one in buckets_of(tensors, first_layer=first, carrier=False) if own else ():
-        exchanged = parts[one.positions[0]]
-        for position in one.positions[1:]:
+    buckets = []
+    first, several = min((x.layer for x in own), default=0), situation.pipelines > 1
+    # What the last stage has measured goes with its last bucket.
+    carrier = several and stage == situation.stages - 1
+    for one in buckets_of(tensors, first_layer=first, carrier=carrier) if own and several else ():
+        exchanged = Exchanged.none(situation.pipelines)
+        for position in one.positions:
             exchanged = exchanged + parts[position]
-        names = tuple(own[position].name for position in one.positions)
-        left_s = situation.passed_s[one.lowest] if situation.passed_s else 0.0
+        early = one.lowest > first and situation.passed_s
         buckets.append(
-            BucketCost(stage=stage, way=one.way, names=names, left_s=left_s, exchanged=exchanged)
+            BucketCost(
+                stage=stage,
+                way=one.way,
+                names=tuple(own[position].name for position in one.positions),
+                left_s=situation.passed_s[one.lowest] if early else 0.0,
+                exchanged=exchanged,
+            )
         )
     return StageCost(
         stage=stage,
-        buckets=tuple(buckets) if situation.pipelines > 1 else (),
+        buckets=tuple(buckets),
         shipped=whole,
-        sent_by_kind=sent if situation.pipelines > 1 else {},
+        sent_by_kind=sent if several else {},
         shipped_by_kind=shipped if situation.replica else {},
     )
 

@@ -50,6 +50,9 @@ class Situation:
     """Numbers that a node adds, or searches for rows with a bit set, in a second."""
     message_s: float = 0.0
     """Work of a node for each message that it sends or receives, whatever its size."""
+    sums_early: bool = False
+    """Whether a node adds and multiplies what has come while its last backward goes on, as it does
+    where the device is virtual; else it does one thing at a time."""
     ends_s: tuple[float, ...] = ()
     """Per stage, the time from the beginning of a step to the end of the last local backward."""
     passed_s: tuple[float, ...] = ()
