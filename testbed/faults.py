@@ -76,12 +76,14 @@ def flipped_bit(where: str) -> None:
     kind, step, index = where.split(",")
     honest = Mailbox._route
 
-    def route(self: Mailbox, node: Any, key: MessageKey, message: Any) -> None:
+    def route(
+        self: Mailbox, node: Any, key: MessageKey, message: Any, *, at_rest: bool = False
+    ) -> None:
         if (key.kind, key.step, key.index) == (kind, int(step), int(index)):
             tensors = [t.clone() for t in message.tensors]
             tensors[0].view(-1)[:1].view(torch.int32).bitwise_xor_(FLIPPED)
             message = type(message)(tensors=tuple(tensors), meta=message.meta)
-        honest(self, node, key, message)
+        honest(self, node, key, message, at_rest=at_rest)
 
     Mailbox._route = route  # type: ignore[method-assign]
 
@@ -91,9 +93,11 @@ def never_sent(where: str) -> None:
     kind, step, index = where.split(",")
     honest = Mailbox._route
 
-    def route(self: Mailbox, node: Any, key: MessageKey, message: Any) -> None:
+    def route(
+        self: Mailbox, node: Any, key: MessageKey, message: Any, *, at_rest: bool = False
+    ) -> None:
         if (key.kind, key.step, key.index) != (kind, int(step), int(index)):
-            honest(self, node, key, message)
+            honest(self, node, key, message, at_rest=at_rest)
 
     Mailbox._route = route  # type: ignore[method-assign]
 

@@ -110,6 +110,10 @@ class Inbox:
         for known in [k for k in self.replica_hashes if k[1] < bound]:
             del self.replica_hashes[known]
 
+    def copied(self) -> Staged:
+        """Is done once all operations that were issued so far are."""
+        return self._device.fetch(())
+
     @property
     def safe_step(self) -> int:
         """The step before which every slot is safe."""
@@ -175,10 +179,9 @@ class Mailbox(Inbox):
         self._transport = transport
         self._me = me
         self._generation: int | None = None
-        self._outgoing: deque[Posted] = deque()
-        """Messages that wait until their copy, or that of one before them, is complete."""
-        self._at_rest: deque[Posted] = deque()
-        """Likewise for those about state."""
+        self._orders: tuple[deque[Posted], deque[Posted]] = (deque(), deque())
+        """Messages that wait until their copy, or that of one before them in their order, is
+        complete; the second order is that of what lies at rest."""
         self._assignment: Assignment | None = None
         self._stash: dict[int, dict[MessageKey, Message]] = defaultdict(dict)
         self.peak_stash_bytes = 0
@@ -213,8 +216,8 @@ class Mailbox(Inbox):
         self.forget_before(era)
         self.safe = dict.fromkeys(assignment.grid.slots(), step)
         self._assignment = assignment
-        self._outgoing.clear()
-        self._at_rest.clear()
+        for queue in self._orders:
+            queue.clear()
         self._stash.clear()
         self.stash_bytes = 0
         self.joining.clear()
@@ -240,13 +243,11 @@ class Mailbox(Inbox):
         `at_rest`: no operation that is under way writes the tensors, so it waits for none."""
         message = Message(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
         kept = self._on_host(message, at_rest=at_rest)
-        receivers = [self.assignment.owner(key.to)]
-        shadow = self.assignment.shadow(key.to)
-        if also_shadow and shadow is not None:
-            receivers.append(shadow)
+        shadow = self.assignment.shadow(key.to) if also_shadow else None
         # It is sent before it is kept, because the other side waits for it.
-        for node in receivers:
-            self._route(node, key, message if node == self._me else kept, at_rest=at_rest)
+        for node in (self.assignment.owner(key.to), shadow):
+            if node is not None:
+                self._route(node, key, message if node == self._me else kept, at_rest=at_rest)
         self._stash[key.step][key] = kept
         self.stash_bytes += message.size_bytes()
         self.peak_stash_bytes = max(self.peak_stash_bytes, self.stash_bytes)
@@ -348,19 +349,14 @@ class Mailbox(Inbox):
                     count += 1
         return count
 
-    def copied(self) -> Staged:
-        """Is done once all operations that were issued so far are."""
-        return self._device.fetch(())
-
     def _route(
         self, node: NodeId, key: MessageKey, message: Message, *, at_rest: bool = False
     ) -> None:
         if node == self._me:
             self._deliver(key, message)
         else:
-            at_rest = at_rest or key.kind in AT_REST
-            queue = self._at_rest if at_rest else self._outgoing
-            kept = self._on_host(message, at_rest=at_rest)
+            rests = at_rest or key.kind in AT_REST
+            queue, kept = self._orders[rests], self._on_host(message, at_rest=rests)
             buffers = [to_buffer(tensor) for tensor in kept.tensors]
             queue.append(Posted(self._generation, node, key, kept, buffers))
             self._send_ready()
@@ -374,7 +370,7 @@ class Mailbox(Inbox):
 
     def _send_ready(self) -> None:
         """Send the messages that wait, of each order up to the first whose copy is not complete."""
-        for queue in (self._outgoing, self._at_rest):
+        for queue in self._orders:
             while queue:
                 generation, node, key, message, buffers = queue[0]
                 if message.copy is not None and not message.copy.ready():

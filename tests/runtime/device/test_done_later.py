@@ -198,10 +198,10 @@ def _copy_too_early(patch: pytest.MonkeyPatch) -> None:
 
 def _send_without_asking(patch: pytest.MonkeyPatch) -> None:
     def send(mailbox: Mailbox) -> None:
-        while mailbox._outgoing:
-            posted = mailbox._outgoing.popleft()
+        while mailbox._orders[0]:
+            posted = mailbox._orders[0].popleft()
             made = replace(posted.message, copy=OnHost(posted.message.tensors))
-            mailbox._outgoing.appendleft(posted._replace(message=made))
+            mailbox._orders[0].appendleft(posted._replace(message=made))
             plain(mailbox)
 
     plain = Mailbox._send_ready
@@ -237,9 +237,9 @@ def _output_memory_used_again(patch: pytest.MonkeyPatch) -> None:
 
 def _keep_over_eras(patch: pytest.MonkeyPatch) -> None:
     def begin(mailbox: Mailbox, era: int, assignment: Assignment, step: int) -> None:
-        held = list(mailbox._outgoing)
+        held = list(mailbox._orders[0])
         plain(mailbox, era, assignment, step)
-        mailbox._outgoing.extend(held)
+        mailbox._orders[0].extend(held)
 
     plain = Mailbox.begin_era
     patch.setattr(Mailbox, "begin_era", begin)
