@@ -40,6 +40,10 @@ def metric_of(text: str) -> Mapping[str, Any]:
                     float(value)
             case "evaluation":
                 EvaluationRecord.of(record, time="t_s")
+            case "density":
+                _count(record["step"])
+                for share in _mapping(record["density"]).values():
+                    _figure(share)
             case "failover":
                 pause_parts_s(record)
             case "memory":

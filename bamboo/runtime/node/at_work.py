@@ -220,6 +220,7 @@ class NodeAtWork:
             self.transfers.prefetch.share(run)
         if phase == "ship":
             self.transfers.freeze(run)
+            self._records.densities(run)
         if run.owner:
             self._preemptions.at(phase, run.slot, run.step, microbatch)
 

@@ -19,6 +19,7 @@ from bamboo.runtime.device.devices import Device
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.norm import mean_loss
+from bamboo.runtime.step.rows import densities
 from bamboo.runtime.step.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire.frames import to_buffer
@@ -33,6 +34,10 @@ reported them."""
 LOSSES_KEPT_AWAY = 100_000
 """The limit during an outage of the store, after which their owner reports them all."""
 FORGOTTEN_A_STEP = 2
+DENSITY_STEPS = 20
+"""One pass over the gradient in so many steps: a part of a thousand of the optimizer's work."""
+LEAST_ELEMENTS = 1 << 14
+"""Fewer elements of a matrix are not worth a choice."""
 
 
 class Records:
@@ -78,6 +83,17 @@ class Records:
         self._forget()
         if run.owner and run.slot.pipeline == 0:
             self._outbox.metric(record)
+
+    def densities(self, run: SlotRun) -> None:
+        """Record, every DENSITY_STEPS steps, the density of the gradient's large matrices: the
+        share of their rows that have anything. `run` is about to step with its whole gradient."""
+        if run.slot.pipeline or run.step % DENSITY_STEPS:
+            return
+        named = zip(run.plan.names, run.exchange.gradient, strict=True)
+        large = {n: x for n, x in named if x.dim() > 1 and x.numel() >= LEAST_ELEMENTS}
+        if large:
+            found = zip(large, densities(list(large.values())), strict=True)
+            self._outbox.metric({"kind": "density", "step": run.step, "density": dict(found)})
 
     def evaluated(self, run: SlotRun, sums: Losses) -> None:
         """Record the evaluation before the step of `run`, then report that it is done."""

@@ -35,12 +35,17 @@ def _rows_of(tensor: Tensor, width: int) -> tuple[Tensor, Tensor] | None:
     """The numbers (int32) and the contents of the rows with a bit set; None where they take as many
     bytes as the tensor, or more."""
     table = tensor.reshape(-1, width)
-    bits = table.view(torch.int32)
-    # Two passes over the bits take a third of the time of one that asks whether any is set.
-    numbers = ((bits.amax(1) != 0) | (bits.amin(1) != 0)).nonzero().flatten()
+    numbers = _touched(table).nonzero().flatten()
     if numbers.numel() * (width + 1) >= tensor.numel():
         return None
     return numbers.to(torch.int32), table[numbers]
+
+
+def _touched(table: Tensor) -> Tensor:
+    """Which rows have a bit set."""
+    bits = table.view(torch.int32)
+    # Two passes over the bits take a third of the time of one that asks whether any is set.
+    return (bits.amax(1) != 0) | (bits.amin(1) != 0)
 
 
 def unpacked(tensors: Sequence[Tensor], meta: Mapping[str, Any]) -> list[Tensor]:
@@ -71,8 +76,12 @@ def whole(
     return [x.reshape(shape) for x, shape in zip(unpacked(tensors, meta), shapes, strict=True)]
 
 
-def density(tensor: Tensor) -> float:
-    """The share of rows of a float32 tensor of two dimensions or more that have a bit set."""
-    bits = tensor.reshape(len(tensor), -1).view(torch.int32)
-    touched = (bits.amax(1) != 0) | (bits.amin(1) != 0)
-    return float(touched.count_nonzero()) / max(1, len(tensor))
+def densities(tensors: Sequence[Tensor]) -> list[float]:
+    """The share of rows with a bit set, of each of these float32 tensors of two dimensions or more
+    that have elements."""
+    if not tensors:
+        return []
+    counts = [_touched(x.reshape(len(x), -1)).count_nonzero() for x in tensors]
+    # All numbers are read at once, because a GPU is idle while one is read.
+    found: list[int] = torch.stack(counts).tolist()
+    return [count / len(x) for count, x in zip(found, tensors, strict=True)]
