@@ -57,6 +57,7 @@ PARTS = {
     "traced": Part(module="traced_share", about="which architectures trace", minutes=4),
     "hf": Part(module="hf_failover", about="pauses of a Llama beside a GPT", minutes=3),
     "prepare": Part(module="prepare_rate", about="text into tokens", minutes=15),
+    "break-even": Part(module="break_even_k", about="where factors do not pay", minutes=2),
     "types": Part(module="cost_of_types", about="`bamboo cost` over all types", minutes=2),
     "modes": Part(module="mode_per_stage", about="a mode for each stage, modelled", minutes=4),
     "nsdi23": Part(module="nsdi23", about="beside the published figures", minutes=4, traced=True),

@@ -25,6 +25,10 @@ KEPT = ("claims", "rows")
 FILE = re.compile(r"(?P<name>.+)-(?P<date>\d{4}-\d\d-\d\d)\.json")
 
 HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "break-even-k": (
+        ("measured K over modelled, 4096 to 4096", "break_even/4096 to 4096/over_modelled"),
+        ("by bytes alone over measured", "break_even/4096 to 4096/by_bytes_over"),
+    ),
     "checkpoint-default": (("time over none", "ratio/0"),),
     "compare-and-set": (
         ("ms until appended, 4 members", "members/4/append"),
