@@ -49,6 +49,9 @@ class StageBytes:
     """The reduced gradient on its way to the shadow, or kept for a pipeline that may ask for it."""
     ahead: int
     """Redundant forwards, held in case the next stage is lost."""
+    factors: int = 0
+    """Inputs and output gradients of linear layers that go in place of gradients, of this node, of
+    other pipelines, and of the next stage."""
     takeover: int = 0
     """What comes beside all this once the next stage is lost and this node computes both, until
     another node has that stage or the pipelines are formed again."""
@@ -227,9 +230,16 @@ class StageCounts:
 
 
 def memory_report(
-    facts: Sequence[LayerFacts], *, cut: Sequence[int], grid: Grid, shape: BatchShape, mode: str
+    facts: Sequence[LayerFacts],
+    *,
+    cut: Sequence[int],
+    grid: Grid,
+    shape: BatchShape,
+    mode: str,
+    factors: Sequence[int] = (),
 ) -> tuple[StageBytes, ...]:
     """One StageBytes per stage. `cut` is a `Placement.cut`: first layers, then the layer count.
+    `factors`: bytes of each stage's factors, if any (`sync.resolved.held_factors`).
 
     Raises ValueError when the cut does not fit the grid and the layers.
     """
@@ -258,7 +268,7 @@ def memory_report(
             moved = replicas * sum(layer.moved_bytes for layer in stages[following])
             kept = counts.stashed * (crossing[stage] + crossing[following])
             held = replace(held, host=kept + moved)
-        found.append(held)
+        found.append(replace(held, factors=factors[stage]) if factors else held)
     return tuple(found)
 
 

@@ -27,6 +27,7 @@ from bamboo.planner.profiles.workload import (
     saved,
     with_microbatch,
 )
+from bamboo.planner.step.step_floor import StepFloor
 from bamboo.quantities import size
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.grid import Grid
@@ -336,7 +337,10 @@ class Candidates:
     def _memory(
         work: WorkloadFigures, grid: Grid, mode: str, cut: Sequence[int]
     ) -> tuple[StageBytes, ...]:
-        return memory_report(work.layers, cut=cut, grid=grid, shape=work.shape, mode=mode)
+        held = StepFloor(replace(work, cuts={grid.stages: tuple(cut)}), mode).held_factors(grid)
+        return memory_report(
+            work.layers, cut=cut, grid=grid, shape=work.shape, mode=mode, factors=held
+        )
 
     def _changed(self, one: Choice, grid: Grid, mode: str) -> tuple[bool, ...]:
         return (

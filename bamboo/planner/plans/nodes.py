@@ -38,7 +38,7 @@ def node_shares(plan: Plan, workload: WorkloadFigures) -> tuple[NodeShare, ...]:
     """The share of every node of the grid, pipeline by pipeline."""
     workload = replace(workload, cuts={plan.grid.stages: plan.cut})
     layout = layout_for(plan.grid, shape=workload.shape, mode=plan.mode)
-    figures = node_figures(plan_run(layout, costs_for(workload, plan.grid)))
+    figures = node_figures(plan_run(layout, costs_for(workload, plan.grid, plan.mode)))
     if plan.expected is not None:
         figures = {node: _until(one, plan.expected.step_s) for node, one in figures.items()}
     stages = [range(first, stop) for first, stop in pairwise(plan.cut)]

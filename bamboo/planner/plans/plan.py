@@ -3,7 +3,7 @@
 Rule: plain arguments in, one frozen value out; every figure names its source.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -28,6 +28,9 @@ from bamboo.planner.risks.zones import (
 )
 from bamboo.planner.step.cost import Expected, costs_for, expected, layout_for
 from bamboo.planner.step.evaluation import evaluation_s
+from bamboo.planner.step.layout import Costs
+from bamboo.planner.step.step_time import StepTimes
+from bamboo.planner.step.synced import in_zones, is_plain, zones_of
 from bamboo.quantities import duration, size, usd
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -140,12 +143,13 @@ def make_plan(
         step = full if largest == grid else expected(timed, grid, mode)
         spreads = price_spreads(
             layout_for(largest, shape=shape, mode=mode),
-            costs_for(timed, largest),
+            costs_for(timed, largest, mode),
             step_s=full.step_s,
             nodes=count,
             stakes=stakes,
             shards=shards,
             rate=rate,
+            at_home=_at_home(timed, largest, mode),
         )
     name = _choose(spread, spreads)
     zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
@@ -156,7 +160,14 @@ def make_plan(
         cut=whole,
         parameters=sum(layer.parameters for layer in facts),
         frozen_bytes=sum(layer.frozen_bytes for layer in facts),
-        memory=memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode),
+        memory=memory_report(
+            facts,
+            cut=whole,
+            grid=grid,
+            shape=shape,
+            mode=mode,
+            factors=() if timed is None else StepTimes(timed, mode).held_factors(grid),
+        ),
         instance_type=instance_type,
         instances=count,
         on_demand_usd_per_hour=usd_per_hour([instance_type.on_demand_usd_per_hour] * count),
@@ -172,6 +183,17 @@ def make_plan(
         given_every=stakes.checkpoint_every,
     )
     return replace(found, notes=_notes(found, stakes, zones, zone_of, timed))
+
+
+def _at_home(
+    timed: WorkloadFigures, grid: Grid, mode: str
+) -> Callable[[Assignment, Mapping[NodeId, str]], Costs] | None:
+    """The costs where nodes lie in known zones; None where they are the same wherever these lie."""
+    if is_plain(timed):
+        return None
+    return lambda assignment, zone_of: costs_for(
+        in_zones(timed, zones_of(assignment, zone_of)), grid, mode
+    )
 
 
 def _evaluation_notes(plan: Plan, timed: WorkloadFigures | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from bamboo.planner.layers.facts import LayerFacts
 from bamboo.planner.layers.partition import partition
 from bamboo.planner.layers.synced import with_rows_of
 from bamboo.planner.step.links import ZoneLinks
+from bamboo.planner.sync.situation import Syncing
 from bamboo.topology.virtual_nodes import BatchShape
 
 
@@ -76,6 +77,8 @@ class WorkloadFigures:
     host_bytes_per_s: float = 0.0
     """Rate of copies between a device's memory and the host's; 0: the device computes in the host's
     memory."""
+    syncing: Syncing = field(default_factory=Syncing)
+    """How gradients pass between pipelines and to shadows."""
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):

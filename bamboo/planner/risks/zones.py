@@ -6,7 +6,7 @@ modelled after one trace and are never a promise.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -18,7 +18,7 @@ from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.risks.checkpoint_cost import Shards, is_long, steps_between
 from bamboo.planner.risks.hazards import PUBLISHED, LossRate
 from bamboo.planner.risks.survival import Copies, copies_of_stages
-from bamboo.planner.step.layout import Costs, Layout, at_stage
+from bamboo.planner.step.layout import Costs, Layout, at_stage, exchanged_bytes
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.keys import keyed_seed
@@ -126,9 +126,11 @@ def price_spreads(
     stakes: Stakes,
     shards: Shards,
     rate: LossRate = PUBLISHED,
+    at_home: Callable[[Assignment, Mapping[NodeId, str]], Costs] | None = None,
 ) -> tuple[Spread, ...]:
     """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
-    grid and the standbys; `shards` are those of a checkpoint."""
+    grid and the standbys; `shards` are those of a checkpoint. `at_home`: the costs where bytes
+    depend on the zones of the pipelines."""
     grid = layout.assignment.grid
     order = stakes.zones_by_price()
     microbatches = [row[0].microbatches for row in layout.programs]
@@ -138,7 +140,8 @@ def price_spreads(
         if not zones:
             continue
         assignment, zone_of = laid_out(name, zones, grid, layout.mode)
-        crossing = crossing_bytes(assignment, zone_of, costs, microbatches=microbatches)
+        here = costs if at_home is None else at_home(assignment, zone_of)
+        crossing = crossing_bytes(assignment, zone_of, here, microbatches=microbatches)
         fatal = 0.0
         if stakes.preemptible:
             fatal = fatal_per_hour(assignment, zone_of, layout.mode, rate)
@@ -232,8 +235,11 @@ def crossing_bytes(
             total += microbatches[slot.pipeline] * both
         if shadow is not None and zone_of[shadow] != here:
             total += at_stage(costs.gradient_bytes, stage)
-        peers = (zone_of[assignment.owner(peer)] for peer in grid.column(stage) if peer != slot)
-        total += at_stage(costs.exchange_bytes, stage) * sum(zone != here for zone in peers)
+        total += sum(
+            exchanged_bytes(costs, stage, slot.pipeline, peer.pipeline)
+            for peer in grid.column(stage)
+            if peer != slot and zone_of[assignment.owner(peer)] != here
+        )
     return total
 
 

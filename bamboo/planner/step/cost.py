@@ -8,7 +8,6 @@ import itertools
 from dataclasses import dataclass
 
 from bamboo.errors import InputError
-from bamboo.planner.layers.memory import partials_at_end
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.figures import figures, plan_run
 from bamboo.planner.step.layout import Costs, Layout, layout_of
@@ -37,31 +36,27 @@ def layout_for(grid: Grid, *, shape: BatchShape, mode: str) -> Layout:
     return layout_of(grid, microbatches=counts, mode=mode)
 
 
-def costs_for(workload: WorkloadFigures, grid: Grid) -> Costs:
-    """Costs of a dry run of all pipelines of a grid: times of the stages, and sizes of messages.
-
-    In the exchange an owner sends each peer (k + 1) / D of its gradient's bytes: its k partials
-    of the peer's shard, and the result of its own.
-    """
-    cut, shape = workload.cut(grid.stages), workload.shape
+def costs_for(workload: WorkloadFigures, grid: Grid, mode: str = "stash") -> Costs:
+    """Costs of a dry run of all pipelines of a grid: times of the stages, and sizes of messages. Of
+    the mode it counts whether there are shadows."""
+    cut = workload.cut(grid.stages)
     of_stage = [workload.layers[first:stop] for first, stop in itertools.pairwise(cut)]
-    gradient = [sum(layer.gradient_bytes for layer in layers) for layers in of_stage]
-    partials = max(
-        partials_at_end(block, shape.virtual_nodes)
-        for block in blocks(shape.virtual_nodes, grid.pipelines)
-    )
-    share = (partials + 1) / grid.pipelines if grid.pipelines > 1 else 0.0
+    shares = equal_shares(workload.shape.virtual_nodes, grid.pipelines)
+    synced = StepTimes(workload, mode).synced(grid, shares)
     return Costs.of(
         grid.stages,
         forward_s=workload.sums(workload.forward_s, cut),
         backward_s=workload.sums(workload.back_s, cut),
+        exchange_s=synced.work_s,
         step_s=workload.sums(workload.steps_s, cut),
         latency_s=workload.latency_s,
         bytes_per_s=workload.bytes_per_s,
         boundary_bytes=[float(layers[-1].output_bytes) for layers in of_stage],
         back_bytes=[float(layers[-1].returned_bytes) for layers in of_stage],
-        gradient_bytes=[float(size) for size in gradient],
-        exchange_bytes=[size * share for size in gradient],
+        gradient_bytes=synced.ship_bytes,
+        exchange_bytes=[size / max(grid.pipelines - 1, 1) for size in synced.sent_bytes],
+        links_bytes=synced.links_bytes,
+        rebuild_s=synced.rebuild_s,
     )
 
 
@@ -76,7 +71,7 @@ def expected(workload: WorkloadFigures, grid: Grid, mode: str) -> Expected:
         raise InputError(
             f"a step takes {step_s:g} s by times {workload.source}; give operations a time above 0"
         )
-    costs = costs_for(workload, grid)
+    costs = costs_for(workload, grid, mode)
     found = figures(plan_run(layout_for(grid, shape=workload.shape, mode=mode), costs), costs)
     played, evaluated = found.step_s / step_s, times.evaluation_share_s(grid, shares) / step_s
     return Expected(

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from bamboo.ids import NodeId
 from bamboo.planner.step.fixed_order import begins_fixed_order, work_out
-from bamboo.planner.step.layout import Costs, Layout, at_stage
+from bamboo.planner.step.layout import Costs, Layout, at_stage, exchanged_bytes
 from bamboo.planner.step.links import Happening
 from bamboo.planner.step.standing import Budgets, Standing
 from bamboo.planner.step.states import UNKNOWN_NS, NodeState, SlotState
@@ -185,9 +185,9 @@ class DryRun(Standing):
         step = state.step
         if not state.sent[step]:
             state.sent[step] = True
-            size = at_stage(self._costs.exchange_bytes, slot.stage)
             for peer in self._grid.column(slot.stage):
                 to = self._slots[peer]
+                size = exchanged_bytes(self._costs, slot.stage, slot.pipeline, peer.pipeline)
                 self._send(state, to.node.id, (self._add_part, to, step), size, hops=2)
             if (peers_s := at_stage(self._costs.peers_s, slot.stage)) > 0:
                 begin_ns = max(self._links.now_ns, self._sends_until_ns.get(node, 0))

@@ -45,6 +45,11 @@ class Costs:
     """All parameter gradients of the stage: what is shipped to the shadow."""
     exchange_bytes: tuple[float, ...] = ()
     """Sent by one owner to each peer of its column; 0 in a grid of one pipeline."""
+    links_bytes: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    """For each stage, from the owner in each pipeline to that in each other one, where these are
+    not the same; empty: they are `exchange_bytes`."""
+    rebuild_s: tuple[float, ...] = ()
+    """What a shadow of the stage computes for its gradient, beside the optimizer's step."""
     peers_s: tuple[float, ...] = ()
     """Time of the exchange with pipelines that are not simulated, which a node does one after the
     other; 0: all pipelines are simulated."""
@@ -66,6 +71,8 @@ class Costs:
         back_bytes: Sequence[float] | None = None,
         gradient_bytes: Sequence[float] = (),
         exchange_bytes: Sequence[float] = (),
+        links_bytes: tuple[tuple[tuple[float, ...], ...], ...] = (),
+        rebuild_s: Sequence[float] = (),
         peers_s: Sequence[float] = (),
         far: Far | None = None,
     ) -> "Costs":
@@ -87,9 +94,18 @@ class Costs:
             ),
             gradient_bytes=per_stage("gradient_bytes", gradient_bytes, stages),
             exchange_bytes=per_stage("exchange_bytes", exchange_bytes, stages),
+            links_bytes=links_bytes,
+            rebuild_s=per_stage("rebuild_s", rebuild_s, stages),
             peers_s=per_stage("peers_s", peers_s, stages),
             far=far,
         )
+
+
+def exchanged_bytes(costs: Costs, stage: int, source: int, to: int) -> float:
+    """Bytes of a step from a stage's owner in one pipeline to that in another one."""
+    if costs.links_bytes:
+        return costs.links_bytes[stage][source][to]
+    return at_stage(costs.exchange_bytes, stage)
 
 
 def per_stage(name: str, figures: Sequence[float], stages: int) -> tuple[float, ...]:

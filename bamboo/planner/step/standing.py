@@ -120,8 +120,10 @@ class Standing:
         backward = costs.backward_s
         step = costs.step_s
         kinds = {"F": forward, "FR": forward, "B": backward, "BR": backward}
-        kinds |= {"X": costs.exchange_s, "S": step, "R": step}
-        return {kind: round(at_stage(figures, stage) * 1e9) for kind, figures in kinds.items()}
+        kinds |= {"X": costs.exchange_s, "S": step}
+        found = {kind: at_stage(figures, stage) for kind, figures in kinds.items()}
+        found["R"] = at_stage(step, stage) + at_stage(costs.rebuild_s, stage)
+        return {kind: round(figure_s * 1e9) for kind, figure_s in found.items()}
 
     def _pick(self, node: NodeState) -> Ran | None:
         """The operation that the node runs now; `node.actor` is set to its slot's state."""

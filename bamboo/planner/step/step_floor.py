@@ -4,7 +4,7 @@ Rule: pure sums over layers and links; nothing is simulated here. Bytes between 
 of their own, and all links of a node share its send rate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 from bamboo.ids import NodeId, ZoneId
@@ -13,9 +13,22 @@ from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import crossing_bytes
 from bamboo.planner.step.layout import Costs
 from bamboo.planner.step.links import Link
+from bamboo.planner.step.synced import (
+    SyncedStep,
+    in_zones,
+    is_plain,
+    parameters_of,
+    resolved_in,
+    situation_of,
+    synced_step,
+    zones_of,
+)
+from bamboo.planner.sync.resolved import Resolved, held_factors
+from bamboo.planner.sync.situation import Situation
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import blocks_of
 
 
@@ -28,8 +41,11 @@ class StepFloor:
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._floors_s: dict[tuple[Grid, tuple[int, ...]], float] = {}
+        self._resolved: dict[tuple[Grid, tuple[int, ...], Link | None], Resolved] = {}
+        self._synced: dict[tuple[Grid, tuple[int, ...], Link | None], SyncedStep] = {}
         self._zones: Mapping[NodeId, ZoneId] = {}
         self._many_zones = False
+        self._by_zones: dict[tuple[int, ...], StepFloor] = {}
 
     def floor_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """A lower bound of a calm step. The first microbatch comes down to a stage and the last
@@ -39,7 +55,7 @@ class StepFloor:
         key = (grid, shares)
         if key not in self._floors_s:
             passed_s, sent_s = self._passed_s(grid, shares), self.sent_s(grid, shares)
-            self._floors_s[key] = max(passed_s, sent_s, self.shipped_s(grid))
+            self._floors_s[key] = max(passed_s, sent_s, self.shipped_s(grid, shares))
         return self._floors_s[key]
 
     def sent_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
@@ -50,6 +66,12 @@ class StepFloor:
 
     def _passed_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """Time until the last microbatch is back and the first stage has stepped."""
+        work, synced = self._workload, self.synced(grid, shares)
+        steps_s = work.sums(work.steps_s, self._cut(grid.stages))
+        return self._back_s(grid, shares) + synced.peers_s[0] + synced.work_s[0] + steps_s[0]
+
+    def _back_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """Time until the last microbatch is back at the first stage."""
         work, cut = self._workload, self._cut(grid.stages)
         forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.back_s))
         count = max(shares) * work.shape.microbatches
@@ -69,14 +91,13 @@ class StepFloor:
             if stage < grid.stages - 1:
                 beyond_s = forward[stage + 1] + backward[stage + 1]
                 least_s = max(least_s, around_s + (count - 1) * max(there_s, back_s) + beyond_s)
-        last_s = self._peers_s(grid, shares)[0] + work.sums(work.steps_s, cut)[0]
-        return least_s + last_s
+        return least_s
 
-    def shipped_s(self, grid: Grid) -> float:
+    def shipped_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """The time that a stage's largest gradient takes to its shadow; 0 if there are none."""
         if not has_replica(self._mode):
             return 0.0
-        return self._carry_s(max(self._gradient_bytes(grid.stages)))
+        return self._carry_s(max(self.synced(grid, shares).ship_bytes))
 
     def _carry_s(self, size_bytes: float) -> float:
         rate = self._workload.bytes_per_s
@@ -86,16 +107,56 @@ class StepFloor:
         """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs,
         its reduced gradient to its shadow, and its part of the exchange between pipelines."""
         microbatches = max(shares) * self._workload.shape.microbatches
-        shipped = 1.0 if has_replica(self._mode) else 0.0
-        peers = grid.pipelines - 1
-        exchanged = (self._most_partials(shares) + 1) / grid.pipelines * peers
-        return _sent_bytes(
-            self._boundary_bytes(grid.stages),
-            self._back_bytes(grid.stages),
-            self._gradient_bytes(grid.stages),
-            microbatches=microbatches,
-            copies=shipped + exchanged,
+        synced = self.synced(grid, shares)
+        shipped = synced.ship_bytes if has_replica(self._mode) else (0.0,) * grid.stages
+        back, outputs = self._back_bytes(grid.stages), self._boundary_bytes(grid.stages)
+        return tuple(
+            microbatches * (before + after) + own + peers
+            for before, after, own, peers in zip(
+                (0.0, *back[:-1]), (*outputs[:-1], 0.0), shipped, synced.sent_bytes, strict=True
+            )
         )
+
+    def situation(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> Situation:
+        """The grid on which the parameters of the workload are synchronised. `link`: see
+        `situation_of`."""
+        work, cut = self._workload, self._cut(grid.stages)
+        backs_s = [
+            own + work.latency_s + self._carry_s(size)
+            for own, size in zip(
+                work.sums(work.back_s, cut), self._back_bytes(grid.stages), strict=True
+            )
+        ]
+        last_s = self._back_s(grid, shares)
+        ends_s = [last_s - sum(backs_s[:stage]) for stage in range(grid.stages)]
+        replica = has_replica(self._mode)
+        return situation_of(work, cut, shares, replica=replica, ends_s=ends_s, link=link)
+
+    def resolved(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> Resolved:
+        """The strategy of the workload on a grid, parameter by parameter."""
+        key = (grid, shares, link)
+        if key not in self._resolved:
+            self._resolved[key] = resolved_in(self._workload, self.situation(grid, shares, link))
+        return self._resolved[key]
+
+    def held_factors(self, grid: Grid) -> tuple[int, ...]:
+        """Bytes of factors that the node of each stage holds at the start; empty: none."""
+        if is_plain(self._workload):
+            return ()
+        shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
+        return held_factors(self.resolved(grid, shares), parameters_of(self._workload))
+
+    def synced(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> SyncedStep:
+        """The exchange and the ship of each stage. `link`: the longest latency and the lowest rate
+        between zones that the owners of any stage have."""
+        key = (grid, shares, link)
+        if key not in self._synced:
+            if is_plain(self._workload):
+                found = self._plain(grid, partials=self._most_partials(shares), link=link)
+            else:
+                found = synced_step(self.resolved(grid, shares, link))
+            self._synced[key] = found
+        return self._synced[key]
 
     def crossing_bytes(
         self,
@@ -110,19 +171,27 @@ class StepFloor:
         if not self._many_zones:
             return 0.0
         grid, work = assignment.grid, self._workload
-        gradient = self._gradient_bytes(grid.stages)
-        back = (self._most_partials(shares) + 1) / grid.pipelines if grid.pipelines > 1 else 0.0
+        synced = self._in_zones(zones_of(assignment, zone_of)).synced(grid, shares)
         costs = Costs.of(
             grid.stages,
             forward_s=(0.0,),
             backward_s=(0.0,),
             boundary_bytes=self._boundary_bytes(grid.stages),
             back_bytes=self._back_bytes(grid.stages),
-            gradient_bytes=gradient,
-            exchange_bytes=[size * back for size in gradient],
+            gradient_bytes=synced.ship_bytes,
+            links_bytes=synced.links_bytes,
+            exchange_bytes=[size / max(grid.pipelines - 1, 1) for size in synced.sent_bytes],
         )
         microbatches = [share * work.shape.microbatches for share in shares]
         return crossing_bytes(assignment, zone_of, costs, microbatches=microbatches)
+
+    def _in_zones(self, zones: tuple[int, ...]) -> "StepFloor":
+        """The same with pipelines in these zones."""
+        if is_plain(self._workload) or not zones or zones == self._workload.syncing.zones:
+            return self
+        if zones not in self._by_zones:
+            self._by_zones[zones] = StepFloor(in_zones(self._workload, zones), self._mode)
+        return self._by_zones[zones]
 
     def _gradient_bytes(self, stages: int) -> list[float]:
         layers = self._workload.layers
@@ -151,44 +220,25 @@ class StepFloor:
             self._cuts[stages] = self._workload.cut(stages)
         return self._cuts[stages]
 
-    def _peers_s(
-        self, grid: Grid, shares: tuple[int, ...], link: Link | None = None
-    ) -> tuple[float, ...]:
-        return self._exchange_s(grid, partials=self._most_partials(shares), link=link)
-
-    def _exchange_s(
-        self, grid: Grid, *, partials: int, link: Link | None = None
-    ) -> tuple[float, ...]:
-        """The exchange of each stage: an owner sends every peer its partials of that peer's part,
-        and the result of its own part. Each pair has a link of its own, and all links share the
-        node's send rate. `link`: the longest latency and the lowest rate between zones that
-        the owners of any stage have."""
+    def _plain(self, grid: Grid, *, partials: int, link: Link | None = None) -> SyncedStep:
+        """Without a strategy an owner sends every peer its partials of that peer's part, and the
+        result of its own part. Each pair has a link of its own, and all links share the node's send
+        rate."""
         peers, work = grid.pipelines - 1, self._workload
-        if not peers:
-            return (0.0,) * grid.stages
+        gradient, none = self._gradient_bytes(grid.stages), (0.0,) * grid.stages
         link = link or Link(latency_s=work.latency_s, bytes_per_s=work.bytes_per_s)
-        seconds = []
-        for gradient in self._gradient_bytes(grid.stages):
-            each = gradient * (partials + 1) / grid.pipelines
+        seconds, sent = [], []
+        for size in gradient:
+            each = size * (partials + 1) / grid.pipelines if peers else 0.0
             link_s = each / link.bytes_per_s if link.bytes_per_s else 0.0
             node_s = peers * each / work.node_bytes_per_s if work.node_bytes_per_s else 0.0
-            seconds.append(2 * link.latency_s + max(link_s, node_s))
-        return tuple(seconds)
-
-
-def _sent_bytes(
-    boundary_bytes: Sequence[float],
-    back_bytes: Sequence[float],
-    gradient_bytes: Sequence[float],
-    *,
-    microbatches: int,
-    copies: float,
-) -> tuple[float, ...]:
-    """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs of
-    `microbatches`, and its gradient `copies` times. `boundary_bytes`, `back_bytes` and
-    `gradient_bytes` are those of each stage."""
-    outputs, returned = (*boundary_bytes[:-1], 0.0), (0.0, *back_bytes[:-1])
-    return tuple(
-        microbatches * (before + after) + size * copies
-        for before, after, size in zip(returned, outputs, gradient_bytes, strict=True)
-    )
+            seconds.append(2 * link.latency_s + max(link_s, node_s) if peers else 0.0)
+            sent.append(peers * each)
+        return SyncedStep(
+            sent_bytes=tuple(sent),
+            ship_bytes=tuple(gradient),
+            peers_s=tuple(seconds),
+            work_s=none,
+            rebuild_s=none,
+            links_bytes=(),
+        )

@@ -24,11 +24,13 @@ from bamboo.planner.step.figures import STEADY_STEPS, busy, computed_ahead, plan
 from bamboo.planner.step.layout import Costs, Layout
 from bamboo.planner.step.links import Far, Link, ZoneLinks
 from bamboo.planner.step.step_floor import StepFloor
+from bamboo.planner.step.synced import SyncedStep, is_plain
 from bamboo.planner.step.timeline import Timeline
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import modes_of
 
 Of = TypeVar("Of")
@@ -62,8 +64,8 @@ class _Shape:
     shadows: tuple[int | None, ...]
     elsewhere: tuple[int, ...]
     """Stages that each owner has in other pipelines."""
-    peers_s: tuple[float, ...]
-    """Time that each stage's exchange with the other pipelines takes."""
+    synced: SyncedStep
+    """How each stage's gradient passes to the other pipelines and to its shadow."""
     steps: int
     """Number of simulated steps."""
     zones: tuple[str, ...] = ()
@@ -116,7 +118,8 @@ class StepTimes(StepFloor):
         self._steps = UNLIKE_STEPS if UNLIKE_MODES & set(modes_of(mode)) else DRY_STEPS
         rates = workload.bytes_per_s or workload.node_bytes_per_s
         takes_time = rates or workload.latency_s or workload.far
-        self._idle = mode in IDLE_SHADOWS and not takes_time and not any(workload.steps_s)
+        works = any(workload.steps_s) or not is_plain(workload)
+        self._idle = mode in IDLE_SHADOWS and not takes_time and not works
         self._known = known or DryRuns()
         self._grids_steps: dict[tuple[Grid, tuple[int, ...]], int] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
@@ -163,7 +166,7 @@ class StepTimes(StepFloor):
             owners=tuple(range(grid.stages)),
             shadows=(None,) * grid.stages,
             elsewhere=(0,) * grid.stages,
-            peers_s=self._exchange_s(grid, partials=1),
+            synced=self._shared(grid),
             steps=self._steps,
         )
         return self._pipeline_s(shape)
@@ -191,8 +194,8 @@ class StepTimes(StepFloor):
                 owners = _part(assignment.owners, pipeline, assignment.grid)
                 named = far is not None and bool(far.pairs)
                 where = zones_in_order(owners, zones, named=named)
-                peers_s = self._peers_s(assignment.grid, shares, exchange)
-                shape = replace(shape, zones=where, peers_s=peers_s)
+                synced = self._alike(self.synced(assignment.grid, shares, exchange))
+                shape = replace(shape, zones=where, synced=synced)
             seconds[pipeline] = self._pipeline_s(shape)
         # Decisions change one or two pipelines, and a cluster may have hundreds.
         if zones is None:
@@ -233,7 +236,7 @@ class StepTimes(StepFloor):
                 for shadow in _part(assignment.shadows, pipeline, grid)
             ),
             elsewhere=tuple(len(owned[node]) - here[node] for node in names),
-            peers_s=self._peers_s(grid, shares),
+            synced=self._alike(self.synced(grid, shares)),
             steps=self._steps_of(grid, shares),
         )
 
@@ -247,10 +250,22 @@ class StepTimes(StepFloor):
                 owners=tuple(range(grid.stages)),
                 shadows=(None,) * grid.stages,
                 elsewhere=(0,) * grid.stages,
-                peers_s=(0.0,) * grid.stages,
+                synced=self._alike(self._plain(Grid(pipelines=1, stages=grid.stages), partials=1)),
                 steps=1,
             )
         return self._whole[key]
+
+    def _shared(self, grid: Grid) -> SyncedStep:
+        """The exchange where pipelines share the microbatches of nodes that are lost."""
+        if is_plain(self._workload):
+            return self._alike(self._plain(grid, partials=1))
+        shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
+        return self._alike(self.synced(grid, shares))
+
+    @staticmethod
+    def _alike(synced: SyncedStep) -> SyncedStep:
+        """What one pipeline's dry run sees of it."""
+        return replace(synced, sent_bytes=(), links_bytes=())
 
     def _pipeline_s(self, shape: _Shape) -> float:
         known_s = self._known.step_s
@@ -263,7 +278,7 @@ class StepTimes(StepFloor):
         """A gradient that takes longer than a step delays the step after the next."""
         key = (grid, shares)
         if key not in self._grids_steps:
-            slow = self.shipped_s(grid) > SLOW * self.floor_s(grid, shares)
+            slow = self.shipped_s(grid, shares) > SLOW * self.floor_s(grid, shares)
             self._grids_steps[key] = SETTLED_STEPS if slow else self._steps
         return self._grids_steps[key]
 
@@ -311,8 +326,10 @@ class StepTimes(StepFloor):
             bytes_per_s=workload.bytes_per_s,
             boundary_bytes=self._boundary_bytes(shape.stages),
             back_bytes=self._back_bytes(shape.stages),
-            gradient_bytes=self._gradient_bytes(shape.stages),
-            peers_s=shape.peers_s,
+            gradient_bytes=shape.synced.ship_bytes,
+            exchange_s=_times(shape.synced.work_s, slower),
+            rebuild_s=shape.synced.rebuild_s,
+            peers_s=shape.synced.peers_s,
             far=self._far(shape),
         )
 

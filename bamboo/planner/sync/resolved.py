@@ -12,7 +12,7 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.costs import Counts, Exchanged, Shipped
 from bamboo.planner.sync.situation import Figures, Situation
 from bamboo.topology.shards import Synced, buckets_of
-from bamboo.topology.sync import DENSE, ZONED, Sync, SyncEntry, entries, on_grid
+from bamboo.topology.sync import DENSE, FACTORS, ZONED, Sync, SyncEntry, entries, on_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +192,30 @@ def stage_cost(
         shipped=whole,
         sent_by_kind=sent if several else {},
         shipped_by_kind=shipped if situation.replica else {},
+    )
+
+
+def held_factors(resolved: Resolved, facts: Sequence[ParameterFacts]) -> tuple[int, ...]:
+    """Bytes of factors that the node of each stage holds at most: for the exchange those of all
+    pipelines, and its own of the step before in the stash; for the ship those of the whole step
+    besides, in the stash, and those that come of the next stage."""
+    situation = resolved.situation
+    total = situation.total
+    most = max(situation.shares) * situation.microbatches
+    exchanged, shipped = [0] * situation.stages, [0] * situation.stages
+    for one in facts:
+        entry = resolved.entries.get(one.name)
+        if entry is None:
+            continue
+        stage = situation.stage_of(one.layer)
+        each = situation.factor_bytes * one.rows_k * sum(one.shape)
+        if entry.exchange == FACTORS and situation.pipelines > 1:
+            exchanged[stage] += each * (total + most)
+        if entry.ship == FACTORS and situation.replica:
+            shipped[stage] += each * total
+    return tuple(
+        exchanged[stage] + 2 * shipped[stage] + shipped[(stage + 1) % situation.stages]
+        for stage in range(situation.stages)
     )
 
 

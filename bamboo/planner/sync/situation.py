@@ -14,10 +14,32 @@ from numpy.typing import NDArray
 from bamboo.planner.step.links import Link
 from bamboo.topology.reduction import TreeSum, subtrees
 from bamboo.topology.shards import FLOAT_BYTES, Synced, delegated
-from bamboo.topology.sync import ZONED, SyncEntry
+from bamboo.topology.sync import ZONED, Sync, SyncEntry
 from bamboo.topology.virtual_nodes import blocks_of
 
 Figures = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syncing:
+    """How a workload's gradients are synchronised, and the rates of nodes that count for it."""
+
+    sync: Sync | str = "tree"
+    """The name of a builder, which makes a strategy for each grid, or one strategy for all."""
+    zones: tuple[int, ...] = ()
+    """The zone of each pipeline, on a grid with as many; empty: all are in one."""
+    flops_per_s: float = 0.0
+    """See `Situation`; likewise those that follow."""
+    added_per_s: float = 0.0
+    message_s: float = 0.0
+    factor_bytes: int = FLOAT_BYTES
+    sums_early: bool = False
+    sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all goes by `tree` and `dense` in one bucket, as without a strategy."""
+        return self.sync in (Sync(), "tree")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,151 @@
+"""How a step's gradients pass between pipelines and to shadows, under a workload's strategy.
+
+Rule: bytes and times come from `planner.sync`. Where a strategy says nothing, or nothing is known
+of the parameters, all goes by `tree` and `dense` in one bucket, and `step_floor` counts it itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from bamboo.errors import InputError
+from bamboo.ids import NodeId
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.profiles.workload import WorkloadFigures
+from bamboo.planner.step.links import Link
+from bamboo.planner.sync.builders import build
+from bamboo.planner.sync.price import stage_price
+from bamboo.planner.sync.resolved import Resolved, resolve
+from bamboo.planner.sync.situation import Situation
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.sync import Sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncedStep:
+    """The exchange and the ship of each stage, in the busiest pipeline."""
+
+    sent_bytes: tuple[float, ...]
+    """To other pipelines."""
+    ship_bytes: tuple[float, ...]
+    peers_s: tuple[float, ...]
+    """On the wire, from the end of the last backward."""
+    work_s: tuple[float, ...]
+    """What its node computes for it."""
+    rebuild_s: tuple[float, ...]
+    """What its shadow computes beside the optimizer's step."""
+    links_bytes: tuple[tuple[tuple[float, ...], ...], ...]
+    """From each pipeline to each other one."""
+
+
+def parameters_of(workload: WorkloadFigures) -> tuple[ParameterFacts, ...]:
+    """What is known of the parameters."""
+    return tuple(one for layer in workload.layers for one in layer.synced)
+
+
+def is_plain(workload: WorkloadFigures) -> bool:
+    """Whether the exchange needs no look at parameters: without a strategy, or facts."""
+    return workload.syncing.is_plain or not any(layer.synced for layer in workload.layers)
+
+
+def situation_of(
+    workload: WorkloadFigures,
+    cut: Sequence[int],
+    shares: tuple[int, ...],
+    *,
+    replica: bool,
+    ends_s: Sequence[float],
+    link: Link | None = None,
+) -> Situation:
+    """The grid of a workload with these shares. `ends_s`: of each stage's last backward; `link`:
+    the one between zones, or of all pairs where the zones of the pipelines are not known."""
+    syncing = workload.syncing
+    zones = syncing.zones if len(syncing.zones) == len(shares) else ()
+    near = Link(latency_s=workload.latency_s, bytes_per_s=workload.bytes_per_s)
+    far = workload.far.others if workload.far is not None and zones else None
+    if link is not None:
+        near, far = (near, link) if zones else (link, None)
+    count = max(shares) * workload.shape.microbatches
+    steps_s = workload.sums(workload.steps_s, cut)
+    passed_s: list[float] = []
+    for first, stop in pairwise(cut):
+        passed_s += [0.0, *accumulate(workload.back_s[first:stop])][:-1]
+    both_s = workload.sums(workload.both_s, cut)
+    return Situation(
+        cut=tuple(cut),
+        shares=shares,
+        microbatches=workload.shape.microbatches,
+        zones=zones,
+        replica=replica,
+        factor_bytes=syncing.factor_bytes,
+        latency_s=near.latency_s,
+        bytes_per_s=near.bytes_per_s,
+        node_bytes_per_s=workload.node_bytes_per_s,
+        far=far,
+        flops_per_s=syncing.flops_per_s,
+        added_per_s=syncing.added_per_s,
+        message_s=syncing.message_s,
+        sums_early=syncing.sums_early,
+        ends_s=tuple(ends_s),
+        passed_s=tuple(passed_s),
+        busy_s=tuple(count * both + own for both, own in zip(both_s, steps_s, strict=True)),
+        after_s=steps_s,
+        sources=(("times", workload.source), *syncing.sources),
+    )
+
+
+def resolved_in(workload: WorkloadFigures, situation: Situation) -> Resolved:
+    """The workload's strategy there; a builder makes one, and `tree` stands for one that cannot be
+    made on this grid. Raises ValueError for rules that do not fit the parameters."""
+    facts = parameters_of(workload)
+    sync = workload.syncing.sync
+    if isinstance(sync, str):
+        try:
+            sync = build(sync, facts, situation)
+        except InputError:
+            sync = Sync()
+    beside = {
+        index: layer.statistics + (0 if layer.synced else layer.parameters)
+        for index, layer in enumerate(workload.layers)
+    }
+    return resolve(sync, facts, situation, statistics=beside)
+
+
+def zones_of(assignment: Assignment, zone_of: Mapping[NodeId, str]) -> tuple[int, ...]:
+    """The zone of each pipeline, numbered in the order of pipelines; empty unless each pipeline's
+    owners are all in one zone."""
+    grid = assignment.grid
+    numbers: dict[str, int] = {}
+    found = []
+    for pipeline in range(grid.pipelines):
+        first = pipeline * grid.stages
+        own = {zone_of.get(x, "") for x in assignment.owners[first : first + grid.stages]}
+        if len(own) > 1:
+            return ()
+        found.append(numbers.setdefault(own.pop(), len(numbers)))
+    return tuple(found)
+
+
+def in_zones(workload: WorkloadFigures, zones: tuple[int, ...]) -> WorkloadFigures:
+    """The same with pipelines in these zones, if they are known."""
+    if not zones or workload.syncing.zones == zones:
+        return workload
+    return replace(workload, syncing=replace(workload.syncing, zones=zones))
+
+
+def synced_step(resolved: Resolved) -> SyncedStep:
+    """What a dry run needs of a strategy on a grid."""
+    prices = [stage_price(stage, resolved.situation) for stage in resolved.stages]
+    count = resolved.situation.pipelines
+    none = ((0.0,) * count,) * count
+    return SyncedStep(
+        sent_bytes=tuple(stage.most_sent for stage in resolved.stages),
+        ship_bytes=tuple(stage.shipped.bytes for stage in resolved.stages),
+        peers_s=tuple(max(0.0, one.exposed_s - one.work_s) for one in prices),
+        work_s=tuple(min(one.work_s, one.exposed_s) for one in prices),
+        rebuild_s=tuple(one.rebuild_s for one in prices),
+        links_bytes=tuple(
+            tuple(tuple(map(float, row)) for row in stage.bytes) if stage.buckets else none
+            for stage in resolved.stages
+        ),
+    )

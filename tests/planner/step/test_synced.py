@@ -1,0 +1,86 @@
+"""A plan sees how gradients are synchronised: bytes, step, memory and dollars between zones."""
+
+from dataclasses import replace
+
+import pytest
+
+from bamboo.ids import NodeId, ZoneId
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.profiles.workload import WorkloadFigures
+from bamboo.planner.step.cost import costs_for, expected
+from bamboo.planner.step.step_time import StepTimes
+from bamboo.planner.sync.price import can_hide
+from bamboo.planner.sync.situation import Syncing
+from bamboo.topology.grid import Grid
+from bamboo.topology.sync import Sync, SyncRule
+from tests.planner.workloads import workload
+
+GRID, SHARES = Grid(pipelines=2, stages=2), (1, 1)
+WIDTH, ROWS = 1000, 4
+
+
+def wide(sync: Sync | str, *, pipelines: int = 2, gbps: float = 0.1) -> WorkloadFigures:
+    """Eight layers with a weight of 4 MB each, four rows in a microbatch."""
+    work = workload(parameters=0, virtual_nodes=pipelines, bytes_per_s=gbps * 125e6)
+    layers = tuple(
+        replace(
+            layer,
+            parameters=WIDTH * WIDTH,
+            synced=(
+                ParameterFacts(
+                    name=f"{index}.weight", shape=(WIDTH, WIDTH), layer=index, rows_k=ROWS
+                ),
+            ),
+        )
+        for index, layer in enumerate(work.layers)
+    )
+    return replace(work, layers=layers, syncing=Syncing(sync=sync, flops_per_s=1e10))
+
+
+FACTORS = Sync(rules=(SyncRule(match="*", exchange="factors", ship="factors"),))
+
+
+def test_without_rules_all_figures_are_as_without_a_strategy() -> None:
+    plain = StepTimes(wide(Sync()), "stash")
+    tree = StepTimes(wide(Sync(rules=(SyncRule(match="*"),))), "stash")
+    assert tree.sent_bytes(GRID, SHARES) == pytest.approx(plain.sent_bytes(GRID, SHARES))
+    assert tree.calm_s(GRID, SHARES) == pytest.approx(plain.calm_s(GRID, SHARES))
+    assert plain.held_factors(GRID) == ()
+
+
+def test_factors_are_fewer_bytes_a_shorter_step_and_memory() -> None:
+    dense, few = (StepTimes(wide(sync), "stash") for sync in ("tree", FACTORS))
+    each = 4 * 4 * ROWS * 2 * WIDTH  # of a weight and pipeline: four microbatches
+    gradient = 4 * 4 * WIDTH * WIDTH
+    edges = 4 * 128
+    assert dense.sent_bytes(GRID, SHARES)[0] == gradient * 2 + edges
+    assert few.sent_bytes(GRID, SHARES)[0] == 4 * (each + 2 * each) + edges
+    assert few.calm_s(GRID, SHARES) < 0.6 * dense.calm_s(GRID, SHARES)
+    assert few.held_factors(GRID) == (4 * each * (3 + 2 * 2 + 2),) * 2
+    # Products take time: of the other pipeline's rows, and for the shadow of all.
+    slow = replace(wide(FACTORS), syncing=Syncing(sync=FACTORS, flops_per_s=1e9))
+    of_others_s = 4 * 2 * 4 * ROWS * WIDTH**2 / 1e9
+    cost = costs_for(slow, GRID)
+    assert cost.exchange_s == pytest.approx((of_others_s,) * 2)
+    assert cost.rebuild_s == pytest.approx((2 * of_others_s,) * 2)
+    assert expected(slow, GRID, "stash").step_s > few.calm_s(GRID, SHARES)
+
+
+def test_early_buckets_shorten_the_step_by_what_can_hide() -> None:
+    late, early = (StepTimes(wide(Sync(bucket=x), gbps=1), "off") for x in (10**9, 0))
+    late_s, early_s = (times.calm_s(GRID, SHARES) for times in (late, early))
+    hidden = can_hide(early.resolved(GRID, SHARES))
+    exchange_s = late.synced(GRID, SHARES).peers_s[0]
+    assert 0 < hidden < 1
+    assert late_s - early_s == pytest.approx(hidden * exchange_s, rel=0.01)
+
+
+def test_dollars_between_zones_follow_zoned() -> None:
+    grid, shares = Grid(pipelines=4, stages=1), (1, 1, 1, 1)
+    rules = Sync(rules=(SyncRule(match="*", exchange="zoned"),))
+    found = []
+    for sync in ("tree", rules):
+        times = StepTimes(wide(sync, pipelines=4), "off")
+        zone_of = {NodeId(f"{p}.0"): ZoneId("ab"[p // 2]) for p in range(4)}
+        found.append(times.crossing_bytes(times.calm(grid), shares, zone_of))
+    assert found == pytest.approx([8 * 4 * WIDTH**2 * 4, 8 * 4 * WIDTH**2 * 2])
