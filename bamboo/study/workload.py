@@ -14,13 +14,14 @@ from typing import Any
 from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import GridTime
-from bamboo.planner.layers.facts import LayerFacts
+from bamboo.planner.layers.facts import BOUNDARY_BYTES, LayerFacts
 from bamboo.planner.layers.memory import memory_report
 from bamboo.planner.layers.partition import partition
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.prices.catalogue import InstanceType
 from bamboo.planner.profiles.workload import Saving, WorkloadFigures, saved
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.planner.sync.situation import Syncing
 from bamboo.study.devices import host_bytes_per_s
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
@@ -30,6 +31,14 @@ from bamboo.user_code.manifest import Manifest
 OWN_CORES = ", with a core for every node"
 PROFILED = "profiled"
 """Key in what was seen of a job: its times come from a profile, named by the value."""
+ADDED_PER_S = 2e8
+"""Numbers that a CPU adds into new memory in a second: 0.1 to 1.0 billion on the machine where this
+was written, the less the fresher the memory."""
+ADDED_ON_CARD_PER_S = 2e10
+"""Likewise on a GPU, of some hundred GB/s."""
+MESSAGE_S = 2e-4
+"""Work of a node for a message, whatever its size."""
+ASSUMED = "assumed"
 MODELLED = "modelled"
 """Key in what was seen of a job: a Modelled, where no layer was run."""
 
@@ -180,8 +189,10 @@ def workload_of(
     saving = Saving(recompute=cluster.recomputes, host_moments=cluster.moments_on_host)
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
+        work = modelled.workload
+        syncing = syncing_of(job, work.layers, work.forward_s, card=True)
         return saved(
-            replace(modelled.workload, cuts=by_stages, eval_every=job.eval.every_steps), saving
+            replace(work, cuts=by_stages, eval_every=job.eval.every_steps, syncing=syncing), saving
         )
     bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
     network_bytes_per_s = kind.network_gbps * 1e9 / 8
@@ -195,10 +206,12 @@ def workload_of(
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
         optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
+    facts = layer_facts(job, seen)
+    measured_s = [float(layer["forward_ms"]) / 1e3 for layer in layers]
     found = WorkloadFigures(
         name=Path(job.file).name,
         source=source,
-        layers=layer_facts(job, seen),
+        layers=facts,
         forward_s=forward_s,
         backward_s=backward_s,
         optimizer_s=optimizer_s,
@@ -211,8 +224,41 @@ def workload_of(
         host_bytes_per_s=host_bytes_per_s(kind) if cluster.device == "cuda" else 0.0,
         cuts=by_stages,
         eval_every=job.eval.every_steps,
+        syncing=syncing_of(job, facts, measured_s, card=cluster.device == "cuda"),
     )
     return saved(found, saving)
+
+
+def syncing_of(
+    job: JobConfig, layers: Sequence[LayerFacts], forward_s: Sequence[float], *, card: bool
+) -> Syncing:
+    """The rates of nodes that count where gradients are synchronised, for layers with these times
+    of a forward, on a CPU or a GPU. That of products is what the job's own linear layers reach; the
+    others are assumed, and say so. All goes by `tree` until a strategy is given."""
+    flops_per_s = product_rate(layers, forward_s)
+    return Syncing(
+        flops_per_s=flops_per_s,
+        added_per_s=ADDED_ON_CARD_PER_S if card else ADDED_PER_S,
+        message_s=MESSAGE_S,
+        factor_bytes=BOUNDARY_BYTES[job.train.precision],
+        sums_early=job.cluster.device == "virtual",
+        sources=(
+            ("flops_per_s", "of the job's own linear layers" if flops_per_s else "unknown"),
+            ("added_per_s", ASSUMED),
+            ("message_s", ASSUMED),
+        ),
+    )
+
+
+def product_rate(layers: Sequence[LayerFacts], forward_s: Sequence[float]) -> float:
+    """The most flops per second that any layer's own linear layers reach in a forward; 0: none has
+    any, or no time."""
+    rates = [
+        2.0 * sum(one.rows_k * one.size for one in layer.synced) / seconds
+        for layer, seconds in zip(layers, forward_s, strict=True)
+        if seconds > 0
+    ]
+    return max(rates, default=0.0)
 
 
 def _measured_here(job: JobConfig) -> str:

@@ -151,6 +151,7 @@ def make_plan(
             rate=rate,
             at_home=_at_home(timed, largest, mode),
         )
+    held = () if timed is None else StepTimes(timed, mode).held_factors(grid)
     name = _choose(spread, spreads)
     zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
     assignment, zone_of = laid_out(name, zones or {"": count}, grid, mode)
@@ -160,14 +161,7 @@ def make_plan(
         cut=whole,
         parameters=sum(layer.parameters for layer in facts),
         frozen_bytes=sum(layer.frozen_bytes for layer in facts),
-        memory=memory_report(
-            facts,
-            cut=whole,
-            grid=grid,
-            shape=shape,
-            mode=mode,
-            factors=() if timed is None else StepTimes(timed, mode).held_factors(grid),
-        ),
+        memory=memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode, factors=held),
         instance_type=instance_type,
         instances=count,
         on_demand_usd_per_hour=usd_per_hour([instance_type.on_demand_usd_per_hour] * count),
