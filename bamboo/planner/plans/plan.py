@@ -143,15 +143,13 @@ def make_plan(
         step = full if largest == grid else expected(timed, grid, mode)
         spreads = price_spreads(
             layout_for(largest, shape=shape, mode=mode),
-            costs_for(timed, largest, mode),
+            _costs(timed, largest, mode),
             step_s=full.step_s,
             nodes=count,
             stakes=stakes,
             shards=shards,
             rate=rate,
-            at_home=_at_home(timed, largest, mode),
         )
-    held = () if timed is None else StepTimes(timed, mode).held_factors(grid)
     name = _choose(spread, spreads)
     zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
     assignment, zone_of = laid_out(name, zones or {"": count}, grid, mode)
@@ -161,7 +159,7 @@ def make_plan(
         cut=whole,
         parameters=sum(layer.parameters for layer in facts),
         frozen_bytes=sum(layer.frozen_bytes for layer in facts),
-        memory=memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode, factors=held),
+        memory=_memory(facts, whole, grid, shape, mode, timed),
         instance_type=instance_type,
         instances=count,
         on_demand_usd_per_hour=usd_per_hour([instance_type.on_demand_usd_per_hour] * count),
@@ -179,12 +177,25 @@ def make_plan(
     return replace(found, notes=_notes(found, stakes, zones, zone_of, timed))
 
 
-def _at_home(
+def _memory(
+    facts: Sequence[LayerFacts],
+    cut: tuple[int, ...],
+    grid: Grid,
+    shape: BatchShape,
+    mode: str,
+    timed: WorkloadFigures | None,
+) -> tuple[StageBytes, ...]:
+    """With the factors that go in place of gradients, where times and strategy are known."""
+    held = () if timed is None else StepTimes(timed, mode).held_factors(grid)
+    return memory_report(facts, cut=cut, grid=grid, shape=shape, mode=mode, factors=held)
+
+
+def _costs(
     timed: WorkloadFigures, grid: Grid, mode: str
-) -> Callable[[Assignment, Mapping[NodeId, str]], Costs] | None:
-    """The costs where nodes lie in known zones; None where they are the same wherever these lie."""
+) -> Costs | Callable[[Assignment, Mapping[NodeId, str]], Costs]:
+    """The costs of a step, or those where nodes lie in known zones, if it makes a difference."""
     if is_plain(timed):
-        return None
+        return costs_for(timed, grid, mode)
     return lambda assignment, zone_of: costs_for(
         in_zones(timed, zones_of(assignment, zone_of)), grid, mode
     )

@@ -119,18 +119,17 @@ class Spread:
 
 def price_spreads(
     layout: Layout,
-    costs: Costs,
+    costs: Costs | Callable[[Assignment, Mapping[NodeId, str]], Costs],
     *,
     step_s: float,
     nodes: int,
     stakes: Stakes,
     shards: Shards,
     rate: LossRate = PUBLISHED,
-    at_home: Callable[[Assignment, Mapping[NodeId, str]], Costs] | None = None,
 ) -> tuple[Spread, ...]:
     """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
-    grid and the standbys; `shards` are those of a checkpoint. `at_home`: the costs where bytes
-    depend on the zones of the pipelines."""
+    grid and the standbys; `shards` are those of a checkpoint. `costs` may hang on the zones of
+    the nodes."""
     grid = layout.assignment.grid
     order = stakes.zones_by_price()
     microbatches = [row[0].microbatches for row in layout.programs]
@@ -140,7 +139,7 @@ def price_spreads(
         if not zones:
             continue
         assignment, zone_of = laid_out(name, zones, grid, layout.mode)
-        here = costs if at_home is None else at_home(assignment, zone_of)
+        here = costs if isinstance(costs, Costs) else costs(assignment, zone_of)
         crossing = crossing_bytes(assignment, zone_of, here, microbatches=microbatches)
         fatal = 0.0
         if stakes.preemptible:
