@@ -10,6 +10,7 @@ unigram model (naive Bayes) attributes rightly. Shapes: B windows of T tokens, W
 import hashlib
 import io
 import json
+import os
 import sys
 import sysconfig
 import tokenize
@@ -44,9 +45,13 @@ def write(folder: Path, most_files: int) -> None:
     """Write tokens.ids, and files.json with what they are: the files, where each ends, and how
     many different tokens there are. The most frequent token has the number 0."""
     root = Path(sysconfig.get_path("stdlib"))
-    found = (path.relative_to(root) for path in root.rglob("*.py"))
-    files = sorted(path.as_posix() for path in found if not NOT_OURS & set(path.parts))
-    files = files[:most_files]
+    files = []
+    for below, folders, names in os.walk(root):
+        folders[:] = set(folders) - NOT_OURS
+        paths = (Path(below, name).relative_to(root) for name in names if name.endswith(".py"))
+        files += [path.as_posix() for path in paths]
+    files.sort()
+    del files[most_files:]
     words = [_words((root / file).read_bytes()) for file in files]
     counts = Counter(word for of_file in words for word in of_file)
     order = sorted(counts, key=lambda word: (-counts[word], word))

@@ -33,12 +33,14 @@ from bamboo.runtime.wire.keys import RunKeys
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
+from bamboo.topology.sync import Sync
 from bamboo.wiring import preloaded
 from testbed.forker import ENTRY, Process, shared_forker
 from testbed.store_server import StoreServer, start_store
 from testbed.waiting import wait_until
 
 RUN = RunId("test")
+NO_RULES = Sync()
 FRAME_BYTES = 1 << 32
 """The largest frame and letter, for models of any size: a larger frame ends its connection."""
 LEAVE_TIMEOUT_S = 15.0
@@ -56,9 +58,15 @@ class Cluster:
     """A run in `directory`; the store's state, records and processes are open to the test."""
 
     def __init__(
-        self, directory: Path, job: JobConfig, server: StoreServer, entry: str = ENTRY
+        self,
+        directory: Path,
+        job: JobConfig,
+        server: StoreServer,
+        entry: str = ENTRY,
+        sync: Sync = NO_RULES,
     ) -> None:
         self.directory, self.job, self.server = directory, resolve(job), server
+        self.sync = sync
         self.entry = entry
         """What a worker process runs: `package.module:function`."""
         self._also = tuple(one for one in preloaded(job) if ".models.hf." in one)
@@ -112,7 +120,12 @@ class Cluster:
         digest = load_data(job, own=workload.data).digest
         return Strategy(
             semantics=semantics(job, data_digest=digest, code={}),
-            placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),
+            placement=Placement(
+                cut=(*cut, layers),
+                grid=grid,
+                redundancy=job.cluster.redundancy,
+                sync=self.sync,
+            ),
         )
 
     def semantic_hash(self) -> str:
@@ -306,12 +319,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(job: JobConfig, *, entry: str = ENTRY) -> Iterator[Cluster]:
+def cluster(job: JobConfig, *, entry: str = ENTRY, sync: Sync = NO_RULES) -> Iterator[Cluster]:
     """A cluster for this job, with no node yet."""
     with tempfile.TemporaryDirectory(prefix="bt-") as name:
         server = start_store(Path(name))
         try:
-            made = Cluster(Path(name), job, server, entry)
+            made = Cluster(Path(name), job, server, entry, sync)
             try:
                 yield made
             finally:

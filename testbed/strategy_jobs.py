@@ -40,6 +40,19 @@ def small(name: str, folder: Path) -> JobConfig:
     return replace(_SMALL, model=model, data=_data(name, folder))
 
 
+def large(name: str, folder: Path, windows: int) -> JobConfig:
+    """The job of this name in a size for measurements, with `windows` samples a step; `folder` has
+    what `examples/stdlib_files.py` writes, of the whole standard library."""
+    if name == "mixed":
+        model = ModelConfig(model=f"{stdlib_files.__file__}:build", layers=2, width=256, heads=4)
+    elif name == "CNN":
+        model = ModelConfig(model=f"{wide_cnn.__file__}:build", width=32)
+    else:
+        tied = name == "tied GPT"
+        model = ModelConfig(layers=2, width=128, heads=4, context=64, dropout=0.1, tied=tied)
+    return replace(_SMALL, model=model, data=_data(name, folder), train=TrainConfig(batch=windows))
+
+
 def _data(name: str, folder: Path) -> DataConfig:
     if name == "CNN":
         return DataConfig()

@@ -5,9 +5,11 @@ screen) would only add noise on a small machine.
 """
 
 import itertools
+from typing import Any
 
 from bamboo.config.tree import JobConfig
-from testbed.cluster import cluster
+from bamboo.topology.sync import Sync
+from testbed.cluster import NO_RULES, cluster
 
 SKIPPED_STEPS = 2
 """The first steps pay for connections and caches."""
@@ -15,9 +17,9 @@ LEAST_STEPS = SKIPPED_STEPS + 2
 """Steps of a job that leave at least one time between two commits."""
 
 
-def step_times_s(job: JobConfig) -> tuple[list[float], list[dict[str, object]]]:
+def step_times_s(job: JobConfig, sync: Sync = NO_RULES) -> tuple[list[float], list[dict[str, Any]]]:
     """Seconds of each step after the first few, and the nodes' memory records."""
-    with cluster(job) as running:
+    with cluster(job, sync=sync) as running:
         running.start(job.cluster.pipelines * job.cluster.stages)
         state = running.finish(timeout_s=600)
         if state.outcome != "done":
