@@ -53,7 +53,7 @@ from benchmarks.measuring.options import at_least, more_than_zero, parsed
 from benchmarks.measuring.report import command_of, in_turn, write_result
 
 LAYERS = {"256 to 4096": (4096, 256), "4096 to 4096": (4096, 4096), "4096 to 734": (734, 4096)}
-"""M x N of the three layers after the blocks in `examples/which-file`."""
+"""M x N of the three layers after the blocks in `examples/stdlib_files.toml`."""
 SHARES = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.25)
 """The K that are measured, over the break-even by bytes."""
 OF_RATES = (1024, 1536, 2048)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bamboo.models import Tensors, as_leaves, build_model
 from bamboo.planner.profiles.profiled import Profile
 from bamboo.runtime.check import profile as room
 from bamboo.runtime.check.alone import Alone
-from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, scatter
+from bamboo.runtime.check.bench import LEAST_REPEATS, MOST_REPEATS, Bench, scatter
 from bamboo.runtime.check.preflight import preflight
 from bamboo.runtime.check.profile import Asked, Profiler, main
 from bamboo.runtime.step.stage import Stage
@@ -113,6 +114,24 @@ def _held_by_stages(job: JobConfig, profiler: Profiler, cut: tuple[int, ...]) ->
         pending, more = stage.measured_forward(x, 0, 0)
         x, held = as_leaves(pending.output), held + more
     return held
+
+
+def test_each_layer_that_is_not_like_another_has_its_share_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[float, float]] = []
+
+    def measured_at_once(profiler: Profiler, bench: Bench, *_: object, until_s: float) -> None:
+        given.append((until_s - time.perf_counter(), profiler._deadline_s - time.perf_counter()))
+        bench.warm_up()
+        for _ in range(LEAST_REPEATS):
+            bench.time_once()
+
+    monkeypatch.setattr(Profiler, "_measure", measured_at_once)
+    measured(tiny_job(tmp_path))
+    assert len(given) == 3, "embedding, one block for all, head"
+    for (until_s, left_s), share in zip(given, (1 / 3, 1 / 2, 1), strict=True):
+        assert until_s == pytest.approx(share * left_s, rel=0.1)
 
 
 def test_a_model_of_one_layer_has_a_loss_and_an_input_of_tokens(tmp_path: Path) -> None:
