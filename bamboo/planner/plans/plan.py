@@ -159,7 +159,7 @@ def make_plan(
         cut=whole,
         parameters=sum(layer.parameters for layer in facts),
         frozen_bytes=sum(layer.frozen_bytes for layer in facts),
-        memory=_memory(facts, whole, grid, shape, mode, timed),
+        memory=_memory(facts, whole, grid, mode, shape=shape, timed=timed),
         instance_type=instance_type,
         instances=count,
         on_demand_usd_per_hour=usd_per_hour([instance_type.on_demand_usd_per_hour] * count),
@@ -181,8 +181,9 @@ def _memory(
     facts: Sequence[LayerFacts],
     cut: tuple[int, ...],
     grid: Grid,
-    shape: BatchShape,
     mode: str,
+    *,
+    shape: BatchShape,
     timed: WorkloadFigures | None,
 ) -> tuple[StageBytes, ...]:
     """With the factors that go in place of gradients, where times and strategy are known."""

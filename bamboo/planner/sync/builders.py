@@ -178,14 +178,18 @@ class Trial:
 
     def of(self, entries: Mapping[str, SyncEntry], bucket: int | None) -> Priced:
         """These entries, and `tree` for all else, with one bound for all."""
+        return self.priced(
+            {one.name: replace(entries.get(one.name, _TREE), bucket=bucket) for one in self.facts},
+            bucket,
+        )
+
+    def priced(self, entries: Mapping[str, SyncEntry], bucket: int | None = None) -> Priced:
+        """These entries of all parameters, each with its own bound; `bucket` is the common one."""
         self.evaluations += 1
         situation = self._situation
         placed = {
-            one.name: replace(
-                on_grid(entries.get(one.name, _TREE), situation.pipelines, situation.zones),
-                bucket=bucket,
-            )
-            for one in self.facts
+            name: on_grid(entry, situation.pipelines, situation.zones)
+            for name, entry in entries.items()
         }
         costs = [self._stage(stage, placed) for stage in range(situation.stages)]
         stages = tuple(cost for cost, _ in costs)
@@ -283,8 +287,9 @@ def sync_from(
     entries: Mapping[str, SyncEntry], *, zones: tuple[int, ...] = (), bucket: int | None = None
 ) -> Sync:
     """Rules that give these entries: one for all if they are equal, else one for each parameter
-    that does not go by `tree` and `dense`."""
-    kinds = {(entry.exchange, entry.ship, entry.owner) for entry in entries.values()}
+    that does not go by `tree` and `dense` under the common bound. An entry without a bound has the
+    common one."""
+    kinds = {(entry.exchange, entry.ship, entry.owner, entry.bucket) for entry in entries.values()}
     names = {"*": next(iter(entries.values()))} if len(kinds) == 1 else entries
     rules = tuple(
         SyncRule(
@@ -292,9 +297,10 @@ def sync_from(
             exchange=entry.exchange,
             ship=entry.ship,
             owners=(entry.owner,) if entry.exchange == OWNER else (),
+            bucket=entry.bucket if entry.bucket != bucket else None,
         )
         for name, entry in names.items()
-        if (entry.exchange, entry.ship) != (TREE, DENSE)
+        if (entry.exchange, entry.ship, entry.bucket) != (TREE, DENSE, bucket)
     )
     crosses = any(rule.exchange == ZONED for rule in rules)
     return Sync(rules=rules, bucket=bucket, zones=zones if crosses else ())

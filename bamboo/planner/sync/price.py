@@ -16,9 +16,9 @@ import numpy as np
 from bamboo.planner.sync.resolved import BucketCost, Resolved, StageCost
 from bamboo.planner.sync.situation import Figures, Situation
 
-WAITED = 0.5
-"""Share of what a shadow computes for a gradient that its own stages are taken to wait for: it
-falls into a wait, or delays the next operation by all of its time."""
+WAITED = 0.1
+"""Share of what a shadow computes for a gradient that its own stages are taken to wait for; the rest
+falls into waits, as far as its node has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,218 @@
+"""Searches the strategies of a job on paper: kind, owner and bucket of each group of parameters.
+
+Rule: priced by `price` alone. A descent finds a good strategy; then branch and bound over groups,
+the most bytes first, prices what could still be better (Land and Doig, 1960). A bound counts what
+links must carry at least, whatever the groups that are not yet decided become.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from math import prod
+
+import numpy as np
+
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.builders import BOUNDS, Group, Priced, Trial, choices, grouped
+from bamboo.planner.sync.costs import Counts
+from bamboo.planner.sync.situation import Figures, Situation
+from bamboo.topology.sync import Sync, SyncEntry, on_grid
+
+CLOSE = 0.002
+"""What cannot be better by this share is not priced."""
+DESCENT = 0.5
+"""Share of the evaluations that the descent may take."""
+FRONTIER = 20_000
+"""Partial strategies that are bounded at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Groups of like parameters, and what each may be."""
+
+    groups: tuple[Group, ...]
+    options: tuple[tuple[SyncEntry, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """How many strategies there are."""
+        return prod(len(some) for some in self.options)
+
+    def entries(self, chosen: Sequence[int]) -> dict[str, SyncEntry]:
+        """The entries of a strategy, by the number of each group's option."""
+        return {
+            one.name: self.options[place][number]
+            for place, number in enumerate(chosen)
+            for one in self.groups[place]
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What a search found."""
+
+    sync: Sync
+    best: Priced
+    evaluations: int
+    """Strategies that were priced."""
+    size: int
+    """Strategies that there are."""
+    proven: bool
+    """Whether none of those that were not priced could be better by more than `CLOSE`."""
+
+
+def space_of(
+    facts: Sequence[ParameterFacts],
+    situation: Situation,
+    *,
+    bounds: Sequence[int | None] = BOUNDS,
+) -> Space:
+    """Every kind, owner and bound of a bucket for each group, the group with most bytes first."""
+    groups = sorted(grouped(facts, situation), key=lambda own: -sum(one.bytes for one in own))
+    some = bounds if situation.pipelines > 1 else (None,)
+    return Space(
+        groups=tuple(groups),
+        options=tuple(
+            tuple(
+                replace(choice, bucket=bound)
+                for choice in choices(own, situation)
+                for bound in some
+            )
+            for own in groups
+        ),
+    )
+
+
+def search(
+    facts: Sequence[ParameterFacts],
+    situation: Situation,
+    *,
+    evaluations: int,
+    bounds: Sequence[int | None] = BOUNDS,
+) -> Searched:
+    """The best strategy of those that it prices, `evaluations` at most, and one at least."""
+    trial = Trial([one for one in facts if one.trained], situation)
+    space = space_of(trial.facts, situation, bounds=bounds)
+    found = _Found(trial, space, evaluations)
+    found.descend(round(DESCENT * evaluations))
+    proven = found.branch(_Bounds(space, situation))
+    assert found.best is not None, "the first one is priced"
+    return Searched(
+        sync=trial.sync(found.best),
+        best=found.best,
+        evaluations=trial.evaluations,
+        size=space.size,
+        proven=proven,
+    )
+
+
+class _Found:
+    """The best strategy so far."""
+
+    def __init__(self, trial: Trial, space: Space, most: int) -> None:
+        self._trial = trial
+        self._space = space
+        self._most = most
+        self._seen: set[tuple[int, ...]] = set()
+        self.best: Priced | None = None
+        self._chosen: tuple[int, ...] = ()
+
+    def price(self, chosen: tuple[int, ...]) -> bool:
+        """Price a strategy that was not priced before, if there is room for it; whether it is the
+        best."""
+        if chosen in self._seen or (self._seen and len(self._seen) >= self._most):
+            return False
+        self._seen.add(chosen)
+        priced = self._trial.priced(self._space.entries(chosen))
+        if self.best is not None and not priced.better(self.best):
+            return False
+        self.best = priced
+        self._chosen = chosen
+        return True
+
+    def descend(self, most: int) -> None:
+        """From the whole under each bound, change a group at a time while it becomes better."""
+        options = self._space.options
+        for bound in dict.fromkeys(entry.bucket for some in options for entry in some):
+            whole = SyncEntry(bucket=bound)
+            if len(self._seen) < max(1, most) and all(whole in some for some in options):
+                self.price(tuple(some.index(whole) for some in options))
+        improved = True
+        while improved and len(self._seen) < most:
+            improved = False
+            for place, some in enumerate(options):
+                for number in range(len(some)):
+                    changed = (*self._chosen[:place], number, *self._chosen[place + 1 :])
+                    if len(self._seen) < most and self.price(changed):
+                        improved = True
+
+    def branch(self, bounds: "_Bounds") -> bool:
+        """Price what may be better than the best, in the order of its bound; whether nothing is
+        left that may."""
+        heap: list[tuple[float, tuple[int, ...]]] = [(bounds.of(()), ())]
+        count = 0
+        while heap:
+            bound_s, chosen = heappop(heap)
+            assert self.best is not None, "the descent priced one"
+            if bound_s >= self.best.price.step_s * (1 - CLOSE):
+                return True
+            if len(chosen) == len(self._space.groups):
+                if len(self._seen) >= self._most:
+                    return False
+                self.price(chosen)
+                continue
+            for number in range(len(self._space.options[len(chosen)])):
+                longer = (*chosen, number)
+                count += 1
+                if count > FRONTIER:
+                    return False
+                heappush(heap, (bounds.of(longer), longer))
+        return True
+
+
+class _Bounds:
+    """The least time of a step, by what links carry: their bytes cannot begin before the first
+    backward of the last microbatch has passed a layer, and what is not decided is at least the
+    least of its options."""
+
+    def __init__(self, space: Space, situation: Situation) -> None:
+        self._situation = situation
+        per_byte, _ = situation.rates()
+        counts = Counts(situation)
+        self._stages = [situation.stage_of(own[0].layer) for own in space.groups]
+        self._links_s: list[list[Figures]] = []
+        """Of each option of each group, the time on each link, shape (D, D)."""
+        for own, some in zip(space.groups, space.options, strict=True):
+            found: Mapping[SyncEntry, Figures] = {
+                entry: sum(
+                    (counts.exchange(one, on_grid(entry, *_on(situation))).bytes for one in own),
+                    np.zeros_like(per_byte),
+                )
+                * per_byte
+                for entry in some
+            }
+            self._links_s.append([found[entry] for entry in some])
+        self._least_s = [np.min(some, axis=0) for some in self._links_s]
+        self._hidden_s = [
+            max(situation.passed_s[first:stop], default=0.0)
+            for first, stop in zip(situation.cut, situation.cut[1:], strict=False)
+        ]
+        self._ends_s = situation.ends_s or (0.0,) * situation.stages
+
+    def of(self, chosen: Sequence[int]) -> float:
+        """The least step of any strategy that begins with these options."""
+        totals = [np.zeros_like(self._least_s[0]) for _ in range(self._situation.stages)]
+        for place, stage in enumerate(self._stages):
+            decided = place < len(chosen)
+            totals[stage] = totals[stage] + (
+                self._links_s[place][chosen[place]] if decided else self._least_s[place]
+            )
+        after_s = max(self._situation.after_s, default=0.0)
+        return after_s + max(
+            end_s + max(0.0, float(total.max()) - hidden_s)
+            for end_s, total, hidden_s in zip(self._ends_s, totals, self._hidden_s, strict=True)
+        )
+
+
+def _on(situation: Situation) -> tuple[int, tuple[int, ...]]:
+    return situation.pipelines, situation.zones
