@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Mapping
 
-from bamboo.core.rounds import choice_at
 from bamboo.core.state import State
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
@@ -38,7 +37,7 @@ def needed(state: State) -> frozenset[str]:
     """The hashes of the strategies that a state names."""
     chosen = {choice.hash for choice in state.syncs}
     asked = {state.proposal.hash} if state.proposal is not None else set()
-    return frozenset((chosen | asked) - {""})
+    return frozenset(chosen | asked)
 
 
 def lacks(documents: Mapping[str, str], state: State) -> bool:
@@ -49,19 +48,13 @@ def lacks(documents: Mapping[str, str], state: State) -> bool:
 class Strategies:
     """The strategies that a process has read. One thread fetches them, any thread asks."""
 
-    def __init__(self, first: Sync) -> None:
-        self._first = first
+    def __init__(self) -> None:
         self._known: dict[str, tuple[str, Sync]] = {}
 
     def known(self, hash: str) -> Sync | None:
         """The strategy of this hash, or None while it was not read."""
         found = self._known.get(hash)
         return None if found is None else found[1]
-
-    def at(self, state: State, step: int) -> Sync | None:
-        """The strategy by which a step is synchronised, or None while it was not read."""
-        choice = choice_at(state.syncs, step)
-        return self._first if choice is None else self.known(choice.hash)
 
     def documents(self) -> dict[str, str]:
         """The documents of all that was read."""

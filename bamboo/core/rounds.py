@@ -334,9 +334,9 @@ class SyncChoice:
     of the next choice. The strategy itself lies in the store."""
 
     number: int
-    """How many choices were made before it, counted from 1; 0: the run began with it."""
+    """Counted from 1."""
     hash: str
-    """As `topology.sync.Sync.hash`; "": that of the run's document `strategy`."""
+    """As `topology.sync.Sync.hash`."""
     from_step: int
     why: str
 

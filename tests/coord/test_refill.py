@@ -113,7 +113,7 @@ def test_who_has_not_read_a_strategy_leaves_it_to_who_has(store: MemoryStore, cl
     proposed = StrategyProposed(reporter="x", hash=store_sync(store, Sync(bucket=7)), why="x")
     lacks.driver.append(proposed)
     assert lacks.poll() == knows.poll() == ["StrategyProposed"]
-    strategies, state = Strategies(Sync()), knows.driver.state()
+    strategies, state = Strategies(), knows.driver.state()
     assert strategies.fetch(store, state, threading.Event())
     assert not strategies.fetch(store, state, threading.Event()), "it has them all"
     assert strategies.known(proposed.hash) == Sync(bucket=7)
@@ -132,7 +132,7 @@ def test_a_strategy_that_is_not_what_its_name_says_is_not_read(store: MemoryStor
     (member,) = members(store, "n0.1")
     for hash, text in (("torn", '{"rules": ['), ("foreign", '{"rules": [], "bucket": 3}')):
         store.add_document(document_of(hash), text)
-        strategies, proposal = Strategies(Sync()), Proposal(since=9, hash=hash, why="x")
+        strategies, proposal = Strategies(), Proposal(since=9, hash=hash, why="x")
         state = member.driver.state().having(proposal=proposal)
         assert not strategies.fetch(store, state, threading.Event())
         assert strategies.known(hash) is None

@@ -26,13 +26,20 @@ KINDS = (
     Sync(bucket=0),
     Sync(rules=(SyncRule(match="*.weight", exchange="rows", ship="rows"),), bucket=300),
     Sync(rules=(SyncRule(match="*.bias", exchange="owner", owners=(1, 0)),)),
+    Sync(
+        rules=(
+            SyncRule(match="*.expand.weight", exchange="factors", ship="factors"),
+            SyncRule(match="0.*", exchange="owner", owners=(1,), ship="rows"),
+        )
+    ),
+    Sync(rules=(SyncRule(match="*", exchange="zoned"),), zones=(0, 1)),
 )
 
 
 def knowing(_: NodeId, outbox: Outbox) -> Mapping[str, Any]:
     """A node that finds every strategy in the store."""
     del outbox
-    strategies = Strategies(Sync())
+    strategies = Strategies()
     for sync in KINDS:
         strategies.add(canonical_json(sync.body()))
     return {"strategies": strategies}

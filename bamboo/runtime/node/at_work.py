@@ -21,6 +21,7 @@ from bamboo.runtime.state.boundary import Boundaries
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.state.transfer import Transfers
+from bamboo.runtime.step.exchange_plan import SyncSchedule
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.operations import Operations
@@ -71,12 +72,14 @@ class NodeAtWork:
             background=self._background,
             settled=self._settled if job.cluster.check_replicas else None,
         )
+        builder.schedule = SyncSchedule(builder.strategy.placement.sync)
         self._sync_change = SyncChange(
             me=me,
             executor=executor,
             transfers=self.transfers,
             outbox=outbox,
-            strategies=strategies or Strategies(builder.strategy.placement.sync),
+            strategies=strategies or Strategies(),
+            schedule=builder.schedule,
         )
         self._boundaries = Boundaries(me=me, executor=executor, mailbox=mailbox, outbox=outbox)
         self._checkpoints = checkpoints

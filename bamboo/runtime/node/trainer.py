@@ -116,6 +116,7 @@ class Trainer(NodeAtWork):
             self._goodbye = Goodbye.ENDED
             return
         self._era = state.era
+        self._sync_change.read(state)
         if state.evaluated is not None:
             self.executor.note_evaluated(state.evaluated.step)
             self.mailbox.forget_evaluation(state.evaluated.step)
@@ -127,7 +128,6 @@ class Trainer(NodeAtWork):
         elif state.assignment is not None:
             self._reassign(state)
         self.finish.read(state)
-        self._sync_change.read(state)
         for effect in decided.effects:
             if effect.to in (self._me, OTHERS):
                 self._perform(effect, decided)

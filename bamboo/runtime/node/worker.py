@@ -264,7 +264,7 @@ class _Worker:
         )
         stamp_file = self._run_dir / "kills.jsonl" if self._run_dir else None
         checkpoints = self._checkpoints(strategy, poster)
-        strategies = Strategies(strategy.placement.sync)
+        strategies = Strategies()
         trainer = Trainer(
             me=me,
             builder=builder,

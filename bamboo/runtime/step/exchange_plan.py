@@ -1,6 +1,7 @@
 """What an exchange needs to know of its slot; it follows from strategy and layout alone."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from bamboo.topology.grid import Grid
 from bamboo.topology.shards import SHARDED, Bucket, Synced, buckets_of
 from bamboo.topology.slots import Slot
-from bamboo.topology.sync import FACTORS, ROWS, SyncEntry, on_grid
+from bamboo.topology.sync import FACTORS, ROWS, Sync, SyncEntry, entry_of, on_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,11 @@ class ExchangePlan:
     `tree` when the whole backward is done."""
     zones: tuple[int, ...] = ()
     """The zone of each pipeline, where the strategy names them."""
+
+    def by(self, sync: Sync) -> "ExchangePlan":
+        """The plan of the same slot by another strategy."""
+        entries = tuple(entry_of(sync, name) for name in self.names[: len(self.entries)])
+        return replace(self, entries=entries, zones=sync.zones)
 
     @cached_property
     def first_layer(self) -> int:
@@ -114,6 +120,26 @@ class ExchangePlan:
             return ()
         early = {bucket.lowest for bucket in self.buckets if self.leaves_early(bucket)}
         return tuple(sorted(early, reverse=True))
+
+
+class SyncSchedule:
+    """How the steps of a run are synchronised, as one node knows it: what builds runs asks it."""
+
+    def __init__(self, first: Sync) -> None:
+        self._first = first
+        self._choices: tuple[tuple[int, Sync], ...] = ()
+
+    def have(self, choices: Sequence[tuple[int, Sync]]) -> None:
+        """From now on these, each with the first step that it is for, in the order of these."""
+        self._choices = tuple(choices)
+
+    def at(self, step: int) -> Sync:
+        """The strategy of a step."""
+        return next((s for first, s in reversed(self._choices) if first <= step), self._first)
+
+    def after(self, step: int) -> tuple[tuple[int, Sync], ...]:
+        """The strategies of later steps."""
+        return tuple(choice for choice in self._choices if choice[0] > step)
 
 
 def _layer_of(name: str) -> int:

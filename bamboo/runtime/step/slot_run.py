@@ -120,15 +120,11 @@ class SlotRun:
     def next_step(self) -> None:
         """Enter the next step: the parameters have just been stepped, or are new."""
         self.step += 1
-        plan = self._plan_of(self.step)
-        if plan is not self.plan or self.step == min(self._plans):
-            self.stage.factors.record([plan.names[p] for p in sorted(plan.recorded)])
-        self.plan = plan
+        self._exchange_by_plan()
         self.cursor = 0
         self.pending: dict[int, Pending] = {}
         self.backed: dict[int, Gradients] = {}
         """Input gradients of the redundant backwards that the shadow has run."""
-        self.exchange = Exchange(self.plan, self.step)
         if self.evaluation is not None:
             self.evaluation.begin()
         self.entered_s = time.monotonic()
@@ -138,16 +134,23 @@ class SlotRun:
         self._metrics: dict[int, Mapping[str, Tensor]] = {}
 
     def change_plan(self, from_step: int, plan: ExchangePlan) -> None:
-        """Exchange by this plan from a step on that no owner has begun. What a replica has computed
-        ahead in such a step is forgotten: its graphs are cut for another plan."""
+        """Exchange by this plan from a step on of which nothing is computed yet."""
+        self._plans = {s: held for s, held in self._plans.items() if s < from_step}
         self._plans[from_step] = plan
-        if self.step >= from_step and not self.cursor:
-            self.stage.drop_gradients()
-            self.step -= 1
-            self.next_step()
+        if from_step <= self.step:
+            begun = self.cursor or self.pending or from_step < self.step
+            assert not begun, f"step {self.step} has begun, and a plan is from {from_step} on"
+            self._exchange_by_plan()
+
+    def _exchange_by_plan(self) -> None:
+        plan = self._plan_of(self.step)
+        if plan is not self.plan or self.step == min(self._plans):
+            self.stage.factors.record([plan.names[p] for p in sorted(plan.recorded)])
+        self.plan = plan
+        self.exchange = Exchange(plan, self.step)
 
     def _plan_of(self, step: int) -> ExchangePlan:
-        return self._plans[max((s for s in self._plans if s <= step), default=min(self._plans))]
+        return self._plans[max(s for s in self._plans if s <= step)]
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
         """The state of one layer, in the order of `SlotBuilder.room_for`."""

@@ -16,7 +16,7 @@ from bamboo.runtime.device.staging import DataOnDevice, EvalOnDevice
 from bamboo.runtime.optim.optimizer import optimizer_of
 from bamboo.runtime.optim.state import Layout, layout_of, values_in
 from bamboo.runtime.step.evaluation import EvalPlan, Evaluation
-from bamboo.runtime.step.exchange_plan import ExchangePlan, Tie
+from bamboo.runtime.step.exchange_plan import ExchangePlan, SyncSchedule, Tie
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Stage
 from bamboo.topology.grid import Grid
@@ -44,13 +44,16 @@ class SlotBuilder:
         shares: tuple[int, ...] = (),
         initial: Initial | None = None,
         device: Device | None = None,
+        schedule: SyncSchedule | None = None,
     ) -> None:
         """`initial` gives the parameters that the run begins with; None: the layers draw them.
-        `device`: None: the one that the job names."""
+        `device`: None: the one that the job names. `schedule`: None: all steps are synchronised as
+        the strategy says."""
         self._initial = initial
         self.device = device or device_of(job.cluster, strategy.placement.cut)
         self.job = job
         self.strategy = strategy
+        self.schedule = schedule or SyncSchedule(strategy.placement.sync)
         self.workload = workload
         self.dataset = dataset
         self.evaluated = evaluated
@@ -77,6 +80,7 @@ class SlotBuilder:
             shares=shares,
             initial=self._initial,
             device=self.device,
+            schedule=self.schedule,
         )
 
     @property
@@ -112,11 +116,10 @@ class SlotBuilder:
             place=self.device.place,
             recompute=self.job.cluster.recomputes,
         )
-        placement, norms = self.strategy.placement, stage.untrained.norms
-        grid, sync = placement.grid, placement.sync
+        norms, sync = stage.untrained.norms, self.schedule.at(step)
         plan = ExchangePlan(
             slot=slot,
-            grid=grid,
+            grid=self.strategy.placement.grid,
             leaves=self.batch.virtual_nodes,
             blocks=blocks_of(self.shares),
             shapes=(*(p.shape for p in stage.params), *norms.shapes),
@@ -133,7 +136,7 @@ class SlotBuilder:
         else:
             layout = layout_of(stage.layers, self.optimizer.state)
             kept = layout.optimizer_state(held, on_host=on_host)
-        return SlotRun(
+        run = SlotRun(
             plan=plan,
             batch=self.batch,
             stage=stage,
@@ -143,6 +146,9 @@ class SlotBuilder:
             replica_on_host=on_host,
             step=step,
         )
+        for from_step, later in self.schedule.after(step):
+            run.change_plan(from_step, plan.by(later))
+        return run
 
     def _evaluation(self, slot: Slot) -> Evaluation | None:
         if self.evaluated is None:
