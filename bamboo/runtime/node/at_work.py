@@ -21,7 +21,6 @@ from bamboo.runtime.state.boundary import Boundaries
 from bamboo.runtime.state.checkpoints import Checkpoints
 from bamboo.runtime.state.decision import Decided
 from bamboo.runtime.state.transfer import Transfers
-from bamboo.runtime.step.exchange_plan import SyncSchedule
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.operations import Operations
@@ -46,7 +45,6 @@ class NodeAtWork:
         checkpoints: Checkpoints | None = None,
         strategies: Strategies | None = None,
     ) -> None:
-        """`strategies`: None in a run that goes by its own strategy alone."""
         job = builder.job
         self._me = me
         self._job = job
@@ -72,14 +70,13 @@ class NodeAtWork:
             background=self._background,
             settled=self._settled if job.cluster.check_replicas else None,
         )
-        builder.schedule = SyncSchedule(builder.strategy.placement.sync)
         self._sync_change = SyncChange(
             me=me,
+            builder=builder,
             executor=executor,
             transfers=self.transfers,
             outbox=outbox,
-            strategies=strategies or Strategies(),
-            schedule=builder.schedule,
+            strategies=strategies,
         )
         self._boundaries = Boundaries(me=me, executor=executor, mailbox=mailbox, outbox=outbox)
         self._checkpoints = checkpoints

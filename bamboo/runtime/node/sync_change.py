@@ -16,6 +16,7 @@ from bamboo.runtime.state.transfer import Transfers
 from bamboo.runtime.step.exchange_plan import SyncSchedule
 from bamboo.runtime.step.executor import Executor
 from bamboo.runtime.step.slot_run import SlotRun
+from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.runtime.wire.outbox import Outbox
 
 
@@ -29,15 +30,15 @@ class SyncChange:
         executor: Executor,
         transfers: Transfers,
         outbox: Outbox,
-        strategies: Strategies,
-        schedule: SyncSchedule,
+        builder: SlotBuilder,
+        strategies: Strategies | None,
     ) -> None:
         self._me = me
         self._executor = executor
         self._transfers = transfers
         self._outbox = outbox
-        self._strategies = strategies
-        self._schedule = schedule
+        self._strategies = strategies or Strategies()
+        self._schedule = builder.schedule = SyncSchedule(builder.strategy.placement.sync)
         self._syncs: tuple[SyncChoice, ...] = ()
         """Those that all runs here have."""
         self._answered = -1
