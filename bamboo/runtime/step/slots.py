@@ -44,16 +44,15 @@ class SlotBuilder:
         shares: tuple[int, ...] = (),
         initial: Initial | None = None,
         device: Device | None = None,
-        schedule: SyncSchedule | None = None,
     ) -> None:
         """`initial` gives the parameters that the run begins with; None: the layers draw them.
-        `device`: None: the one that the job names. `schedule`: None: all steps are synchronised as
-        the strategy says."""
+        `device`: None: the one that the job names."""
         self._initial = initial
         self.device = device or device_of(job.cluster, strategy.placement.cut)
         self.job = job
         self.strategy = strategy
-        self.schedule = schedule or SyncSchedule(strategy.placement.sync)
+        self.schedule = SyncSchedule(strategy.placement.sync)
+        """How the steps are synchronised; the node puts its own in its place."""
         self.workload = workload
         self.dataset = dataset
         self.evaluated = evaluated
@@ -71,7 +70,7 @@ class SlotBuilder:
         if (held.grid, held.cut, self.shares) == (grid, cut, shares):
             return self
         placement = replace(held, cut=cut, grid=grid)
-        return SlotBuilder(
+        built = SlotBuilder(
             job=self.job,
             strategy=replace(self.strategy, placement=placement),
             workload=self.workload,
@@ -80,8 +79,9 @@ class SlotBuilder:
             shares=shares,
             initial=self._initial,
             device=self.device,
-            schedule=self.schedule,
         )
+        built.schedule = self.schedule
+        return built
 
     @property
     def replica_on_host(self) -> bool:
