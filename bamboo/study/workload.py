@@ -31,9 +31,8 @@ from bamboo.user_code.manifest import Manifest
 OWN_CORES = ", with a core for every node"
 PROFILED = "profiled"
 """Key in what was seen of a job: its times come from a profile, named by the value."""
-ADDED_PER_S = 2e8
-"""Numbers that a CPU adds into new memory in a second: 0.1 to 1.0 billion on the machine where this
-was written, the less the fresher the memory."""
+ADDED_PER_S = 9e8
+"""Numbers that a CPU adds in a second: 0.92 billion of two cores (`benchmarks.break_even_k`)."""
 ADDED_ON_CARD_PER_S = 2e10
 """Likewise on a GPU, of some hundred GB/s."""
 MESSAGE_S = 2e-4

@@ -21,6 +21,7 @@ from bamboo.planner.step.synced import (
     resolved_in,
     situation_of,
     synced_step,
+    works_of_tree,
     zones_of,
 )
 from bamboo.planner.sync.resolved import Resolved, held_factors
@@ -154,7 +155,8 @@ class StepFloor:
             if is_plain(self._workload):
                 found = self._plain(grid, partials=self._most_partials(shares), link=link)
             else:
-                found = synced_step(self.resolved(grid, shares, link))
+                resolved = self.resolved(grid, shares, link)
+                found = synced_step(resolved, works_of_tree(self._workload, resolved.situation))
             self._synced[key] = found
         return self._synced[key]
 

@@ -97,18 +97,28 @@ def situation_of(
 def resolved_in(workload: WorkloadFigures, situation: Situation) -> Resolved:
     """The workload's strategy there; a builder makes one, and `tree` stands for one that cannot be
     made on this grid. Raises ValueError for rules that do not fit the parameters."""
-    facts = parameters_of(workload)
     sync = workload.syncing.sync
     if isinstance(sync, str):
         try:
-            sync = build(sync, facts, situation)
+            sync = build(sync, parameters_of(workload), situation)
         except InputError:
             sync = Sync()
+    return _resolved(workload, situation, sync)
+
+
+def works_of_tree(workload: WorkloadFigures, situation: Situation) -> tuple[float, ...]:
+    """What the node of each stage computes for the exchange by `tree` alone: sums and messages,
+    which a plan without a strategy does not count."""
+    plain = _resolved(workload, situation, Sync())
+    return tuple(stage_price(stage, situation).work_s for stage in plain.stages)
+
+
+def _resolved(workload: WorkloadFigures, situation: Situation, sync: Sync) -> Resolved:
     beside = {
         index: layer.statistics + (0 if layer.synced else layer.parameters)
         for index, layer in enumerate(workload.layers)
     }
-    return resolve(sync, facts, situation, statistics=beside)
+    return resolve(sync, parameters_of(workload), situation, statistics=beside)
 
 
 def zones_of(assignment: Assignment, zone_of: Mapping[NodeId, str]) -> tuple[int, ...]:
@@ -133,8 +143,9 @@ def in_zones(workload: WorkloadFigures, zones: tuple[int, ...]) -> WorkloadFigur
     return replace(workload, syncing=replace(workload.syncing, zones=zones))
 
 
-def synced_step(resolved: Resolved) -> SyncedStep:
-    """What a dry run needs of a strategy on a grid."""
+def synced_step(resolved: Resolved, works_of_tree_s: Sequence[float]) -> SyncedStep:
+    """What a dry run needs of a strategy on a grid. Of the work it counts what is beyond that of
+    `tree`, so that plans with and without a strategy compare."""
     prices = [stage_price(stage, resolved.situation) for stage in resolved.stages]
     count = resolved.situation.pipelines
     none = ((0.0,) * count,) * count
@@ -142,7 +153,10 @@ def synced_step(resolved: Resolved) -> SyncedStep:
         sent_bytes=tuple(stage.most_sent for stage in resolved.stages),
         ship_bytes=tuple(stage.shipped.bytes for stage in resolved.stages),
         peers_s=tuple(max(0.0, one.exposed_s - one.work_s) for one in prices),
-        work_s=tuple(min(one.work_s, one.exposed_s) for one in prices),
+        work_s=tuple(
+            max(0.0, min(one.work_s, one.exposed_s) - tree_s)
+            for one, tree_s in zip(prices, works_of_tree_s, strict=True)
+        ),
         rebuild_s=tuple(one.rebuild_s for one in prices),
         links_bytes=tuple(
             tuple(tuple(map(float, row)) for row in stage.bytes) if stage.buckets else none

@@ -17,8 +17,10 @@ from bamboo.planner.sync.resolved import BucketCost, Resolved, StageCost
 from bamboo.planner.sync.situation import Figures, Situation
 
 WAITED = 0.1
-"""Share of what a shadow computes for a gradient that its own stages are taken to wait for; the rest
-falls into waits, as far as its node has any."""
+"""Share of what a shadow computes for a gradient that its own stages wait for at least."""
+FREE = 0.5
+"""Share of the waits of a node's program that are free for it when it comes: it begins in the first
+wait, and what does not fit there delays the operations that follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +70,12 @@ def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
     after_s = max(situation.after_s, default=0.0)
     # A shadow of a stage is the node of the stage before, and that of stage 0 the last node.
     rebuilds_s = [one.rebuild_s for one in (*stages[1:], stages[0])]
+    steps_s = situation.after_s or (0.0,) * len(stages)
     last_s = max(
-        end_s + one.exposed_s + WAITED * rebuild_s
-        for end_s, one, rebuild_s in zip(ends_s, stages, rebuilds_s, strict=True)
+        end_s + one.exposed_s + max(WAITED * own_s, own_s - FREE * (end_s - busy + step_s))
+        for end_s, one, own_s, busy, step_s in zip(
+            ends_s, stages, rebuilds_s, busy_s, steps_s, strict=True
+        )
     )
     works_s = [
         busy + one.work_s + rebuild_s
