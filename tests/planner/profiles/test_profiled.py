@@ -38,6 +38,7 @@ def test_the_form_of_the_json_stays() -> None:
         *("activation_bytes", "backward", "backward_s", "forward", "forward_s", "frozen_bytes"),
         *("input_gradient_bytes", "measured_as", "moment_bytes", "name", "optimizer"),
         *("optimizer_s", "output_bytes", "parameter_bytes", "parameters", "repeats", "scatter"),
+        "synced",
     ]
     assert sorted(raw["layers"][0]["forward"]) == [
         *("kernels", "other_bytes", "product_bytes", "product_flops")
