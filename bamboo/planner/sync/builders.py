@@ -53,14 +53,31 @@ class Priced:
     price: Price
 
     def better(self, other: "Priced") -> bool:
-        """Whether its step is shorter or, where both take equally long, links and nodes are in use
+        """Whether its step costs less or, where both cost as much, links and nodes are in use
         for less time; or, where sizes do not matter, fewer bytes are sent."""
-        mine_s, its_s = self.price.step_s, other.price.step_s
+        mine_s, its_s = self.price.cost_s, other.price.cost_s
         if abs(mine_s - its_s) > SAME * max(mine_s, its_s):
             return mine_s < its_s
         if self.price.spent_s != other.price.spent_s:
             return self.price.spent_s < other.price.spent_s * (1 - SAME)
         return self.price.sent_bytes < other.price.sent_bytes * (1 - SAME)
+
+
+class Best:
+    """The best of the strategies that were offered. None costs more than SAME beyond the least, so
+    that many small steps lead no further."""
+
+    def __init__(self, first: Priced) -> None:
+        self.now = first
+        self._least_s = first.price.cost_s
+
+    def offer(self, found: Priced) -> bool:
+        """Take it if it is better; whether it was."""
+        if found.price.cost_s > self._least_s * (1 + SAME) or not found.better(self.now):
+            return False
+        self.now = found
+        self._least_s = min(self._least_s, found.price.cost_s)
+        return True
 
 
 def build(name: str, facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
@@ -118,18 +135,19 @@ def zoned(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
 
 
 def auto(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
-    """Whatever is predicted to take least time, never more than `tree`; among equals what sends
-    least; `tree` where nothing is to be won.
+    """Whatever is predicted to cost least, in time and in bytes that are billed, to within SAME of
+    it; among those what keeps links and nodes busy for least. So it is `tree` where nothing is to
+    be won.
 
     It begins with each parameter's own cheapest kind, under several bounds of buckets. Then each
     group of like parameters tries its other kinds while the whole becomes better.
     """
     trial = Trial(facts, situation)
-    best = trial.of({}, None)
+    best = Best(trial.of({}, None))
+    bounds = BOUNDS if situation.pipelines > 1 else (None,)
     for entries in _starts(trial.facts, situation):
-        for bound in BOUNDS if situation.pipelines > 1 else (None,):
-            found = trial.of(entries, bound)
-            best = found if found.better(best) else best
+        for bound in bounds:
+            best.offer(trial.of(entries, bound))
     groups = [
         (group, tried)
         for group in grouped(trial.facts, situation)
@@ -140,11 +158,11 @@ def auto(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
         improved = False
         for group, tried in groups:
             for choice in tried:
-                changed = {**best.entries, **{one.name: choice for one in group}}
-                found = trial.of(changed, best.bucket)
-                if found.better(best):
-                    best, improved = found, True
-    return trial.sync(best)
+                changed = {**best.now.entries, **{one.name: choice for one in group}}
+                improved |= best.offer(trial.of(changed, best.now.bucket))
+        for bound in bounds:
+            improved |= best.offer(trial.of(best.now.entries, bound))
+    return trial.sync(best.now)
 
 
 BUILDERS: Mapping[str, Callable[[Sequence[ParameterFacts], Situation], Sync]] = {

@@ -42,15 +42,22 @@ class StagePrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """A step under a strategy."""
+    """A step under a strategy. Its cost, in seconds of all nodes, is `step_s` and `billed_s`."""
 
     step_s: float
     stages: tuple[StagePrice, ...]
     sent_bytes: float
     """What all nodes send to peers and shadows."""
+    billed_s: float
+    """Bytes between zones, in seconds for which their price would rent all nodes."""
     spent_s: float
     """Of links and nodes for all this, whether or not a step waits for it: what decides between
     strategies whose steps take equally long."""
+
+    @property
+    def cost_s(self) -> float:
+        """What decides between strategies."""
+        return self.step_s + self.billed_s
 
 
 def price(resolved: Resolved) -> Price:
@@ -88,6 +95,7 @@ def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
         step_s=max(last_s + after_s, *works_s, sent_s, *(one.ship_s for one in stages)),
         stages=tuple(stages),
         sent_bytes=resolved.exchanged_bytes + resolved.shipped_bytes,
+        billed_s=resolved.between_zones() * situation.billed_s_per_byte,
         spent_s=sum(one.link_s + one.ship_s + one.work_s + one.rebuild_s for one in stages),
     )
 

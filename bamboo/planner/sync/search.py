@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.builders import BOUNDS, Group, Priced, Trial, choices, grouped
+from bamboo.planner.sync.builders import BOUNDS, Best, Group, Priced, Trial, choices, grouped
 from bamboo.planner.sync.costs import Counts
 from bamboo.planner.sync.situation import Figures, Situation
 from bamboo.topology.sync import Sync, SyncEntry, on_grid
@@ -96,7 +96,6 @@ def search(
     found = _Found(trial, space, evaluations)
     found.descend(round(DESCENT * evaluations))
     proven = found.branch(_Bounds(space, situation))
-    assert found.best is not None, "the first one is priced"
     return Searched(
         sync=trial.sync(found.best),
         best=found.best,
@@ -114,7 +113,7 @@ class _Found:
         self._space = space
         self._most = most
         self._seen: set[tuple[int, ...]] = set()
-        self.best: Priced | None = None
+        self._best: Best | None = None
         self._chosen: tuple[int, ...] = ()
 
     def price(self, chosen: tuple[int, ...]) -> bool:
@@ -124,11 +123,18 @@ class _Found:
             return False
         self._seen.add(chosen)
         priced = self._trial.priced(self._space.entries(chosen))
-        if self.best is not None and not priced.better(self.best):
+        if self._best is None:
+            self._best = Best(priced)
+        elif not self._best.offer(priced):
             return False
-        self.best = priced
         self._chosen = chosen
         return True
+
+    @property
+    def best(self) -> Priced:
+        """Of those that were priced; there is one."""
+        assert self._best is not None, "the descent prices the first one, whatever it may price"
+        return self._best.now
 
     def descend(self, most: int) -> None:
         """From the whole under each bound, change a group at a time while it becomes better."""
@@ -153,8 +159,7 @@ class _Found:
         count = 0
         while heap:
             bound_s, chosen = heappop(heap)
-            assert self.best is not None, "the descent priced one"
-            if bound_s >= self.best.price.step_s * (1 - CLOSE):
+            if bound_s >= self.best.price.cost_s * (1 - CLOSE):
                 return True
             if len(chosen) == len(self._space.groups):
                 if len(self._seen) >= self._most:

@@ -66,6 +66,8 @@ class Situation:
     """Total send rate of a node."""
     far: Link | None = None
     """The link between nodes of different zones; None: the same as all others."""
+    billed_s_per_byte: float = 0.0
+    """What a byte between zones costs, in seconds for which its price would rent all nodes."""
     flops_per_s: float = 0.0
     """Rate of the matrix products that form a gradient from factors."""
     added_per_s: float = 0.0
