@@ -60,8 +60,10 @@ PARTS = {
     "break-even": Part(module="break_even_k", about="where factors do not pay", minutes=2),
     "types": Part(module="cost_of_types", about="`bamboo cost` over all types", minutes=2),
     "modes": Part(module="mode_per_stage", about="a mode for each stage, modelled", minutes=4),
-    "vgg19": Part(module="vgg19_22k", about="bytes of a VGG19, on paper", minutes=0.2),
-    "search": Part(module="search_on_paper", about="strategies searched, on paper", minutes=3),
+    "vgg19": Part(module="strategies.vgg19_22k", about="bytes of a VGG19, on paper", minutes=0.2),
+    "search": Part(
+        module="strategies.search_on_paper", about="strategies searched, on paper", minutes=3
+    ),
     "nsdi23": Part(module="nsdi23", about="beside the published figures", minutes=4, traced=True),
     "waterfall": Part(
         module="waterfall", about="from the paper's rules to ours", minutes=4, traced=True

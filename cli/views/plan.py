@@ -26,7 +26,7 @@ from cli.views.quota import quota_lines
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes in any mode, with its gradient on the way to
 its shadow."""
-APART = ("activations", "stash", "replica", "ahead")
+APART = ("activations", "stash", "replica", "ahead", "factors")
 MUCH_SPREAD = 0.1
 PURPOSES = (*STATE, *APART, "takeover")
 

@@ -124,6 +124,7 @@ class StepTimes(StepFloor):
         self._grids_steps: dict[tuple[Grid, tuple[int, ...]], int] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self._calm_ahead: dict[tuple[int, int, tuple[int, ...]], _Ahead] = {}
+        self._seen: dict[tuple[Grid, tuple[int, ...], Link | None], SyncedStep] = {}
         self._last: _Timed | None = None
         self._whole: dict[tuple[int, ...], _Shape] = {}
         self.dry_runs = 0
@@ -194,7 +195,7 @@ class StepTimes(StepFloor):
                 owners = _part(assignment.owners, pipeline, assignment.grid)
                 named = far is not None and bool(far.pairs)
                 where = zones_in_order(owners, zones, named=named)
-                synced = self._alike(self.synced(assignment.grid, shares, exchange))
+                synced = self._alike(assignment.grid, shares, exchange)
                 shape = replace(shape, zones=where, synced=synced)
             seconds[pipeline] = self._pipeline_s(shape)
         # Decisions change one or two pipelines, and a cluster may have hundreds.
@@ -236,7 +237,7 @@ class StepTimes(StepFloor):
                 for shadow in _part(assignment.shadows, pipeline, grid)
             ),
             elsewhere=tuple(len(owned[node]) - here[node] for node in names),
-            synced=self._alike(self.synced(grid, shares)),
+            synced=self._alike(grid, shares),
             steps=self._steps_of(grid, shares),
         )
 
@@ -250,7 +251,7 @@ class StepTimes(StepFloor):
                 owners=tuple(range(grid.stages)),
                 shadows=(None,) * grid.stages,
                 elsewhere=(0,) * grid.stages,
-                synced=self._alike(self._plain(Grid(pipelines=1, stages=grid.stages), partials=1)),
+                synced=self._alike(Grid(pipelines=1, stages=grid.stages), (1,)),
                 steps=1,
             )
         return self._whole[key]
@@ -258,14 +259,15 @@ class StepTimes(StepFloor):
     def _shared(self, grid: Grid) -> SyncedStep:
         """The exchange where pipelines share the microbatches of nodes that are lost."""
         if is_plain(self._workload):
-            return self._alike(self._plain(grid, partials=1))
-        shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
-        return self._alike(self.synced(grid, shares))
+            return _seen(self._plain(grid, partials=1))
+        return self._alike(grid, equal_shares(self._workload.shape.virtual_nodes, grid.pipelines))
 
-    @staticmethod
-    def _alike(synced: SyncedStep) -> SyncedStep:
-        """What one pipeline's dry run sees of it."""
-        return replace(synced, sent_bytes=(), links_bytes=())
+    def _alike(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> SyncedStep:
+        """What one pipeline's dry run sees of the exchange and the ship."""
+        key = (grid, shares, link)
+        if key not in self._seen:
+            self._seen[key] = _seen(self.synced(grid, shares, link))
+        return self._seen[key]
 
     def _pipeline_s(self, shape: _Shape) -> float:
         known_s = self._known.step_s
@@ -338,6 +340,11 @@ class StepTimes(StepFloor):
         if not shape.zones or links is None:
             return None
         return Far(links=links, zone_of={NodeId(str(n)): z for n, z in enumerate(shape.zones)})
+
+
+def _seen(synced: SyncedStep) -> SyncedStep:
+    """Without what goes to pipelines that are not simulated."""
+    return replace(synced, sent_bytes=(), links_bytes=())
 
 
 def longer_on(busy_shares: Sequence[float], *, cores: float) -> float:

@@ -9,7 +9,7 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.cost import costs_for, expected
 from bamboo.planner.step.step_time import StepTimes
-from bamboo.planner.sync.price import can_hide
+from bamboo.planner.sync.price import can_hide, price
 from bamboo.planner.sync.situation import Syncing
 from bamboo.topology.grid import Grid
 from bamboo.topology.sync import Sync, SyncRule
@@ -73,6 +73,16 @@ def test_early_buckets_shorten_the_step_by_what_can_hide() -> None:
     exchange_s = late.synced(GRID, SHARES).peers_s[0]
     assert 0 < hidden < 1
     assert late_s - early_s == pytest.approx(hidden * exchange_s, rel=0.01)
+
+
+@pytest.mark.parametrize("gbps", [0.05, 1.0])
+@pytest.mark.parametrize("sync", ["tree", "factors-hybrid", "auto", Sync(bucket=0)])
+def test_a_search_prices_a_step_as_its_dry_run_does(sync: Sync | str, gbps: float) -> None:
+    for pipelines, stages in ((1, 2), (2, 4), (4, 2)):
+        grid, shares = Grid(pipelines=pipelines, stages=stages), (1,) * pipelines
+        times = StepTimes(wide(sync, pipelines=pipelines, gbps=gbps), "stash")
+        priced = price(times.resolved(grid, shares))
+        assert priced.step_s == pytest.approx(times.calm_s(grid, shares), rel=0.1)
 
 
 def test_dollars_between_zones_follow_zoned() -> None:

@@ -1,6 +1,6 @@
 """A VGG19 with 21,841 classes under each strategy of synchronisation, on paper.
 
-    python -m benchmarks.vgg19_22k [--pipelines 8]
+    python -m benchmarks.strategies.vgg19_22k [--pipelines 8]
 
 The network of Simonyan and Zisserman (2015) with the classes of ImageNet 22K, the workload with
 which Poseidon (USENIX ATC 2017) showed factors: 229 million parameters, 91 % of them in three
@@ -187,7 +187,7 @@ def main() -> None:
             {"about": x.about, "found": x.found, "limit": x.limit, "holds": x.holds} for x in found
         ],
     }
-    print(write_result("vgg19-22k", command_of("vgg19_22k", options), body))
+    print(write_result("vgg19-22k", command_of("strategies.vgg19_22k", options), body))
 
 
 if __name__ == "__main__":

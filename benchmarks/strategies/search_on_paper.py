@@ -1,6 +1,6 @@
 """The search for a strategy beside the best of all strategies, on paper.
 
-    python -m benchmarks.search_on_paper [--jobs 20]
+    python -m benchmarks.strategies.search_on_paper [--jobs 20]
 
 Random jobs: one or two stages, 2 to 4 pipelines, links of 0.5 to 10 Gbps, a sparse table, wide
 layers that see few rows or many, and vectors, in three to five groups of parameters. Each has at
@@ -166,7 +166,7 @@ def main() -> None:
     for claim in found:
         print(claim.line())
     body = {"modelled": True, "jobs": rows, "claims": [asdict(claim) for claim in found]}
-    print(write_result("search-on-paper", command_of("search_on_paper", options), body))
+    print(write_result("search-on-paper", command_of("strategies.search_on_paper", options), body))
 
 
 if __name__ == "__main__":

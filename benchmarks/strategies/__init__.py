@@ -1,0 +1,1 @@
+"""Strategies of synchronisation, on paper."""
