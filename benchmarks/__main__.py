@@ -55,6 +55,9 @@ PARTS = {
     "store": Part(module="compare_and_set", about="until all know of a decision", minutes=1),
     "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
     "traced": Part(module="traced_share", about="which architectures trace", minutes=4),
+    "strategy-failover": Part(
+        module="strategy_failover", about="pauses in every kind of exchange and ship", minutes=6
+    ),
     "hf": Part(module="hf_failover", about="pauses of a Llama beside a GPT", minutes=3),
     "prepare": Part(module="prepare_rate", about="text into tokens", minutes=15),
     "break-even": Part(module="break_even_k", about="where factors do not pay", minutes=2),

@@ -20,6 +20,7 @@ from itertools import pairwise
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import State
 from bamboo.topology.slots import Slot
+from bamboo.topology.sync import Sync
 from benchmarks.failover import failover_ours as ours
 from benchmarks.failover.failover_oracle import Device, oracle
 from benchmarks.measuring.claim import Claim
@@ -32,7 +33,7 @@ from benchmarks.measuring.report import (
     write_result,
 )
 from testbed.calm import difference
-from testbed.cluster import Cluster, cluster, protected
+from testbed.cluster import NO_RULES, Cluster, cluster, protected
 from testbed.forker import close_shared_forker
 
 FORWARD_S = (0.014, 0.018, 0.022, 0.026)
@@ -69,27 +70,29 @@ class Found:
         return tuple(found["first_operation"] / 1e3 for found in self.failovers)
 
 
-def losses(count: int, seed: int) -> tuple[Loss, ...]:
+def losses(count: int, seed: int, stages: int = ours.STAGES) -> tuple[Loss, ...]:
     """Every stage in turn, at shares that are spread over the step."""
     rng = random.Random(seed)
     shares = [(number + rng.random()) / count for number in range(count)]
     rng.shuffle(shares)
-    return tuple(Loss(stage=i % ours.STAGES, share=share) for i, share in enumerate(shares))
+    return tuple(Loss(stage=i % stages, share=share) for i, share in enumerate(shares))
 
 
 def whole(state: State) -> bool:
     """Every slot has a node of its own and a shadow, and nothing is under way."""
     assignment = state.assignment
-    alone = assignment is not None and len(set(assignment.owners)) == ours.STAGES
+    alone = assignment is not None and len(set(assignment.owners)) == assignment.grid.size
     return alone and protected(state)
 
 
-def played(job: JobConfig, todo: Sequence[Loss], step_s: float) -> Found:
-    """Lose the stages one after the other, each once everything is protected again."""
+def played(
+    job: JobConfig, todo: Sequence[Loss], step_s: float, sync: Sync = NO_RULES
+) -> Found:
+    """Lose stages of pipeline 0 one after the other, each once everything is protected again."""
     stamps: list[float] = []
     struck: list[tuple[float, str, int]] = []
-    with cluster(job) as run:
-        run.start(ours.STAGES + ours.STANDBYS)
+    with cluster(job, sync=sync) as run:
+        run.start(job.cluster.pipelines * job.cluster.stages + ours.STANDBYS)
         run.wait_step(ours.WARM_STEPS)
         for loss in todo:
             run.wait(whole, PROTECTED_S, "protection")
