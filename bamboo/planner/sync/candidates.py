@@ -1,0 +1,142 @@
+"""The strategies that a run may try: the best by the model, and those that would be better if some
+node were slower than the model knows.
+
+Rule: pure. A candidate names its features by their names, those of nodes and links by their numbers
+too, so that a search learns which of them is slow.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bamboo.errors import InputError
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.builders import BOUNDS, BUILDERS, build, sync_from
+from bamboo.planner.sync.builders import Trial as Pricing
+from bamboo.planner.sync.features import FEATURES, features_of
+from bamboo.planner.sync.live import Candidate
+from bamboo.planner.sync.price import price
+from bamboo.planner.sync.resolved import Resolved, resolve
+from bamboo.planner.sync.search import search, space_of
+from bamboo.planner.sync.situation import Situation
+from bamboo.topology.sync import FACTORS, OWNER, Sync, SyncEntry
+
+EVALUATIONS = 300
+"""Strategies that are priced to find the best one."""
+MOST = 48
+"""Candidates of a search."""
+FEW = 8
+"""Pipelines whose links have features of their own."""
+WORSE = 1.6
+"""A candidate's price is at most so many times the best one's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """A candidate, and the strategy that it stands for."""
+
+    sync: Sync
+    candidate: Candidate
+
+
+def candidates(
+    facts: Sequence[ParameterFacts],
+    situation: Situation,
+    *,
+    now: Sync,
+    now_words: str,
+    statistics: Mapping[int, int] | None = None,
+) -> list[Proposed]:
+    """The run's strategy, and the best others by price."""
+    trained = [one for one in facts if one.trained]
+    found: dict[str, Proposed] = {}
+    for sync, words in _strategies(trained, situation, now, now_words):
+        if sync.hash() in found:
+            continue
+        try:
+            resolved = resolve(sync, trained, situation, statistics=statistics)
+        except ValueError:  # a rule of the user's that matches nothing on this model
+            continue
+        candidate = Candidate(
+            hash=sync.hash(),
+            words=words,
+            price_s=max(price(resolved).step_s, 1e-9),
+            features=named_features(resolved),
+        )
+        found[sync.hash()] = Proposed(sync=sync, candidate=candidate)
+    return _best(list(found.values()), now.hash())
+
+
+def _best(found: list[Proposed], now: str) -> list[Proposed]:
+    best_s = min(one.candidate.price_s for one in found)
+    kept = [x for x in found if x.candidate.price_s <= WORSE * best_s or x.candidate.hash == now]
+    kept.sort(key=lambda one: (one.candidate.hash != now, one.candidate.price_s))
+    return kept[:MOST]
+
+
+def _strategies(
+    facts: Sequence[ParameterFacts], situation: Situation, now: Sync, now_words: str
+) -> Iterable[tuple[Sync, str]]:
+    """Strategies with a few words for each; some come twice."""
+    yield now, now_words
+    for name in BUILDERS:
+        try:
+            yield build(name, facts, situation), f"`{name}`"
+        except InputError:
+            continue
+    pricing = Pricing(facts, situation)
+    best = search(facts, situation, evaluations=EVALUATIONS).best.entries
+    yield pricing.sync(pricing.priced(best)), "the best on paper"
+    pipelines = range(situation.pipelines) if situation.pipelines > 1 else ()
+    for without in pipelines:
+        for kept, words in (({}, "each parameter"), (best, "what goes by no factors")):
+            sync = _spared(facts, situation, without, kept)
+            yield sync, f"{words} by an owner other than pipeline {without}"
+    for bound in BOUNDS if situation.pipelines > 1 else ():
+        size = "one bucket" if bound is None else f"buckets of {bound} bytes"
+        yield sync_from({}, bucket=bound), f"`tree` with {size}"
+    space = space_of(pricing.facts, situation, bounds=(None,))
+    for group, options in zip(space.groups, space.options, strict=True):
+        for option in options:
+            entries = {**best, **{one.name: option for one in group}}
+            words = f"the best on paper with {group[0].name} by `{option.exchange}`"
+            yield pricing.sync(pricing.priced(entries)), words
+
+
+def _spared(
+    facts: Sequence[ParameterFacts],
+    situation: Situation,
+    without: int,
+    best: Mapping[str, SyncEntry],
+) -> Sync:
+    """By `owner`, the largest first to the pipeline of its stage that has least so far, but never
+    to this one; what goes by `factors` in `best`, where nobody sums, stays so."""
+    others = [pipeline for pipeline in range(situation.pipelines) if pipeline != without]
+    loads = [dict.fromkeys(others, 0) for _ in range(situation.stages)]
+    entries = {}
+    for one in sorted(facts, key=lambda one: (-one.bytes, one.name)):
+        if (entry := best.get(one.name, SyncEntry())).exchange == FACTORS:
+            entries[one.name] = entry
+            continue
+        own = loads[situation.stage_of(one.layer)]
+        least = min(own, key=own.__getitem__)
+        own[least] += one.bytes
+        entries[one.name] = SyncEntry(exchange=OWNER, ship=entry.ship, owner=least)
+    return sync_from(entries)
+
+
+def named_features(resolved: Resolved) -> dict[str, float]:
+    """The features of a strategy by name, with those of each link and each pipeline, for a grid of
+    few pipelines."""
+    found = dict(zip(FEATURES, map(float, features_of(resolved)), strict=True))
+    count = resolved.situation.pipelines
+    if not 1 < count <= FEW:
+        return found
+    own = [bucket.exchanged for stage in resolved.stages for bucket in stage.buckets]
+    for one in range(count):
+        found[f"added@{one}"] = sum(float(x.added[one]) for x in own)
+        found[f"flops@{one}"] = sum(float(x.flops[one]) for x in own)
+        for other in range(count):
+            if other != one:
+                sent = max(float(stage.bytes[one, other]) for stage in resolved.stages)
+                found[f"bytes@{one}-{other}"] = sent
+    return found

@@ -1,0 +1,262 @@
+"""The search for a better strategy while a run trains: which one is tried next, and when to stop.
+
+Rule: a pure state machine. It is told the price and the features of candidates, what trials have
+measured so far, and each finished step; it answers with the strategy that should count next. Every
+strategy gives the same bits, so a trial costs its time and nothing else: it is worth its cost if
+what it may win over the steps that are left is more than what it may lose over its own.
+
+    the incumbent is measured -> a candidate is tried -> it wins and stays, or the next is tried
+    -> no candidate promises more than it costs: the best of those measured stays
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bamboo.planner.sync.ranking import Context, Guess, Ranking
+from bamboo.planner.sync.trials import Measured, Trial, measured_of
+
+FIRST_STEPS = 8
+"""Steps over which the strategy is measured that the run has when a search begins."""
+SETTLING = 1
+"""Steps after a change that are not counted: of the first one some is from before."""
+TRIAL_STEPS = 6
+"""Steps that a trial takes at least: one that settles, one that is looked at, and those that nodes
+begin before they know the next strategy."""
+CONFIRMED = 8
+"""Steps of a candidate, before it takes the place of the incumbent."""
+MOST_SPENT = 0.035
+"""Share of the run's steps that all trials together may lose."""
+HOPELESS = 0.10
+"""A candidate that is slower by this share in its first step is given up at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A strategy that could be tried."""
+
+    hash: str
+    words: str
+    """What it is, for the sentence of a proposal."""
+    price_s: float
+    features: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """The strategy that should count from the next step that nobody has begun."""
+
+    hash: str
+    why: str
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Steps in a row under one strategy."""
+
+    hash: str
+    seconds: list[float] = field(default_factory=list)
+    settling: int = SETTLING
+
+
+class LiveSearch:
+    """One search, on one fleet. `past`: trials of any runs, jobs and fleets. `now`: the hash of the
+    strategy that the run has. Raises ValueError if that is no candidate."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        context: Context,
+        now: str,
+        steps: int,
+        past: Sequence[Trial] = (),
+    ) -> None:
+        self.candidates = {one.hash: one for one in candidates}
+        if now not in self.candidates:
+            raise ValueError(f"the strategy {now} of the run is no candidate")
+        self.context, self._steps = context, steps
+        self._past = list(past)
+        self._own: list[Trial] = []
+        self.incumbent = now
+        """The best strategy that is known by measurement, or the first."""
+        self._asked = now
+        """The strategy that was answered last, which counts already or soon will."""
+        self._stretch = _Stretch(now)
+        self._tried: set[str] = set()
+        self._refused: set[str] = set()
+        self.excess_s = 0.0
+        """What all trials have taken longer than the incumbent would have."""
+        self.trials = 0
+        self.stopped = ""
+        """Why the search is over; "" while it is not."""
+
+    # ------------------------------------------------------------------ what happens
+
+    def stepped(self, hash: str, seconds: float | None) -> None:
+        """A step is done that counted under this strategy; `seconds`: None if something disturbed
+        it."""
+        if hash not in self.candidates:
+            return
+        if hash != self._stretch.hash:
+            self._end_stretch()
+            self._stretch = _Stretch(hash)
+        stretch = self._stretch
+        if seconds is not None and hash != self.incumbent:
+            known = self._known().get(self.incumbent)
+            if known is not None:
+                self.excess_s += max(0.0, seconds - known.seconds)
+        if stretch.settling or seconds is None:
+            stretch.settling = max(0, stretch.settling - 1)
+            return
+        stretch.seconds.append(seconds)
+
+    def refused(self, hash: str) -> None:
+        """A node cannot use a strategy."""
+        self._refused.add(hash)
+        self._asked = self._stretch.hash
+
+    def ended(self) -> tuple[Trial, ...]:
+        """The trials since the last call, for the log."""
+        out, self._own = tuple(self._own), []
+        self._past.extend(out)
+        return out
+
+    def close(self) -> tuple[Trial, ...]:
+        """The last trials, at the end of the run or of this search."""
+        self._end_stretch()
+        self._stretch = _Stretch(self._stretch.hash)
+        return self.ended()
+
+    def _end_stretch(self) -> None:
+        stretch = self._stretch
+        if not stretch.seconds:
+            return
+        candidate = self.candidates[stretch.hash]
+        self._own.append(
+            Trial(
+                job=self.context[0],
+                fleet=self.context[1],
+                strategy=stretch.hash,
+                price_s=candidate.price_s,
+                features=candidate.features,
+                seconds=tuple(stretch.seconds),
+            )
+        )
+
+    # ------------------------------------------------------------------ what is next
+
+    def next(self, step: int) -> Next | None:
+        """After this step: the strategy that should count next, if it is another one than was
+        answered last. Ask after every step until `stopped`."""
+        if self.stopped or self._asked != self._stretch.hash:
+            return None
+        seen = len(self._stretch.seconds)
+        known = self._known()
+        if self._stretch.hash == self.incumbent:
+            if seen < (FIRST_STEPS if self.incumbent not in self._tried else 1):
+                return None
+            self._tried.add(self.incumbent)
+            return self._choose(step, known)
+        if not seen:
+            return None
+        self._tried.add(self._stretch.hash)
+        here, best = known[self._stretch.hash], known[self.incumbent]
+        difference = math.log(here.seconds / best.seconds)
+        if difference > HOPELESS or (difference > 0 and seen >= 2):
+            return self._choose(step, known)
+        if seen < CONFIRMED and difference <= 0:
+            return None
+        if difference < 0:
+            self.incumbent = self._stretch.hash
+        return self._choose(step, known)
+
+    def _choose(self, step: int, known: Mapping[str, Measured]) -> Next | None:
+        left = self._steps - step - 1 - TRIAL_STEPS
+        best = known[self.incumbent]
+        worth = {
+            hash: _worth(guess, left)
+            for hash, guess in self._guesses(known).items()
+            if self._affordable(guess, best.seconds)
+        }
+        chosen = max(worth, key=lambda hash: worth[hash], default="")
+        if chosen and worth[chosen] > 0:
+            self.trials += 1
+            return self._ask(chosen, f"a trial of {self.candidates[chosen].words}")
+        if left <= 0:
+            self.stopped = "too few steps are left"
+        elif not worth:
+            self.stopped = "every candidate was tried, or costs more than trials may"
+        else:
+            self.stopped = "no candidate promises more than its trial costs"
+        words = self.candidates[self.incumbent].words
+        return self._ask(self.incumbent, f"{words} is the fastest of {len(self._tried)} tried")
+
+    def _ask(self, hash: str, why: str) -> Next | None:
+        if hash == self._asked:
+            return None
+        self._asked = hash
+        return Next(hash=hash, why=why)
+
+    def _guesses(self, known: Mapping[str, Measured]) -> dict[str, Guess]:
+        """For each candidate that was not tried, its log time less the incumbent's."""
+        ranking = self.ranking()
+        best = known[self.incumbent]
+        out = {}
+        for hash, one in self.candidates.items():
+            if hash in self._tried or hash in self._refused:
+                continue
+            if (before := known.get(hash)) is not None:  # by an earlier run on this fleet
+                mean = math.log(before.seconds / best.seconds)
+                out[hash] = Guess(mean=mean, spread=math.hypot(before.noise, best.noise))
+            else:
+                out[hash] = ranking.guess(self.context, _unmeasured(one), best)
+        return out
+
+    def _affordable(self, guess: Guess, best_s: float) -> bool:
+        spent = self.excess_s / best_s
+        return spent + TRIAL_STEPS * _loss(guess) <= MOST_SPENT * self._steps
+
+    # ------------------------------------------------------------------ what is known
+
+    def ranking(self) -> Ranking:
+        """The model, from all that was measured by now."""
+        return Ranking(measured_of([*self._past, *self._own, *self._present()]))
+
+    def _known(self) -> Mapping[str, Measured]:
+        """Strategy -> what was measured of it on this fleet."""
+        mine = [*self._past, *self._own, *self._present()]
+        return measured_of(x for x in mine if x.context == self.context).get(self.context, {})
+
+    def _present(self) -> list[Trial]:
+        kept, self._own = self._own, []
+        self._end_stretch()
+        present, self._own = self._own, kept
+        return present
+
+
+def _unmeasured(one: Candidate) -> Measured:
+    return Measured(price_s=one.price_s, features=one.features, seconds=1.0, noise=0.0)
+
+
+def _worth(guess: Guess, left: int) -> float:
+    """What a trial may win over the steps that are left, less what it may cost, in steps of the
+    incumbent. What it may win is the expected improvement (Mockus, 1975)."""
+    return _gain(guess) * max(0, left) - TRIAL_STEPS * _loss(guess)
+
+
+def _gain(guess: Guess) -> float:
+    return _expected(-guess.mean, guess.spread)
+
+
+def _loss(guess: Guess) -> float:
+    return _expected(guess.mean, guess.spread)
+
+
+def _expected(mean: float, spread: float) -> float:
+    """The expected value of the positive part of a normal distribution."""
+    if spread <= 0:
+        return max(0.0, mean)
+    z = mean / spread
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return mean * 0.5 * (1 + math.erf(z / math.sqrt(2))) + spread * density

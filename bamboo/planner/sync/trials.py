@@ -1,0 +1,149 @@
+"""What runs have measured of strategies, as the lines of `$BAMBOO_HOME/trials.jsonl`.
+
+Rule: the log is of many runs, jobs and fleets, and anybody may have torn or written a line of it.
+A line that is not exactly a trial is passed over and counted, and never believed.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from statistics import median
+from typing import Any
+
+SCHEMA_VERSION = 1
+MOST_FEATURES = 1024
+MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A stretch of steps of one run that were synchronised by one strategy. Raises ValueError for
+    figures that make no sense."""
+
+    job: str
+    """What decides the work of a step: the model's shape, the batch, the precision."""
+    fleet: str
+    """What decides how fast it is done: grid, shares, machines, links, and the densities."""
+    strategy: str
+    """Its hash."""
+    price_s: float
+    """The step time that the model predicts."""
+    features: Mapping[str, float]
+    """Of the strategy on this fleet; all finite and at least 0."""
+    seconds: tuple[float, ...]
+    """Of each step."""
+
+    def __post_init__(self) -> None:
+        for name in ("job", "fleet", "strategy"):
+            if not (isinstance(said := getattr(self, name), str) and said):
+                raise ValueError(f"{name} is {said!r}")
+        if not (self.seconds and len(self.seconds) <= MOST_STEPS):
+            raise ValueError(f"a trial of {len(self.seconds)} steps")
+        if not all(map(_is_time, (self.price_s, *self.seconds))):
+            raise ValueError("a time that is none")
+        if len(self.features) > MOST_FEATURES or not all(map(_is_count, self.features.values())):
+            raise ValueError("a feature that is none")
+
+    @property
+    def context(self) -> tuple[str, str]:
+        """Trials of one context can be compared with each other."""
+        return self.job, self.fleet
+
+    def line(self) -> str:
+        """The line of the log."""
+        body = {**asdict(self), "features": dict(self.features)}
+        return json.dumps({"v": SCHEMA_VERSION, **body}, sort_keys=True, allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What could be read of a log."""
+
+    trials: tuple[Trial, ...] = ()
+    passed_over: int = 0
+    """Lines that are no trials."""
+
+
+def read_log(lines: Iterable[str]) -> Log:
+    """The trials of these lines, in order."""
+    trials, passed_over = [], 0
+    for line in lines:
+        try:
+            trials.append(_trial_of(json.loads(line)))
+        except (ValueError, TypeError, RecursionError, OverflowError):
+            passed_over += 1
+    return Log(trials=tuple(trials), passed_over=passed_over)
+
+
+def _trial_of(raw: Any) -> Trial:
+    names = {field.name for field in fields(Trial)}
+    if not isinstance(raw, dict) or raw.pop("v", None) != SCHEMA_VERSION or set(raw) != names:
+        raise ValueError("another schema")
+    if not isinstance(raw["features"], dict) or not isinstance(raw["seconds"], list):
+        raise ValueError("no features, or no steps")
+    return Trial(**{**raw, "seconds": tuple(raw["seconds"])})
+
+
+def _is_time(figure: Any) -> bool:
+    return _is_count(figure) and figure > 0
+
+
+def _is_count(figure: Any) -> bool:
+    plain = isinstance(figure, int | float) and not isinstance(figure, bool)
+    return plain and math.isfinite(figure) and figure >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A strategy in one context, over all its trials there."""
+
+    price_s: float
+    features: Mapping[str, float]
+    seconds: float
+    """The median of its steps."""
+    noise: float
+    """The standard error of that, as a share of it."""
+
+
+def measured_of(trials: Iterable[Trial]) -> dict[tuple[str, str], dict[str, Measured]]:
+    """Context -> strategy -> what was measured of it."""
+    found: dict[tuple[str, str], dict[str, list[Trial]]] = {}
+    for trial in trials:
+        found.setdefault(trial.context, {}).setdefault(trial.strategy, []).append(trial)
+    return {context: _merged(own) for context, own in found.items()}
+
+
+def _merged(own: Mapping[str, list[Trial]]) -> dict[str, Measured]:
+    steps = {name: [s for one in trials for s in one.seconds] for name, trials in own.items()}
+    spread = spread_of(steps.values())
+    return {
+        name: Measured(
+            price_s=trials[-1].price_s,
+            features=trials[-1].features,
+            seconds=median(steps[name]),
+            noise=1.2533 * spread / math.sqrt(len(steps[name])),
+        )
+        for name, trials in own.items()
+    }
+
+
+LEAST_SPREAD = 0.005
+"""No clock and no machine is better than this."""
+UNKNOWN_SPREAD = 0.05
+FEW = 8
+"""Deviations that are too few to know a spread by."""
+
+
+def spread_of(steps: Iterable[list[float]]) -> float:
+    """How much a step's time deviates from that of others of its strategy, as a share, robust
+    against a few that were disturbed: 1.4826 times the median deviation (Hampel, 1974), which of a
+    normal distribution is the standard deviation."""
+    deviations: list[float] = []
+    for own in steps:
+        if len(own) > 1:
+            middle = median(own)
+            deviations += [abs(one - middle) / middle for one in own]
+    if len(deviations) < FEW:
+        return UNKNOWN_SPREAD
+    return max(LEAST_SPREAD, 1.4826 * median(deviations))

@@ -1,0 +1,202 @@
+"""Step times of strategies on a fleet with costs that the planner's model does not know: a slow
+link and a slow node. Modelled, with noise; nothing here runs."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.builders import build
+from bamboo.planner.sync.candidates import Proposed, candidates
+from bamboo.planner.sync.live import LiveSearch
+from bamboo.planner.sync.resolved import Resolved, resolve
+from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.trials import Trial
+from bamboo.topology.sync import Sync
+
+PROPAGATES = 4
+"""Steps from a proposal until it counts (`core.proposals.MARGIN`)."""
+MEASURED = 5
+"""Steps of a strategy in `wide_trials`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """What is slower than the model knows. A pipeline of -1: none."""
+
+    link: tuple[int, int] = (-1, -1)
+    link_times: float = 1.0
+    """So many times the time that the link should take."""
+    node: int = -1
+    node_times: float = 1.0
+    """The same for all that the pipeline's nodes compute for an exchange."""
+    noise: float = 0.01
+
+
+def true_step_s(resolved: Resolved, hidden: Hidden) -> float:
+    """The step: each stage's last backward, then partial sums, work and whole sums one after the
+    other, on links that carry all buckets. Nothing hides behind the backward but what the buckets
+    let go early."""
+    here = resolved.situation
+    per_byte, latency_s = (x.copy() for x in here.rates())
+    if hidden.link[0] >= 0:
+        per_byte[hidden.link] *= hidden.link_times
+    slow = np.ones(here.pipelines)
+    if hidden.node >= 0:
+        slow[hidden.node] = hidden.node_times
+    out = [0.0]
+    for stage, cost in enumerate(resolved.stages):
+        end_s = here.ends_s[stage] if here.ends_s else 0.0
+        arrive_s = back_s = np.zeros(here.pipelines)
+        work_s, early_s = np.zeros(here.pipelines), 0.0
+        for one in cost.buckets:
+            moved = one.exchanged
+            arrive_s = arrive_s + (moved.out * per_byte + latency_s * (moved.out > 0)).max(axis=0)
+            back_s = back_s + (moved.back * per_byte + latency_s * (moved.back > 0)).max(axis=0)
+            used = (moved.out > 0).astype(float) + (moved.back > 0)
+            own_s = (used.sum(axis=0) + used.sum(axis=1)) * here.message_s
+            own_s = own_s + (moved.flops / here.flops_per_s if here.flops_per_s else 0.0)
+            own_s = own_s + (moved.added / here.added_per_s if here.added_per_s else 0.0)
+            work_s = work_s + own_s * slow
+            early_s = max(early_s, one.left_s)
+        exposed_s = np.maximum(0.0, arrive_s - early_s) + work_s
+        out.append(end_s + float(exposed_s.max()) + float(back_s.max()))
+    return max(out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A search against hidden costs."""
+
+    total_s: float
+    ended: str
+    """Hash of the strategy that the run ends with."""
+    ended_s: float
+    """Its true step time."""
+    best_s: float
+    """That of the best candidate, which is found by looking at all."""
+    first_s: float
+    trials: int
+    excess_s: float
+    """What trials took longer than the strategy that was best known then."""
+    stopped: str
+
+
+class Fleet:
+    """A job on one fleet, with hidden costs."""
+
+    def __init__(
+        self, facts: Sequence[ParameterFacts], situation: Situation, hidden: Hidden, seed: int
+    ) -> None:
+        self._facts = facts
+        self._situation = situation
+        self._hidden = hidden
+        self._draw = random.Random(seed)
+
+    def step_s(self, sync: Sync) -> float:
+        """Without noise."""
+        return true_step_s(resolve(sync, self._facts, self._situation), self._hidden)
+
+    def play(self, search: LiveSearch, proposed: Sequence[Proposed], steps: int) -> Played:
+        """A run of so many steps. A strategy counts some steps after it was asked for."""
+        true_s = {one.candidate.hash: self.step_s(one.sync) for one in proposed}
+        now = first = search.incumbent
+        coming: tuple[int, str] | None = None
+        total_s = excess_s = 0.0
+        for step in range(steps):
+            if coming is not None and step >= coming[0]:
+                now, coming = coming[1], None
+            seconds = true_s[now] * self._draw.lognormvariate(0.0, self._hidden.noise)
+            total_s += seconds
+            excess_s += max(0.0, true_s[now] - true_s[search.incumbent])
+            search.stepped(now, seconds)
+            asked = search.next(step)
+            if asked is not None:
+                coming = step + 1 + PROPAGATES, asked.hash
+        return Played(
+            total_s=total_s,
+            ended=now,
+            ended_s=true_s[now],
+            best_s=min(true_s.values()),
+            first_s=true_s[first],
+            trials=search.trials,
+            excess_s=excess_s,
+            stopped=search.stopped,
+        )
+
+
+WIDE = (
+    ParameterFacts(name="0.table", shape=(28000, 128), layer=0, density=0.02, step_density=0.046),
+    *(
+        ParameterFacts(name=f"{layer}.{name}", shape=shape, layer=layer, rows_k=512)
+        for layer in (1, 2)
+        for name, shape in (("qkv", (384, 128)), ("up", (512, 128)), ("down", (128, 512)))
+    ),
+    ParameterFacts(name="3.wide", shape=(4096, 256), layer=3, rows_k=32),
+    ParameterFacts(name="4.wide", shape=(4096, 4096), layer=4, rows_k=32),
+    ParameterFacts(name="5.head", shape=(734, 4096), layer=5, rows_k=32),
+)
+"""The parameters of `examples/` with a wide embedding and wide layers, by their shapes."""
+
+
+def wide_situation(pipelines: int, gbps: float = 1.0) -> Situation:
+    """A grid of one stage, whose figures are of a slow processor."""
+    return Situation(
+        cut=(0, 6),
+        shares=(1,) * pipelines,
+        microbatches=2,
+        replica=False,
+        latency_s=1e-3,
+        bytes_per_s=gbps * 125e6,
+        flops_per_s=2e10,
+        added_per_s=4e8,
+        message_s=2e-4,
+        ends_s=(0.25,),
+        passed_s=(0.0, 0.02, 0.04, 0.06, 0.08, 0.12),
+        busy_s=(0.24,),
+    )
+
+
+def wide_search(
+    pipelines: int,
+    builder: str,
+    *,
+    past: Sequence[Trial] = (),
+    fleet: str = "here",
+    steps: int = 300,
+) -> tuple[LiveSearch, list[Proposed]]:
+    """A search that begins with the strategy of a builder."""
+    here = wide_situation(pipelines)
+    now = build(builder, WIDE, here)
+    found = candidates(WIDE, here, now=now, now_words=f"`{builder}`")
+    search = LiveSearch(
+        [one.candidate for one in found],
+        context=("wide", fleet),
+        now=now.hash(),
+        steps=steps,
+        past=past,
+    )
+    return search, found
+
+
+def wide_trials(pipelines: int, hidden: Hidden, *, fleet: str, seed: int) -> list[Trial]:
+    """All candidates as a fleet measures them, a few steps each."""
+    search, found = wide_search(pipelines, "auto", fleet=fleet)
+    there = Fleet(WIDE, wide_situation(pipelines), hidden, seed)
+    chance = random.Random(seed)
+    return [
+        Trial(
+            job=search.context[0],
+            fleet=fleet,
+            strategy=one.candidate.hash,
+            price_s=one.candidate.price_s,
+            features=one.candidate.features,
+            seconds=tuple(
+                there.step_s(one.sync) * chance.lognormvariate(0.0, hidden.noise)
+                for _ in range(MEASURED)
+            ),
+        )
+        for one in found
+    ]

@@ -1,0 +1,119 @@
+"""The search in a run: it ends with the best, spends little, learns from its log, and believes no
+line that is none."""
+
+import itertools
+import json
+import random
+from statistics import fmean
+
+import pytest
+
+from bamboo.planner.sync.live import MOST_SPENT, Candidate, LiveSearch
+from bamboo.planner.sync.ranking import Ranking, accuracy, are_ranked
+from bamboo.planner.sync.trials import Measured, Trial, measured_of, read_log
+from testbed.hidden_costs import WIDE, Fleet, Hidden, wide_search, wide_situation, wide_trials
+
+SLOW = Hidden(link=(0, 1), link_times=4, node=0, node_times=3)
+
+
+def test_a_search_ends_with_the_best_and_spends_little() -> None:
+    search, found = wide_search(2, "tree")
+    played = Fleet(WIDE, wide_situation(2), SLOW, seed=1).play(search, found, 300)
+    assert played.ended_s <= 1.05 * played.best_s < 0.8 * played.first_s
+    assert played.excess_s <= 0.05 * played.total_s
+    assert played.trials > 3
+    assert played.stopped
+    assert search.excess_s > 0
+
+
+def test_trials_teach_what_the_price_does_not_know() -> None:
+    trials = wide_trials(2, SLOW, fleet="here", seed=2)
+    learned, priced = [], []
+    for seed in range(8):
+        random.Random(seed).shuffle(trials)
+        context, half = trials[0].context, len(trials) // 2
+        pairs = list(itertools.combinations(measured_of(trials[half:])[context].values(), 2))
+        learned.append(accuracy(Ranking(measured_of(trials[:half])), context, pairs))
+        priced.append(accuracy(Ranking({}), context, pairs))
+    assert fmean(learned) >= 0.8
+    assert fmean(learned) > fmean(priced) + 0.03
+
+
+def measured(seconds: float, noise: float = 0.01) -> Measured:
+    return Measured(price_s=1.0, features={}, seconds=seconds, noise=noise)
+
+
+def test_a_pair_within_the_noise_is_not_ranked() -> None:
+    assert are_ranked(measured(1.0), measured(1.1))
+    assert not are_ranked(measured(1.0), measured(1.02))
+    with pytest.raises(ValueError, match="by more than the noise"):
+        accuracy(Ranking({}), ("j", "f"), [(measured(1.0), measured(1.01))])
+
+
+def candidate(name: str, price_s: float) -> Candidate:
+    return Candidate(hash=name, words=name, price_s=price_s, features={"sum of bytes": price_s})
+
+
+def search(steps: int = 100) -> LiveSearch:
+    names = [candidate("a", 1.0), candidate("b", 0.8), candidate("c", 0.9)]
+    return LiveSearch(names, context=("j", "f"), now="a", steps=steps)
+
+
+def told(of: LiveSearch, name: str, seconds: float, steps: int, at: int = 10) -> list[str]:
+    """What it answers after each of so many steps; the first one of a strategy settles."""
+    out = []
+    for _ in range(steps):
+        of.stepped(name, seconds)
+        answer = of.next(at)
+        out += [] if answer is None else [answer.hash]
+    return out
+
+
+def test_what_wins_stays_and_what_loses_goes_at_once() -> None:
+    one = search()
+    assert told(one, "a", 1.0, 20) == ["b"]
+    assert told(one, "a", 1.0, 5) == [], "the answer does not count yet"
+    assert told(one, "b", 1.4, 2) == ["c"], "after one step that counts"
+    assert told(one, "b", 1.4, 3) == []
+    assert told(one, "c", 0.7, 30) == [], "it stays"
+    assert one.incumbent == "c"
+    assert one.stopped
+    assert one.excess_s == pytest.approx(5 * 0.4)
+    assert [(x.strategy, len(x.seconds)) for x in one.close()] == [("a", 24), ("b", 4), ("c", 29)]
+    assert one.close() == ()
+
+
+def test_what_a_node_refuses_is_not_asked_again_and_little_is_spent() -> None:
+    one = search()
+    assert told(one, "a", 1.0, 20) == ["b"]
+    one.refused("b")
+    assert told(one, "a", 1.0, 1) == ["c"]
+    assert told(one, "c", 5.0, 6) == ["a"], "no other is left"
+    assert one.excess_s > MOST_SPENT * 100
+    short = search(steps=12)
+    assert told(short, "a", 1.0, 20) == []
+    assert short.stopped == "too few steps are left"
+    with pytest.raises(ValueError, match="is no candidate"):
+        LiveSearch([candidate("a", 1.0)], context=("j", "f"), now="x", steps=9)
+
+
+def test_lines_that_are_no_trials_are_passed_over_and_counted() -> None:
+    trial = Trial(
+        job="j", fleet="f", strategy="s", price_s=1.0, features={"a": 0.0}, seconds=(1.0, 2.0)
+    )
+    line, good = trial.line(), json.loads(trial.line())
+    spoiled = [
+        *({**good, name: None} for name in good),
+        {**good, "seconds": []},
+        {**good, "seconds": [1.0, -1.0]},
+        {**good, "seconds": [True]},
+        {**good, "features": {"a": "1"}},
+        {**good, "price_s": 0.0},
+        {**good, "more": 1},
+        [good],
+    ]
+    torn = ["", line[:-9], "\x00", "[" * 100_000, '{"v": 1e999}']
+    odd = [line.replace("0.0", "NaN"), line.replace("1.0", "1e999")]
+    found = read_log([line, *map(json.dumps, spoiled), *torn, *odd, line])
+    assert found.trials == (trial, trial)
+    assert found.passed_over == len(spoiled) + len(torn) + len(odd)
