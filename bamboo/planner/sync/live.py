@@ -75,7 +75,8 @@ class LiveSearch:
         self.candidates = {one.hash: one for one in candidates}
         if now not in self.candidates:
             raise ValueError(f"the strategy {now} of the run is no candidate")
-        self.context, self._steps = context, steps
+        self.context = context
+        self._steps = steps
         self._past = list(past)
         self._own: list[Trial] = []
         self.incumbent = now

@@ -35,7 +35,7 @@ RANKED = 2.0
 MOST_WRONG = 0.3
 """A price is not taken to be further off than this, as a standard deviation of log time."""
 UNITS = {"bytes": 65536.0, "flops": 1e7, "added": 16384.0}
-"""What of a feature is next to nothing: smaller figures hardly differ from none."""
+"""Figures of a feature that are next to nothing: smaller ones hardly differ from none."""
 ROUNDS = 30
 PRICE = "price"
 """The feature that lets the price count for more, or less, than it says."""
