@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from bamboo.sim.market.trace import Trace
     from bamboo.sim.run import Figures
     from bamboo.sites.account.setting_up import AccountFile, Destroyed
+    from bamboo.study.compared import Difference
     from bamboo.study.costing import JobCost
+    from bamboo.study.explaining import Explained
     from bamboo.study.markets import MarketAsked
     from bamboo.study.paper import Shown
     from bamboo.study.played_trace import TraceAsked
@@ -68,6 +70,7 @@ __all__ = (
     "destroy_stack",
     "draw_swarm",
     "examine",
+    "explain",
     "home",
     "launch",
     "let_loose",
@@ -87,6 +90,7 @@ __all__ = (
     "simulate",
     "stop_all",
     "stop_run",
+    "strategy_difference",
     "write_account_file",
 )
 """With what is of runs, in `bamboo.run_handle`."""
@@ -110,13 +114,16 @@ def plan(
     max_nodes: int | None = None,
     hazard: float | None = None,
     gpu: str | None = None,
+    strategy: str | Path | None = None,
+    search: int | None = None,
     bar: "Bar | None" = None,
     note: Note = silent,
 ) -> "Shown":
     """What each node of a job would hold and do, and what the plan is worth, as `bamboo plan` shows
-    it: the job's own grid, or the best of exactly `nodes`, or of at most `max_nodes`. `hazard` is
-    in losses per node-hour, `gpu` the name of one whose times are modelled; `bar` shows how far it
-    is, `note` what takes a while. Looks at the model in a process of its own. Raises InputError."""
+    it: the job's own grid, that of a `strategy` in a file, or the best of exactly `nodes`, or of at
+    most `max_nodes`. `hazard` is in losses per node-hour, `gpu` the name of one whose times are
+    modelled; of `search` strategies that are priced the best is taken. `bar` shows how far it is,
+    `note` what takes a while. Looks at the model in a process of its own. Raises InputError."""
     find_cloud()
     from bamboo.study.paper import Asked, plan_on_paper
     from bamboo.study.told import no_bar
@@ -127,9 +134,45 @@ def plan(
         max_nodes=max_nodes,
         hazard=hazard,
         gpu=gpu,
+        strategy=_optional(strategy, what="strategy"),
+        search=search,
     )
     source = named_file(job, what="job")
     return plan_on_paper(source, asked, bar=bar or no_bar, note=note)
+
+
+def explain(
+    job: str | Path,
+    *,
+    overrides: Overrides = (),
+    strategy: str | Path | None = None,
+    gpu: str | None = None,
+    bar: "Bar | None" = None,
+    note: Note = silent,
+) -> "Explained":
+    """How each parameter of a job is synchronised, what the other kinds would cost, and why, as
+    `bamboo explain JOB` shows it; the options are those of `plan`. Raises InputError."""
+    find_cloud()
+    from bamboo.study.explaining import explain_job
+    from bamboo.study.told import no_bar
+
+    return explain_job(
+        named_file(job, what="job"),
+        written(overrides),
+        strategy=_optional(strategy, what="strategy"),
+        gpu=gpu,
+        bar=bar or no_bar,
+        note=note,
+    )
+
+
+def strategy_difference(one: str | Path, other: str | Path) -> "Difference":
+    """What differs between the strategies in two files, in bytes of a step, as `bamboo strategy
+    diff` shows it. Raises InputError."""
+    find_cloud()
+    from bamboo.study.compared import difference
+
+    return difference(named_file(one, what="strategy"), named_file(other, what="strategy"))
 
 
 def cost(

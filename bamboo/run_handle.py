@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bamboo.runs.lock import Lock
     from bamboo.runs.ports import Screen
     from bamboo.runs.run_folder import RunFolder
+    from bamboo.study.explaining import Explained
     from bamboo.study.report import Report
     from bamboo.telemetry.records import MetricRecord
     from bamboo.wiring.begun import Begun
@@ -242,6 +243,13 @@ class Run(_Trained):
         from bamboo.billing.run_cost import cost_of_run
 
         return cost_of_run(self.folder)
+
+    def explain(self) -> "Explained":
+        """How each of its parameters is synchronised, and why, as `bamboo explain RUN` shows it.
+        Raises InputError where the run kept no facts of them."""
+        from bamboo.study.explaining import explain_run
+
+        return explain_run(self.folder)
 
     def metrics(self) -> Metrics:
         """The steps that are finished by now. Raises InputError for a damaged file."""

@@ -26,6 +26,8 @@ COMMANDS: dict[str, str] = {
     "prepare": "Make the data of a job ready: text into tokens, once, and hashes of a token file.",
     "profile": "Measure the layers of a job: times, parameters, activations, stash.",
     "simulate": "Simulate a job on a spot market: steps, losses, dollars and value.",
+    "explain": "Explain how each parameter of a job or a run is synchronised, and why.",
+    "strategy": "Show what strategies are made of, and what differs between two.",
     "schedule": "Draw a pipeline schedule and its figures.",
     "trace": "Read, convert and make up traces of spot markets.",
     "prices": "Show the prices of instances, their age, and the quotas that they need.",
@@ -47,12 +49,17 @@ COMMANDS: dict[str, str] = {
     "eval": "Evaluate what a run has trained, forward only.",
     "sample": "Let the language model of a run go on with a text.",
 }
-"""Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
+"""Verb -> help line; its module has the attribute `command`."""
 
 MOST_CHARACTERS = 2000
 """The longest error that is shown whole: a file may contain a value of any length."""
 HIDDEN = ("agent", "launcher")
 """Commands that programs call, and people do not."""
+
+
+def module_of(verb: str) -> str:
+    """The module of a command."""
+    return f"cli.commands.{'programs.' * (verb in HIDDEN)}{verb}"
 
 
 class Verbs(click.Group):
@@ -64,7 +71,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
             return None
-        command = importlib.import_module(f"cli.commands.{cmd_name}").command
+        command = importlib.import_module(module_of(cmd_name)).command
         assert isinstance(command, click.Command)
         return command
 

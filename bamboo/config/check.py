@@ -33,6 +33,7 @@ from bamboo.topology.strategy import (
     SPREADS,
     wrong_with,
 )
+from bamboo.topology.sync import BUILDERS
 from bamboo.topology.virtual_nodes import blocks, evaluated_by
 
 TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow", "otlp")
@@ -45,6 +46,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.spread": (AUTO, *SPREADS),
     "cluster.replica_moments": (AUTO, DEVICE, HOST),
     "cluster.device": (AUTO, "cpu", "virtual", "cuda", "lagging"),
+    "cluster.search": ("off", "live"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
     "cloud.prefer": ("price", "value"),
@@ -176,6 +178,7 @@ def check_values(job: JobConfig) -> None:
             if not bounds.holds(number):
                 raise _at(job, key, "is out of range", f"give a number {bounds.words()}")
     _redundancy(job)
+    _sync(job)
 
 
 def check_job(job: JobConfig) -> None:
@@ -195,6 +198,8 @@ def check_inputs(job: JobConfig) -> None:
     for key, value in job.own.items():
         if wrong := what_is_wrong(job.named(value.partition(":")[0])):
             raise _at(job, key, wrong, "correct the path")
+    if (own := job.cluster.own_builder) and (wrong := what_is_wrong(job.named(own[0]))):
+        raise _at(job, "cluster.sync", wrong, "correct the path")
     if job.model.is_hf:
         check_hf_folder(job)
     for key, is_folder in (("requirements", False), ("wheelhouse", True)):
@@ -225,6 +230,16 @@ def _redundancy(job: JobConfig) -> None:
             "needs a second pipeline: with one stage and one pipeline, no peer holds the state",
             "raise cluster.pipelines or cluster.max_pipelines, or take off",
         )
+
+
+def _sync(job: JobConfig) -> None:
+    own, choice = job.cluster.own_builder, ", ".join(BUILDERS)
+    if job.cluster.sync not in BUILDERS and own is None:
+        problem, remedy = "is no builder", f'take one of {choice}, or "file.py:build"'
+        raise _at(job, "cluster.sync", problem, remedy)
+    if own is not None and not (own[0].endswith(".py") and own[1].isidentifier()):
+        remedy = f'write "file.py:build", or one of {choice}'
+        raise _at(job, "cluster.sync", "names no function of a Python file", remedy)
 
 
 def _model(job: JobConfig) -> None:

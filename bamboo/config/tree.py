@@ -254,6 +254,12 @@ class ClusterConfig:
     """Where a replica's moments lie: on its node's `device`; on its `host`, from where each step
     brings them to the device and back; or `auto`: on the host where the plan does not fit
     otherwise. The bits are the same. The planner sets it before anything is started."""
+    sync: str = "tree"
+    """How gradients pass between pipelines and to shadows: the name of a builder of
+    `bamboo.planner.sync.builders`, or `file.py:function`, a builder of the user's. The bits are the
+    same. The plan turns it into rules before anything is started."""
+    search: str = "off"
+    """`live`: other strategies are tried while the run goes on; or `off`."""
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     spread: str = "auto"
@@ -294,6 +300,14 @@ class ClusterConfig:
     """Time to wait for lost nodes before a reconfiguration to the remaining ones."""
     park_s: float = 3600.0
     """Time that a run without enough nodes waits for capacity before it ends."""
+
+    @property
+    def own_builder(self) -> tuple[str, str] | None:
+        """The file and the function of the user's own builder; None: it is one by name."""
+        if "." not in self.sync and ":" not in self.sync:
+            return None
+        file, _, function = self.sync.partition(":")
+        return file, function
 
     @property
     def recomputes(self) -> bool:

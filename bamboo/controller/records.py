@@ -19,12 +19,15 @@ from bamboo.coord.follow import Decision
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.ports import Store
-from bamboo.runs.books import Booked
+from bamboo.runs.books import DENSITY, Booked
 from bamboo.runs.pause import with_kill_stamp
 from bamboo.runs.progress import Progress, TraceNow, with_beat, with_decision, with_metric
 from bamboo.runs.store_records import Hearing
 from bamboo.telemetry.records import EVALUATION, EvaluationRecord, MetricRecord
 from bamboo.telemetry.samples import SamplesRecord
+
+BEHIND_STEPS = 2
+"""Steps by which the record of a stage may come after the loss of a step."""
 
 
 class Records:
@@ -91,6 +94,8 @@ class Records:
         self.progress = with_metric(self.progress, record)
         if record.get("kind") == EVALUATION:
             self._book_evaluation(EvaluationRecord.of(record, time="t_s"))
+        if record.get("kind") == "density":
+            self._book_density(record, before)
         if record.get("kind") != "step":
             return
         step = int(record["step"])
@@ -129,6 +134,14 @@ class Records:
         if repeated:
             # It is in the books too, so `verify` finds it.
             self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
+
+    def _book_density(self, record: Mapping[str, Any], reached: int) -> None:
+        """Write the densities of a step, for `bamboo explain`. A launcher that takes a run over
+        reads the stream from its beginning, and what lies steps back is in the books already."""
+        if record["step"] + BEHIND_STEPS >= reached:
+            sparse = {name: share for name, share in record["density"].items() if share < 1}
+            data = {"of_step": record["step"], "density": sparse}
+            self._ports.books.event(DENSITY, self.progress, at_s=self._ports.now(), data=data)
 
     def _members_at(self, at_s: float) -> int:
         """How many nodes were members at this Unix time, by the decisions read so far."""

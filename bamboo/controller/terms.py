@@ -23,6 +23,7 @@ from bamboo.runs.run_folder import REMEDY, Part, RunFolder, catalogue_of, job_of
 from bamboo.runs.run_status import strategy_of
 from bamboo.study.planning import Planned
 from bamboo.study.played_trace import TraceTerms
+from bamboo.study.strategies import SYNCED_KEY
 from bamboo.topology.strategy import AUTO, Strategy
 
 
@@ -127,6 +128,7 @@ def save_terms(
         "layer_bytes": planned.layer_bytes,
         "store_bytes_per_s": planned.workload.store_bytes_per_s,
         "zones": dict(planned.zones),
+        SYNCED_KEY: planned.synced.body(),
         "trace": None if trace is None else asdict(trace),
         "from_step": from_step,
         "older": older,

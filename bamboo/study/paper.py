@@ -33,7 +33,7 @@ from bamboo.study.hazards import rate_of
 from bamboo.study.modelled import look_at
 from bamboo.study.planning import Planned, cheapest_pool, plan_job, stakes_of
 from bamboo.study.settling import fits_nowhere, grid_of
-from bamboo.study.strategies import Given
+from bamboo.study.strategies import Given, strategy_for
 from bamboo.study.told import Bar, no_bar, silent
 from bamboo.study.workload import (
     MODELLED,
@@ -49,6 +49,7 @@ from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 
 NEXT = 3
 MOST_NODES = 1024
+MOST_SEARCHED = 100_000
 MOST_HAZARD = 3600.0
 """Losses per node-hour: one a second."""
 
@@ -65,6 +66,11 @@ class Asked:
     """Losses per node-hour; None: by `rate_of`."""
     gpu: str | None = None
     """The GPU to model the times for, see `look_at`."""
+    strategy: Path | None = None
+    """The file that places the job; None: the job or the plan does."""
+
+    search: int | None = None
+    """How many strategies are priced; None: the job's builder makes one."""
 
     @property
     def range(self) -> range | None:
@@ -94,6 +100,8 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar, note: Note = s
     takes a while. Raises InputError, which may be a JobFitsNowhere."""
     _check(asked)
     job, _ = begin_with(load_job(path, asked.overrides))
+    named = asked.strategy
+    given = None if named is None else strategy_for(job, named, asked.overrides)
     catalogue = load_catalogue(job.cloud.region)
     pool, _ = cheapest_pool(job, catalogue)
     own = rate_of(pool.instance_type, job.cloud.region)
@@ -103,7 +111,6 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar, note: Note = s
     )
     with bar("looking at model and data") as told:
         seen = look_at(job, gpu=asked.gpu, told=told, note=note)
-    given = None
     why = ""
     kills = job.chaos.kill
     if asked.range is not None:
@@ -123,6 +130,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar, note: Note = s
             now_s=0.0,
             given=given,
             rate=hazard.rate,
+            search=asked.search or 0,
         )
     if why:
         planned = replace(planned, redundancy_why=why)
@@ -147,6 +155,15 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar, note: Note = s
 def _check(asked: Asked) -> None:
     if asked.nodes is not None and asked.max_nodes is not None:
         raise InputError("--nodes and --max-nodes are two sizes of a grid; give one of them")
+    if asked.strategy is not None and asked.range is not None:
+        raise InputError("--strategy and a number of nodes are two grids; give one of them")
+    if asked.search is not None:
+        if asked.strategy is not None:
+            raise InputError("--search and --strategy both make the rules; give one of them")
+        if not 1 <= asked.search <= MOST_SEARCHED:
+            raise InputError(
+                f"--search {asked.search} prices no strategies; give 1 to {MOST_SEARCHED:,}"
+            )
     for option, number in (("--nodes", asked.nodes), ("--max-nodes", asked.max_nodes)):
         if number is not None and not 1 <= number <= MOST_NODES:
             raise InputError(f"{option} {number} makes no grid; give 1 to {MOST_NODES:,}")
@@ -204,7 +221,7 @@ def _best(
             cut=best.choice.cut, grid=best.choice.grid, redundancy=best.choice.mode
         ),
     )
-    return Given(path=Path(job.file), strategy=strategy), why
+    return Given(path=Path(job.file), strategy=strategy, has_rules=False), why
 
 
 def _with_cuts(

@@ -4,8 +4,9 @@ Rule: nothing is started here and no clock is read. The dry run and the launch s
 values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue, load_gpus
@@ -25,6 +26,7 @@ from bamboo.planner.profiles.workload import Saving, WorkloadFigures
 from bamboo.planner.risks.hazards import LossRate
 from bamboo.planner.risks.zones import Stakes
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.planner.step.synced import is_plain, parameters_of
 from bamboo.sites.account.instances import chooses_among_pools, run_settings, shown_requests
 from bamboo.sites.bought import markets_of, speeds_of
 from bamboo.study.devices import with_device
@@ -33,6 +35,13 @@ from bamboo.study.intervals import Kept, given_every, kept_by, put_usd, with_int
 from bamboo.study.scaler_terms import rule_of
 from bamboo.study.settling import grid_of, settle
 from bamboo.study.strategies import Given
+from bamboo.study.synchronising import (
+    Synchronised,
+    refuse_beyond_memory,
+    situated,
+    synchronised,
+    with_rules,
+)
 from bamboo.study.workload import (
     MODELLED,
     Modelled,
@@ -100,6 +109,8 @@ class Planned:
     all are alike."""
     code: Manifest | None
     """The part of the user's code that is kept with the run; None: the model is built in."""
+    synced: Synchronised
+    """How gradients pass between nodes."""
     numerics: Mapping[str, Any]
     """What this machine computes with: what nodes do that run on it, and no others."""
 
@@ -197,11 +208,13 @@ def plan_job(
     given: Given | None = None,
     rate: LossRate | None = None,
     catalogue: Catalogue | None = None,
+    search: int = 0,
 ) -> Planned:
     """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with
     (None: what the job begins with), `given` the strategy that places it. `rate` is the rate of
     losses that redundancy and spread are chosen for (None: by `rate_of`), `catalogue` the prices
-    (None: the newest). Raises InputError for a type without a price, and as `settle`."""
+    (None: the newest). `search`: how many strategies are priced on paper; 0: the job's builder
+    makes one. Raises InputError for a type without a price, and as `settle`."""
     catalogue = catalogue or load_catalogue(job.cloud.region)
     job = with_device(_with_unit(job, seen), catalogue)
     pool, price = cheapest_pool(job, catalogue)
@@ -214,12 +227,12 @@ def plan_job(
     cuts = cuts_of(settled.facts, cut, costs=settled.costs, job=job, kind=kind)
     workload = workload_of(job, seen, cuts=cuts, kind=kind)
     here = on_cores(workload, job, seen, nodes=pipelines * job.cluster.stages)
-    plan = make_plan(
+    make = partial(
+        make_plan,
         settled.facts,
         grid=grid_of(job),
         mode=job.cluster.redundancy,
         shape=batch_shape(job),
-        timed=here,
         instance_type=kind,
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
         standbys=standbys,
@@ -229,6 +242,9 @@ def plan_job(
         rate=hazard.rate,
         cut=cut[:-1],
     )
+    plan, synced = _as_synchronised(make, here, job, given, search=search)
+    here, workload = (with_rules(one, synced) for one in (here, workload))
+    placement = replace(settled.strategy.placement, sync=synced.sync)
     job, chosen = with_interval(job, plan.checkpoint_every), plan.chosen
     apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
     dearer = job.cloud.anchors * (kind.on_demand_usd_per_hour - price)
@@ -238,25 +254,53 @@ def plan_job(
         saving_why=settled.saving_why,
         may_save=settled.may_save,
         plan=plan,
-        strategy=settled.strategy,
+        strategy=replace(settled.strategy, placement=placement),
         pool=pool,
         zones=apart,
         usd_per_hour=dearer + (chosen.instances_usd_per_hour if chosen else price * plan.instances),
         requests=_requests(run, job, catalogue, plan.instances, apart, now_s=now_s),
         catalogue=catalogue,
         workload=here,
-        modelled=seen.get(MODELLED),
         cuts=cuts,
         grids=_grids(job, settled.facts, workload, cuts=cuts, kind=kind),
         too_large=too_large,
-        layers=_with_state(seen),
-        unigram_entropy_nats=seen["unigram_entropy_nats"],
-        data=seen["data"],
-        samples=int(seen["samples"]),
-        microbatch_spread=_microbatch_spread(job, seen),
-        code=code_of(seen),
-        numerics=seen["numerics"],
+        synced=synced,
+        **_as_seen(job, seen),
     )
+
+
+def _as_seen(job: JobConfig, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Planned` that nothing was planned for."""
+    return {
+        "modelled": seen.get(MODELLED),
+        "layers": _with_state(seen),
+        "unigram_entropy_nats": seen["unigram_entropy_nats"],
+        "data": seen["data"],
+        "samples": int(seen["samples"]),
+        "microbatch_spread": _microbatch_spread(job, seen),
+        "code": code_of(seen),
+        "numerics": seen["numerics"],
+    }
+
+
+def _as_synchronised(
+    make: Callable[..., Plan],
+    timed: WorkloadFigures,
+    job: JobConfig,
+    given: Given | None,
+    *,
+    search: int,
+) -> tuple[Plan, Synchronised]:
+    """The plan as its gradients are synchronised. What suits them depends on the grid and on where
+    its nodes lie, so it is planned first with all of them whole."""
+    plan = make(timed=timed)
+    facts = parameters_of(timed)
+    synced = synchronised(job, facts, situated(plan, timed), given, search=search)
+    ruled = with_rules(timed, synced)
+    if not is_plain(ruled):
+        plan = make(timed=ruled, spread=plan.spread)
+        refuse_beyond_memory(job, plan, synced)
+    return plan, synced
 
 
 def _with_unit(job: JobConfig, seen: Mapping[str, Any]) -> JobConfig:

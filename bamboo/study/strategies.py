@@ -13,11 +13,15 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.written import facts_from
 from bamboo.runs.semantics import differences, told
 from bamboo.topology.strategy import AUTO, Placement, Semantics, Strategy
 
 KEY = "strategy"
 """The key in a larger object, such as what `bamboo plan --json` prints."""
+SYNCED_KEY = "synced"
+"""The key beside it with the facts of its parameters."""
 PLACED = ("pipelines", "stages", "cut", "redundancy")
 """The keys of [cluster] that a strategy decides."""
 REMEDY = "write one again: bamboo plan JOB --json > FILE"
@@ -29,6 +33,11 @@ class Given:
 
     path: Path
     strategy: Strategy
+    facts: tuple[ParameterFacts, ...] = ()
+    """Of the parameters, where the file has them beside the strategy."""
+    has_rules: bool = True
+    """Whether its rules of synchronisation count; False: it is a grid that a plan has chosen, and
+    they are still to be made."""
 
     @property
     def placement(self) -> Placement:
@@ -46,15 +55,24 @@ def read_strategy(path: Path) -> Given:
         raise InputError(f"{path}: is no strategy: it is not text; {REMEDY}") from error
     except ValueError as error:
         raise InputError(f"{path}: is no strategy: {error}; {REMEDY}") from error
+    facts: tuple[ParameterFacts, ...] = ()
     try:
         raw: Any = json.loads(text)
         if isinstance(raw, dict) and KEY in raw:
+            facts = _facts_in(raw)
             raw = raw[KEY]
         strategy = Strategy.from_json(json.dumps(raw))
     except (ValueError, RecursionError) as error:
         # This also covers an integer of thousands of digits and a list nested that deep.
         raise InputError(f"{path}: is no strategy: {error}; {REMEDY}") from error
-    return Given(path=path, strategy=strategy)
+    return Given(path=path, strategy=strategy, facts=facts)
+
+
+def _facts_in(raw: dict[str, Any]) -> tuple[ParameterFacts, ...]:
+    """Raises ValueError for what are no facts."""
+    synced = raw.get(SYNCED_KEY)
+    listed = synced.get("parameters") if isinstance(synced, dict) else None
+    return tuple(map(facts_from, listed)) if isinstance(listed, list) else ()
 
 
 def strategy_for(job: JobConfig, path: Path, overrides: Sequence[str]) -> Given:
@@ -86,6 +104,11 @@ def refuse_contradiction(given: Given, job: JobConfig, overrides: Sequence[str])
     for override in overrides:
         key = override.partition("=")[0].strip()
         name = key.removeprefix("cluster.")
+        if key == "cluster.sync":
+            raise InputError(
+                f"--set {override} contradicts {given.path}, whose placement.sync has the rules; "
+                "leave one of them out"
+            )
         if name == key or name not in PLACED:
             continue
         asked, value = getattr(job.cluster, name), getattr(there, name)

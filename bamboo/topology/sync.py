@@ -21,6 +21,8 @@ EXCHANGES = (TREE, OWNER, ZONED, ROWS, FACTORS)
 sums it whole. `zoned`: as `tree`, but the pipelines of a zone first add what they have. `rows`: as
 `tree`, by rows, of which only those with a bit set are sent. `factors`: each pipeline sends the
 input and the output's gradient of the linear layer, and each forms and adds all products."""
+BUILDERS = ("tree", "owner", "balanced", "sparse-hybrid", "factors-hybrid", "zoned", "auto")
+"""What makes the rules of a job, by name (`bamboo/planner/sync/builders.py`)."""
 DENSE = "dense"
 SHIPS = (DENSE, ROWS, FACTORS)
 """From an owner to its shadow: the whole sum; its rows with a bit set; or the factors of all

@@ -45,6 +45,7 @@ PREFLIGHT_ENTRY = "bamboo.runtime.check.preflight:forked"
 _PRELOADED = ("bamboo.wiring.worker", "bamboo.runtime.check.preflight")
 _COMPILER = "torch._dynamo"
 PREFLIGHT_DEADLINE_S = 300.0
+BUILDER_DEADLINE_S = 60.0
 STARTS = "starts/"
 """In a bucket, the prefix before the id of a run for what its instances start from."""
 
@@ -284,6 +285,28 @@ def run_profile(
         "too long; take a smaller train.microbatch",
     )
     return Profile.from_json(str(body["profile"]))
+
+
+def run_builder(
+    file: Path, function: str, facts: Sequence[Mapping[str, Any]], situation: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a builder of strategies that the user wrote returns, from a process of its own. Raises
+    InputError with the process's line where it raises or returns no rules, BambooError when the
+    process broke, or did not end within BUILDER_DEADLINE_S."""
+    asked = {
+        "file": str(file.absolute()),
+        "function": function,
+        "facts": list(facts),
+        "situation": dict(situation),
+    }
+    return torch_process.answer(
+        ("bamboo.runtime.check.own_builder",),
+        json.dumps(asked),
+        what=f"the builder {file.name}:{function}",
+        deadline_s=BUILDER_DEADLINE_S,
+        too_long=f"the builder {file.name}:{function} had no answer after "
+        f"{BUILDER_DEADLINE_S:g} s; make it faster, or name one of Bamboo's",
+    )
 
 
 def run_verify(

@@ -10,6 +10,7 @@ from cli.bar import bar
 from cli.echo import echo_result, note, progress_is_hidden
 from cli.options.gpu import gpu_option
 from cli.options.overrides import overrides_option
+from cli.options.strategy import strategy_option
 from cli.views.paper import paper_body, paper_text
 
 
@@ -18,8 +19,10 @@ from cli.views.paper import paper_body, paper_text
 @click.option("--nodes", type=int, help="Use the best grid of exactly this many nodes.")
 @click.option("--max-nodes", type=int, help="Use the best grid of at most this many.")
 @click.option("--hazard", type=float, help="Losses per node-hour; by default the instance type's.")
+@click.option("--search", type=int, metavar="N", help="Take the best of N strategies, priced.")
 @gpu_option
 @overrides_option
+@strategy_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; --strategy takes it.")
 def command(
     *,
@@ -27,8 +30,10 @@ def command(
     nodes: int | None,
     max_nodes: int | None,
     hazard: float | None,
+    search: int | None,
     gpu: str | None,
     overrides: tuple[str, ...],
+    strategy: Path | None,
     as_json: bool,
 ) -> None:
     """Show the plan of a job: what each node holds and does, what it is worth, and why.
@@ -46,6 +51,8 @@ def command(
         max_nodes=max_nodes,
         hazard=hazard,
         gpu=gpu,
+        strategy=strategy,
+        search=search,
         bar=bar,
         note=note if plain else lambda text: None,  # the bar is on the same lines
     )

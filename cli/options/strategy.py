@@ -7,5 +7,5 @@ import click
 strategy_option = click.option(
     "--strategy",
     type=click.Path(path_type=Path),
-    help="Take grid, cut and redundancy from this file, made by `bamboo plan --json`.",
+    help="Take grid, cut, redundancy and sync from this file, made by `bamboo plan --json`.",
 )

@@ -17,11 +17,13 @@ from bamboo.planner.risks.zones import RESTART_S, USD_PER_GB, Spread, cheapest
 from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.study.intervals import Kept
 from bamboo.study.planning import Planned
+from bamboo.study.strategies import SYNCED_KEY
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from bamboo.value import MINIMUM_BILLED_S
 from cli.echo import columns, paragraph
 from cli.views.quota import quota_lines
+from cli.views.strategy import synced_body, synced_lines
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes in any mode, with its gradient on the way to
@@ -47,6 +49,7 @@ def plan_text(run: str, planned: Planned) -> str:
         *paragraph(planned.redundancy_why),
         *paragraph(planned.saving_why),
         *(paragraph(f"losses: {plan.rate.words}") if on_spot(planned) else ()),
+        *synced_lines(planned.synced),
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
         *(line for words in _beside(plan) for line in paragraph(words)),
@@ -336,6 +339,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "replica_moments": planned.job.cluster.replica_moments,
         "saving_reason": planned.saving_why or None,
         "cut": list(plan.cut),
+        SYNCED_KEY: synced_body(planned.synced),
         "parameters": plan.parameters,
         "frozen_bytes": plan.frozen_bytes,
         "memory": [bytes_body(stage) for stage in plan.memory],

@@ -45,7 +45,7 @@ def node_shares(plan: Plan, workload: WorkloadFigures) -> tuple[NodeShare, ...]:
     return tuple(
         NodeShare(
             slot=slot,
-            zone=_zone(plan.assignment.owner(slot)),
+            zone=zone_of(plan.assignment.owner(slot)),
             layers=stages[slot.stage],
             replicas=plan.assignment.shadowed_by(plan.assignment.owner(slot)),
             bytes=plan.memory[slot.stage],
@@ -68,6 +68,6 @@ def tightest(nodes: Sequence[NodeShare]) -> tuple[NodeShare, NodeShare]:
     return most, min(nodes, key=lambda node: node.figures.idle_s)
 
 
-def _zone(node: NodeId) -> str:
+def zone_of(node: NodeId) -> str:
     """The zone of a node of a plan, which is named after it."""
     return node.rpartition("/")[0]

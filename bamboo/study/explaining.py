@@ -1,0 +1,164 @@
+"""`bamboo explain`: how each parameter of a job or of a run is synchronised, what the other kinds
+would cost, and why.
+
+Rule: a job is planned as a launch would plan it; of a run the documents of its folder are read, and
+nothing is looked at again. Bytes and times are modelled; densities of a run are those of its last
+steps where its records have them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from bamboo.config.load import load_job
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.ids import RunId
+from bamboo.planner.sync.builders import build
+from bamboo.planner.sync.explained import Row, explained
+from bamboo.planner.sync.written import facts_from, situation_from
+from bamboo.ports import Note
+from bamboo.quantities import size
+from bamboo.runs.books import DENSITY
+from bamboo.runs.initial import begin_with
+from bamboo.runs.run_folder import REMEDY, RunFolder, job_of
+from bamboo.runs.run_status import strategy_of
+from bamboo.study.modelled import look_at
+from bamboo.study.planning import plan_job
+from bamboo.study.strategies import SYNCED_KEY, strategy_for
+from bamboo.study.synchronising import UNKNOWN, Synchronised, Totals
+from bamboo.study.told import Bar, no_bar, silent
+from bamboo.telemetry.records import read_events
+from bamboo.topology.grid import Grid
+
+LATELY = 10
+"""Records over which a run's densities are averaged."""
+LITTLE = 0.02
+"""Share of the bytes below which `auto` has nothing to win."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """Every parameter of a job or a run."""
+
+    name: str
+    grid: Grid
+    builder: str
+    """What made the rules."""
+    said: str
+    """Whether anything is to be won, in a sentence."""
+    totals: Totals
+    has_times: bool
+    """Whether links have a rate; otherwise kinds are compared by bytes alone."""
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
+    """Name of a figure of the situation -> where it is from."""
+
+
+def explain_job(
+    path: Path,
+    overrides: tuple[str, ...] = (),
+    *,
+    strategy: Path | None = None,
+    gpu: str | None = None,
+    bar: Bar = no_bar,
+    note: Note = silent,
+) -> Explained:
+    """The same of a job, planned as it is written. Raises InputError."""
+    job, _ = begin_with(load_job(path, overrides))
+    given = None if strategy is None else strategy_for(job, strategy, overrides)
+    with bar("looking at model and data") as told:
+        seen = look_at(job, gpu=gpu, told=told, note=note)
+    planned = plan_job(job, seen, run=RunId("explain"), now_s=0.0, given=given)
+    return _explained(path.name, planned.synced, job)
+
+
+def explain_run(folder: RunFolder) -> Explained:
+    """The same of a run, from what is kept of it. Raises InputError where its folder is of a
+    release that kept no facts of parameters, or is damaged."""
+    strategy, job = strategy_of(folder), job_of(folder)
+    kept = folder.read_json(folder.resolved).get(SYNCED_KEY)
+    if kept is None:
+        raise InputError(
+            f"run {folder.id} was launched by a release that kept no facts of its parameters; "
+            f"`bamboo explain {Path(job.file).name}` explains its job"
+        )
+    try:
+        synced = Synchronised(
+            sync=strategy.placement.sync,
+            builder=str(kept["builder"]),
+            facts=tuple(map(facts_from, kept["parameters"])),
+            situation=situation_from(kept["situation"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder.resolved} is damaged: {error}; {REMEDY}") from error
+    return _explained(folder.id, synced, job, lately=densities_of(folder))
+
+
+def densities_of(folder: RunFolder) -> dict[str, float]:
+    """Name of a parameter -> mean density of its gradient over the last LATELY records of it; those
+    that were never below 1 have none. Raises InputError for a damaged file."""
+    books = folder.events / "launcher.jsonl"
+    found: dict[str, list[float]] = {}
+    for event in read_events(books) if books.exists() else ():
+        if event.kind == DENSITY:
+            for name, share in event.data["density"].items():
+                found.setdefault(name, []).append(share)
+    return {name: fmean(shares[-LATELY:]) for name, shares in found.items()}
+
+
+def _explained(
+    name: str, synced: Synchronised, job: JobConfig, *, lately: Mapping[str, float] | None = None
+) -> Explained:
+    totals = synced.totals()
+    if totals is None:
+        raise InputError(f"{name}: {UNKNOWN}; leave --gpu out")
+    situation = synced.situation
+    return Explained(
+        name=name,
+        grid=Grid(pipelines=situation.pipelines, stages=situation.stages),
+        builder=synced.builder,
+        said=_said(synced, totals),
+        totals=totals,
+        has_times=situation.bytes_per_s > 0,
+        rows=explained(
+            synced.sync,
+            synced.facts,
+            situation,
+            lately=lately,
+        ),
+        notes=_notes(synced, job),
+        sources=situation.sources,
+    )
+
+
+def _said(synced: Synchronised, totals: Totals) -> str:
+    """What a step sends, and whether anything is to be won."""
+    if not totals.tree_bytes:
+        return "Nothing is sent between pipelines or to shadows, so nothing is to be won."
+    said = f"A step of all nodes sends {size(totals.bytes)} by these kinds"
+    said += f", and {size(totals.tree_bytes)} by tree and dense"
+    best = replace(synced, sync=build("auto", synced.facts, synced.situation)).totals()
+    assert best is not None, "the parameters are known"
+    if totals.bytes - best.bytes > LITTLE * totals.bytes:
+        return f'{said}. By sync = "auto" it would be {size(best.bytes)}.'
+    return f"{said}. By the model nothing is to be won: no choice makes a step shorter."
+
+
+def _notes(synced: Synchronised, job: JobConfig) -> tuple[str, ...]:
+    """What K counts in a text, where linear layers see every token; and what is not compared."""
+    notes = []
+    if job.tokens_per_sample and any(one.rows_k for one in synced.facts):
+        notes.append(
+            f"K counts tokens: a step has {job.train.batch} x {job.tokens_per_sample}. So the "
+            "linear layers of a transformer stay as they are, and only its input embedding is "
+            "worth rows, unless it is tied."
+        )
+    if not synced.situation.bytes_per_s:
+        notes.append(
+            "The links of this job are within one machine and have no rate, so kinds are compared "
+            "by bytes alone, and no choice makes a step shorter."
+        )
+    return tuple(notes)

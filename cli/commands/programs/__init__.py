@@ -1,0 +1,1 @@
+"""Commands that programs call, and people do not."""

@@ -1,0 +1,193 @@
+"""Strategies at the command line: plan, explain, compare and refuse them, and builders of one's
+own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bamboo import wiring
+from bamboo.runtime.check import own_builder
+from bamboo.topology.strategy import Strategy
+from cli.main import run
+from tests.study.on_paper import body_of, in_folder, refused, sets
+
+pytestmark = pytest.mark.timeout(120)
+SPARSE = sets(
+    *("cluster.pipelines=2", "cluster.stages=2", "train.batch=8"),
+    *("model.layers=2", "model.vocabulary=8000"),
+    *("cluster.device=virtual", "cluster.virtual_link_gbps=1.0"),
+)
+"""The embedding has 8,000 rows, and a microbatch 32 tokens."""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_folder(tmp_path, monkeypatch)
+
+
+def written(name: str, body: dict[str, Any]) -> str:
+    Path(name).write_text(json.dumps(body))
+    return name
+
+
+def with_rules(body: dict[str, Any], *rules: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """What plan printed, with these rules in its strategy."""
+    placement = {**body["strategy"]["placement"], "sync": {"rules": rules, **more}}
+    return {**body, "strategy": {**body["strategy"], "placement": placement}}
+
+
+def test_a_plan_its_strategy_and_what_differs_have_the_same_bytes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tree = body_of(capsys, "plan", "job.toml", "--json", *SPARSE)
+    rows = body_of(
+        capsys, "plan", "job.toml", "--json", *SPARSE, *sets("cluster.sync=sparse-hybrid")
+    )
+    totals = rows["synced"]["bytes"]
+    # One embedding of 8,000 x 64 in four bytes, twice: (k+1)(D-1)/D = 1 to the other pipeline.
+    assert tree["synced"]["bytes"]["exchange_bytes"] == totals["tree_exchange_bytes"]
+    assert totals["kinds"] == {"rows, rows": 1, "tree, dense": 28}
+    assert totals["exchange_bytes"] < totals["tree_exchange_bytes"] - 0.9 * 8000 * 64 * 4 * 2
+    # Only one of the files needs the shapes.
+    found = body_of(capsys, "plan", "job.toml", "--json", *SPARSE, "--search", "50")
+    assert found["synced"]["builder"] == "search 50"
+    written("a.json", tree["strategy"])
+    written("b.json", rows)
+    found = body_of(capsys, "strategy", "diff", "a.json", "b.json", "--json")
+    assert [one["name"] for one in found["changed"]] == ["0.tokens.weight"]
+    assert [one["exchange"] for one in found["bytes"]] == [
+        totals["tree_exchange_bytes"],
+        totals["exchange_bytes"],
+    ]
+    assert run(["strategy", "diff", "a.json", "a.json"]) == 0
+    assert "synchronised alike" in capsys.readouterr().out
+    given = body_of(capsys, "plan", "job.toml", "--json", *SPARSE, "--strategy", "b.json")
+    placed = [Strategy.from_json(json.dumps(one["strategy"])).placement for one in (rows, given)]
+    assert placed[0] == placed[1]
+    assert given["synced"]["builder"] == "b.json"
+
+
+def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    body = body_of(capsys, "explain", "job.toml", "--json", *SPARSE)
+    rows = {one["names"][0]: one for one in body["parameters"]}
+    expand = rows["1.expand.weight"]
+    assert (expand["shape"], expand["rows"], len(expand["names"])) == ([256, 64], 64, 2)
+    assert expand["exchanges"]["tree"]["bytes"] == 4 * 256 * 64
+    assert expand["exchanges"]["factors"]["bytes"] == 4 * 64 * (256 + 64)
+    assert expand["break_even"]["by_bytes"] == pytest.approx(256 * 64 / (256 + 64))
+    assert "K is 64 rows, more than the break-even of " in expand["why"]
+    assert rows["0.tokens.weight"]["exchanges"]["rows"]["bytes"] < 8000 * 64
+    assert "K counts tokens: a step has 8 x 16." in body["notes"][0]
+    assert 'By sync = "auto" it would be' in body["sentence"]
+    assert run(["explain", "job.toml", *SPARSE]) == 0
+    text = capsys.readouterr().out
+    assert "    *.expand.weight (2)  " in text
+    assert " vectors: " in text
+    assert "it goes whole." in text
+
+
+WRONG = {
+    "matches no trained parameter": [{"match": "9.*"}],
+    "both match '0.tokens.weight'": [{"match": "0.*"}, {"match": "*.tokens.weight"}],
+    "0.tokens.weight cannot go by factors: it is the table of an embedding": [
+        {"match": "0.tokens.weight", "exchange": "factors"}
+    ],
+    "1.qkv.bias cannot go by rows: it is a vector": [{"match": "1.qkv.bias", "exchange": "rows"}],
+    "has the owner 2, and the grid has pipelines 0 to 1": [
+        {"match": "*", "exchange": "owner", "owners": [2]}
+    ],
+    "needs the pipelines in two zones": [{"match": "*", "exchange": "zoned"}],
+    "is none of tree, owner": [{"match": "*", "exchange": "ring"}],
+}
+
+
+def test_rules_that_make_no_sense_are_refused_before_anything_is_rented(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    body = body_of(capsys, "plan", "job.toml", "--json", *SPARSE)
+    for said, rules in WRONG.items():
+        written("wrong.json", with_rules(body, *rules))
+        error = refused(capsys, ["plan", "job.toml", *SPARSE, "--strategy", "wrong.json"])
+        assert "wrong.json: " in error
+        assert said in error
+    apart = with_rules(body, {"match": "*", "exchange": "zoned"}, zones=[0, 1])
+    written("wrong.json", apart)
+    plan = ["plan", "job.toml", *SPARSE, "--strategy", "wrong.json"]
+    assert "saves nothing for shares [1, 1] in zones [0, 1]" in refused(capsys, plan)
+    assert "contradicts wrong.json" in refused(capsys, [*plan, *sets("cluster.sync=auto")])
+    assert "give one of them" in refused(capsys, [*plan, "--nodes", "4"])
+    del body["strategy"]["semantics"]["seed"]
+    written("wrong.json", body)
+    assert "wrong.json: is no strategy" in refused(capsys, plan)
+    assert "wrong.json: is no strategy" in refused(
+        capsys, ["strategy", "diff", "wrong.json", "wrong.json"]
+    )
+    assert "is no builder" in refused(capsys, ["plan", "job.toml", *sets("cluster.sync=ring")])
+    assert "there is no file" in refused(capsys, ["plan", "job.toml", *sets("cluster.sync=a.py:b")])
+
+
+def test_factors_that_no_node_has_the_memory_for_are_refused_with_the_bytes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_factors(file: Path, function: str, facts: Any, situation: object) -> dict[str, Any]:
+        kinds = [("factors", "factors") if one["rows_k"] else ("tree", "dense") for one in facts]
+        named = zip(facts, kinds, strict=True)
+        rules = [{"match": one["name"], "exchange": x, "ship": s} for one, (x, s) in named]
+        return {"rules": rules}
+
+    monkeypatch.setattr(wiring, "run_builder", by_factors)
+    Path("mine.py").write_text("")
+    rows = sets("model.context=32768", "train.batch=64", "train.microbatch=32")
+    wide = [*SPARSE, *rows, *sets("model.width=256", "cluster.sync=mine.py:build")]
+    error = refused(capsys, ["explain", "job.toml", *wide])
+    assert "cluster.sync = 'mine.py:build': does not fit: a node of stage 0 would hold" in error
+    assert "GiB of it factors, and one T4 has 15.2 GiB" in error
+
+
+OWN = """
+from bamboo.topology.sync import SyncRule
+
+def build(facts, situation):
+    rules = [SyncRule(match=f.name, exchange="rows") for f in facts if f.rows and f.density < 1]
+    taken = {rule.match for rule in rules}
+    assert situation.pipelines == 2
+    return rules + [SyncRule(match=f.name) for f in facts if f.name not in taken]
+"""
+OTHERS = {
+    "raise KeyError('width')": "KeyError: 'width', at mine.py, line 2, in build",
+    "return 7": "it returned 7, which is no list of rules",
+    "return [{'match': '*', 'exchange': 'ring'}]": "exchange 'ring' is none of tree",
+    "return [{'match': 3}]": "needs a pattern `match`, not 3",
+    "return [{'match': '1.*', 'exchange': 'tree'}]": "no rule of it matches 0.tokens.weight, ",
+    "return [object()]": "it returned [<object object at",
+    "raise SystemExit": "SystemExit:",
+}
+
+
+def test_a_builder_of_the_users_own_makes_rules_or_is_named_with_what_it_did(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [*SPARSE, *sets("cluster.sync=mine.py:build")]
+    Path("mine.py").write_text(OWN)
+    made = body_of(capsys, "plan", "job.toml", "--json", *own)
+    by_name = body_of(capsys, "plan", "job.toml", "--json", *SPARSE)
+    assert made["synced"]["bytes"]["kinds"] == {"rows, dense": 1, "tree, dense": 28}
+    # It is no part of what is trained.
+    assert made["semantic_hash"] == by_name["semantic_hash"]
+
+    def here(file: Path, function: str, facts: object, situation: object) -> dict[str, Any]:
+        asked = {"file": str(file), "function": function, "facts": facts, "situation": situation}
+        return own_builder.asked(json.loads(json.dumps(asked)))
+
+    monkeypatch.setattr(wiring, "run_builder", here)
+    for line, said in OTHERS.items():
+        Path("mine.py").write_text(f"def build(facts, situation):\n    {line}\n")
+        error = refused(capsys, ["plan", "job.toml", *own])
+        assert "cluster.sync = 'mine.py:build': " in error
+        assert said in error
+    Path("mine.py").write_text("x = 1\n")
+    assert "mine" in refused(capsys, ["plan", "job.toml", *own])
