@@ -85,9 +85,7 @@ def whole(state: State) -> bool:
     return alone and protected(state)
 
 
-def played(
-    job: JobConfig, todo: Sequence[Loss], step_s: float, sync: Sync = NO_RULES
-) -> Found:
+def played(job: JobConfig, todo: Sequence[Loss], step_s: float, sync: Sync = NO_RULES) -> Found:
     """Lose stages of pipeline 0 one after the other, each once everything is protected again."""
     stamps: list[float] = []
     struck: list[tuple[float, str, int]] = []

@@ -2,9 +2,9 @@
 
     python -m benchmarks.strategy_failover [--rounds 2] [--kills 6]
 
-The job of `benchmarks.hit_step` in mode `stash`, on two pipelines of two stages. The strategies take
-turns; in a round all lose the same stages at the same shares of a step. Ratios are those of each
-strategy over `tree`, means over all losses.
+The job of `benchmarks.hit_step` in mode `stash`, on two pipelines of two stages. The strategies
+take turns; in a round all lose the same stages at the same shares of a step. Ratios are those of
+each strategy over `tree`, means over all losses.
 """
 
 import argparse

@@ -20,6 +20,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
 from bamboo.models import build_layer, build_model
 from bamboo.runtime.step import exchange_plan, factors, rows
+from bamboo.runtime.step.exchange_plan import SyncSchedule
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.shards import Bucket, Synced
@@ -198,8 +199,7 @@ def stale_strategy(patch: pytest.MonkeyPatch) -> None:
     def stale(self: SlotBuilder, slot: Slot, **rest: Any) -> SlotRun:
         if slot.pipeline == 1:
             self = copy(self)
-            placement = replace(self.strategy.placement, sync=Sync())
-            self.strategy = replace(self.strategy, placement=placement)
+            self.schedule = SyncSchedule(Sync())
         return build(self, slot, **rest)
 
     patch.setattr(SlotBuilder, "build", stale)

@@ -92,7 +92,7 @@ class Profiler:
         """Measure all layers. Raises InputError for a layer that fails, does not fit into memory,
         or is not measured within the limit."""
         load = os.getloadavg()[0] / (os.cpu_count() or 1)
-        factories = self._workload.layers
+        factories = list(self._workload.layers)
         layers: list[LayerProfile] = []
         known: dict[tuple[object, ...], tuple[int, Tensors]] = {}
         x = self._data.microbatch(0, 0)[0]
