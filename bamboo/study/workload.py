@@ -111,16 +111,15 @@ def with_parameters(
     found: Sequence[LayerFacts], layers: Sequence[Mapping[str, Any]]
 ) -> tuple[LayerFacts, ...]:
     """The facts of layers, with those of their parameters as the preflight saw them, if it has."""
-    return tuple(
-        replace(
-            facts,
-            synced=tuple(
-                ParameterFacts(**{**one, "shape": tuple(one["shape"])}) for one in layer["synced"]
-            ),
+    seen = {
+        layer["index"]: tuple(
+            ParameterFacts(**{**one, "shape": tuple(one["shape"])}) for one in layer["synced"]
         )
+        for layer in layers
         if "synced" in layer
-        else facts
-        for facts, layer in zip(found, layers, strict=True)
+    }
+    return tuple(
+        replace(facts, synced=seen.get(index, facts.synced)) for index, facts in enumerate(found)
     )
 
 

@@ -16,6 +16,8 @@ from tests.fuzz.odd import ODD_TEXTS, bent, bent_bytes, bent_json, values
 from tests.tidy.tree import ROOT
 
 FILES = sorted((ROOT / "examples").glob("*.toml"))
+THERE = [path for path in FILES if path.name != "stdlib_files.toml"]
+"""Those whose data need not be written first."""
 TEXTS = [path.read_bytes() for path in FILES]
 KEYS = [
     f"{section}.{key}"
@@ -44,7 +46,7 @@ def test_job_files_as_bytes(tmp_path: Path, cases: Cases, data: bytes) -> None:
 
 
 @fuzzed
-@given(bent_json([job_to_json(load_job(path, prepared=False)) for path in FILES]))
+@given(bent_json([job_to_json(load_job(path, prepared=False)) for path in THERE]))
 def test_resolved_jobs(cases: Cases, text: str) -> None:
     is_in_order(cases.judge(lambda: job_from_json(text), InputError))
 

@@ -103,8 +103,8 @@ class Profiler:
                 like, x = known[signature]
                 layer = _as_layer(layers[like], index)
             else:
-                met = {id(other) for other in factories[:index]}
-                left = len({id(other) for other in factories[index:]} - met) or 1
+                kinds = [id(factories[other]) for other in range(len(factories))]
+                left = len({*kinds[index:]} - {*kinds[:index]}) or 1
                 now_s = time.perf_counter()
                 until_s = now_s + (self._deadline_s - now_s) / left
                 layer, x = self._layer(index, x, until_s=until_s)
