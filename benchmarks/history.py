@@ -57,6 +57,10 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("step over `off`, equal stages, `stash`", "equal/modes/stash/ratio_to_off/0"),
         ("`eager`", "equal/modes/eager/ratio_to_off/0"),
     ),
+    "strategy-bytes": (
+        ("bytes of tree over auto, mixed job, D = 2", "mixed/D = 2, fewer/both"),
+        ("D = 4", "mixed/D = 4, fewer/both"),
+    ),
     "restart-map": (("`auto` over `off`, the median cell", "rows/*/auto_over_off"),),
     "same-as": (("cases unlike an older commit's", "unlike"),),
     "simulated-vs-real": (

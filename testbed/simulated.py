@@ -9,7 +9,7 @@ processes meet once in a thousand runs are met every time, and any of them can b
 import itertools
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -67,8 +67,16 @@ class SimulatedTransport:
         self._members: frozenset[NodeId] = frozenset()
         self.arrived: deque[Delivered] = deque()
         self.endpoint = f"sim://{me}"
-        self.sent_bytes: Counter[str] = Counter()
-        """Of tensors alone, by kind of message; the real one counts headers, too."""
+        self.sent_to: Counter[tuple[NodeId, str]] = Counter()
+        """Bytes of tensors, by receiver and kind of message."""
+
+    @property
+    def sent_bytes(self) -> Mapping[str, int]:
+        """Of tensors alone; the real one counts headers, too."""
+        sent: Counter[str] = Counter()
+        for (_, kind), size in self.sent_to.items():
+            sent[kind] += size
+        return sent
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
         self._generation, self._members = generation, frozenset(members)
@@ -93,7 +101,7 @@ class SimulatedTransport:
                 for b in buffers
             ),
         )
-        self.sent_bytes[key.kind] += sum(buffer.data.nbytes for buffer in message.buffers)
+        self.sent_to[node, key.kind] += sum(buffer.data.nbytes for buffer in message.buffers)
         link = (self._me, node, key.kind in YIELDING)
         self._wires.queues.setdefault(link, deque()).append(message)
         return True
@@ -395,8 +403,21 @@ class World:
         """Bytes of tensors that all nodes have sent, by kind of message."""
         sent: Counter[str] = Counter()
         for node in self.nodes.values():
-            sent += node.transport.sent_bytes
+            sent.update(node.transport.sent_bytes)
         return dict(sent)
+
+    def between(self, kinds: Collection[str], zones: Sequence[int]) -> int:
+        """Bytes of tensors in messages of these kinds between nodes of pipelines in different
+        zones."""
+        assert self.state.assignment is not None
+        owners, stages = self.state.assignment.owners, self.state.grid.stages
+        zone = {node: zones[number // stages] for number, node in enumerate(owners)}
+        return sum(
+            size
+            for sender in zone
+            for (receiver, kind), size in self.nodes[sender].transport.sent_to.items()
+            if kind in kinds and zone[sender] != zone[receiver]
+        )
 
     def tensors(self, pipeline: int) -> dict[str, Tensor]:
         """Parameters and moments of one pipeline, from whoever owns them."""

@@ -40,9 +40,17 @@ def small(name: str, folder: Path) -> JobConfig:
     return replace(_SMALL, model=model, data=_data(name, folder))
 
 
-def large(name: str, folder: Path, windows: int) -> JobConfig:
-    """The job of this name in a size for measurements, with `windows` samples a step; `folder` has
-    what `examples/stdlib_files.py` writes, of the whole standard library."""
+def medium(name: str, folder: Path) -> JobConfig:
+    """Likewise, with layers so large that factors and rows are fewer bytes."""
+    job = small(name, folder)
+    width = {"mixed": 64, "CNN": 16}.get(name, 64)
+    model = replace(job.model, width=width, context=16 if job.model.is_gpt else job.model.context)
+    return replace(job, model=model, train=replace(job.train, batch=16, microbatch=2))
+
+
+def large(name: str, folder: Path, *, batch: int, microbatch: int) -> JobConfig:
+    """The job of this name in a size for measurements; `folder` has what
+    `examples/stdlib_files.py` writes, of the whole standard library."""
     if name == "mixed":
         model = ModelConfig(model=f"{stdlib_files.__file__}:build", layers=2, width=256, heads=4)
     elif name == "CNN":
@@ -50,7 +58,8 @@ def large(name: str, folder: Path, windows: int) -> JobConfig:
     else:
         tied = name == "tied GPT"
         model = ModelConfig(layers=2, width=128, heads=4, context=64, dropout=0.1, tied=tied)
-    return replace(_SMALL, model=model, data=_data(name, folder), train=TrainConfig(batch=windows))
+    train = TrainConfig(batch=batch, microbatch=microbatch)
+    return replace(_SMALL, model=model, data=_data(name, folder), train=train)
 
 
 def _data(name: str, folder: Path) -> DataConfig:
@@ -64,5 +73,5 @@ def _data(name: str, folder: Path) -> DataConfig:
 _SMALL = JobConfig(
     checkpoint=CheckpointConfig(every_steps=0),
     train=TrainConfig(steps=3, batch=8, microbatch=1, seed=3, virtual_nodes=8, clip_norm=0.5),
-    cluster=ClusterConfig(step_timeout_s=1e9),
+    cluster=ClusterConfig(step_timeout_s=1e6),
 )
