@@ -16,6 +16,7 @@ ALLOWED = {
     "bamboo/runtime/wire/assembly.py": 1,  # memory of the host
     "bamboo/runtime/step/numerics.py": 1,  # the facts of a GPU
     "bamboo/runtime/step/norm.py": 1,  # all squares of a step at once
+    "bamboo/runtime/step/rows.py": 1,  # all densities at once, in one step of twenty
     "bamboo/runtime/step/evaluation.py": 1,  # all losses of a step or an evaluation at once
     "bamboo/runtime/node/records.py": 1,  # the hash of a replica, where a job asks for it
     "bamboo/models/datasets.py": 1,  # what is hashed of tensors on the host
