@@ -138,8 +138,8 @@ class Records:
     def _book_density(self, record: Mapping[str, Any], reached: int) -> None:
         """Write the densities of a step, for `bamboo explain`. A launcher that takes a run over
         reads the stream from its beginning, and what lies steps back is in the books already."""
-        if record["step"] + BEHIND_STEPS >= reached:
-            sparse = {name: share for name, share in record["density"].items() if share < 1}
+        sparse = {name: share for name, share in record["density"].items() if share < 1}
+        if sparse and record["step"] + BEHIND_STEPS >= reached:
             data = {"of_step": record["step"], "density": sparse}
             self._ports.books.event(DENSITY, self.progress, at_s=self._ports.now(), data=data)
 

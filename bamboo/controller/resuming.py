@@ -50,7 +50,9 @@ from bamboo.runs.run_status import begun_progress, strategy_of
 from bamboo.runs.semantics import differences, told
 from bamboo.signals import Interrupts
 from bamboo.sites import opened
-from bamboo.topology.strategy import Semantics
+from bamboo.study.strategies import SYNCED_KEY, Given
+from bamboo.topology.strategy import Semantics, Strategy
+from bamboo.topology.sync import BUILDERS
 from bamboo.user_code.bundle import check_identity
 from bamboo.user_code.wheels import WHEELS_FOLDER, check_wheels
 from bamboo.wiring.begun import Begun
@@ -136,7 +138,8 @@ def prepare(
         check_identity(Path(job.code), strategy.semantics.model.get("code", {}))
     # With the prices that the whole run is billed by.
     catalogue = catalogue_of(folder)
-    prepared = plan_again(folder.id, job, catalogue=catalogue, begun=begun, note=note)
+    rules = _kept_rules(folder, strategy, overrides)
+    prepared = plan_again(folder.id, job, given=rules, catalogue=catalogue, begun=begun, note=note)
     prepared = _as_counted(prepared, strategy.semantics)
     _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
     _refuse_other_evaluations(folder, prepared.job)
@@ -173,6 +176,16 @@ def prepare(
         older=found.older,
         after=after,
     )
+
+
+def _kept_rules(folder: RunFolder, strategy: Strategy, overrides: Sequence[str]) -> Given | None:
+    """The rules of synchronisation that the run keeps: those from a file of the user's, which may
+    be gone by now. A builder of Bamboo's makes them again for the grid, as `cluster.sync` does."""
+    named = any(x.partition("=")[0].strip() == "cluster.sync" for x in overrides)
+    made = folder.read_json(folder.resolved).get(SYNCED_KEY, {}).get("builder", BUILDERS[0])
+    if named or made in BUILDERS:
+        return None
+    return Given(path=folder.strategy, strategy=strategy, places=False)
 
 
 def _refuse_other_evaluations(folder: RunFolder, job: JobConfig) -> None:

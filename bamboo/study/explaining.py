@@ -17,9 +17,11 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.explained import Row, explained
+from bamboo.planner.sync.price import price
+from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.written import facts_from, situation_from
 from bamboo.ports import Note
-from bamboo.quantities import size
+from bamboo.quantities import duration, size
 from bamboo.runs.books import DENSITY
 from bamboo.runs.initial import begin_with
 from bamboo.runs.run_folder import REMEDY, RunFolder, job_of
@@ -34,8 +36,10 @@ from bamboo.topology.grid import Grid
 
 LATELY = 10
 """Records over which a run's densities are averaged."""
-LITTLE = 0.02
-"""Share of the bytes below which `auto` has nothing to win."""
+LITTLE, LITTLE_S = 0.02, 0.002
+"""Shares of the bytes and of the time of a step below which nothing is to be won."""
+WORTH_A_LOOK = ("auto", "sparse-hybrid", "factors-hybrid")
+"""Builders that may win over `tree` on any grid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +144,29 @@ def _said(synced: Synchronised, totals: Totals) -> str:
         return "Nothing is sent between pipelines or to shadows, so nothing is to be won."
     said = f"A step of all nodes sends {size(totals.bytes)} by these kinds"
     said += f", and {size(totals.tree_bytes)} by tree and dense"
-    best = replace(synced, sync=build("auto", synced.facts, synced.situation)).totals()
-    assert best is not None, "the parameters are known"
-    if totals.bytes - best.bytes > LITTLE * totals.bytes:
-        return f'{said}. By sync = "auto" it would be {size(best.bytes)}.'
-    return f"{said}. By the model nothing is to be won: no choice makes a step shorter."
+    step_s = _step_s(synced)
+    others = [replace(synced, sync=build(x, synced.facts, synced.situation)) for x in WORTH_A_LOOK]
+    for name, other in zip(WORTH_A_LOOK, others, strict=True):
+        less_s, sent = step_s - _step_s(other), _bytes(other)
+        if less_s > LITTLE_S * step_s:
+            words = f"it would be {size(sent)}, and a step {duration(less_s)} shorter"
+            return f'{said}. By sync = "{name}" {words}.'
+    for name, other in zip(WORTH_A_LOOK, others, strict=True):
+        sent, same = _bytes(other), _step_s(other) <= step_s * (1 + LITTLE_S)
+        if same and totals.bytes - sent > LITTLE * totals.bytes:
+            return f'{said}. By sync = "{name}" it would be {size(sent)}, in the same time.'
+    more = "more " if synced.sync.rules else ""
+    return f"{said}. By the model nothing {more}is to be won: no builder makes a step shorter."
+
+
+def _step_s(synced: Synchronised) -> float:
+    return price(resolve(synced.sync, synced.facts, synced.situation)).step_s
+
+
+def _bytes(synced: Synchronised) -> float:
+    totals = synced.totals()
+    assert totals is not None, "the parameters are known"
+    return totals.bytes
 
 
 def _notes(synced: Synchronised, job: JobConfig) -> tuple[str, ...]:

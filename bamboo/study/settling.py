@@ -84,6 +84,8 @@ def settle(
     facts = layer_facts(job, seen)
     costs = costs_of(facts, seen)
     meant = semantics_of(job, seen)
+    if given is not None and not given.places:
+        given = None
     if given is not None:
         refuse_another_training(given, meant)
         job = _moved(job, given, facts, costs)

@@ -35,6 +35,8 @@ class Given:
     strategy: Strategy
     facts: tuple[ParameterFacts, ...] = ()
     """Of the parameters, where the file has them beside the strategy."""
+    places: bool = True
+    """Whether its grid, cut and redundancy count; False: its rules alone, on the job's own grid."""
     has_rules: bool = True
     """Whether its rules of synchronisation count; False: it is a grid that a plan has chosen, and
     they are still to be made."""

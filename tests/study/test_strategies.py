@@ -2,15 +2,23 @@
 own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bamboo import wiring
+from bamboo.config.load import load_job
+from bamboo.ids import RunId
 from bamboo.runtime.check import own_builder
+from bamboo.study.planning import plan_job
+from bamboo.study.strategies import read_strategy
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
+from bamboo.topology.sync import Sync
 from cli.main import run
+from tests.study.facts import seen
 from tests.study.on_paper import body_of, in_folder, refused, sets
 
 pytestmark = pytest.mark.timeout(120)
@@ -83,11 +91,28 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert rows["0.tokens.weight"]["exchanges"]["rows"]["bytes"] < 8000 * 64
     assert "K counts tokens: a step has 8 x 16." in body["notes"][0]
     assert 'By sync = "auto" it would be' in body["sentence"]
+    bare = body_of(capsys, "explain", "job.toml", "--json", *sets("cluster.pipelines=1"))
+    assert "nothing is to be won" in bare["sentence"]
     assert run(["explain", "job.toml", *SPARSE]) == 0
     text = capsys.readouterr().out
     assert "    *.expand.weight (2)  " in text
     assert " vectors: " in text
     assert "it goes whole." in text
+
+
+def test_a_resume_keeps_rules_from_a_file_on_whatever_grid_it_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [*SPARSE, *sets("cluster.sync=sparse-hybrid")]
+    written("rows.json", body_of(capsys, "plan", "job.toml", "--json", *rows))
+    given = read_strategy(Path("rows.json"))
+    overrides = [*SPARSE[1::2], "cluster.pipelines=1", "cluster.stages=1", "cluster.redundancy=off"]
+    job = load_job("job.toml", overrides)
+    kept = replace(given, places=False)
+    planned = plan_job(job, seen(job), run=RunId("r"), now_s=0.0, given=kept)
+    placement = planned.strategy.placement
+    assert placement.grid == Grid(pipelines=1, stages=1)
+    assert placement.sync == given.placement.sync != Sync()
 
 
 WRONG = {
