@@ -328,7 +328,9 @@ def test_the_reference_lists_every_key_with_its_default() -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.name)
 def test_every_example_is_a_job(path: Path) -> None:
-    assert load_job(path, prepared=False).file == str(path.resolve())
+    # The data of this one are written first, by a program that the example names.
+    elsewhere = ["data.path=."] if path.name == "stdlib_files.toml" else []
+    assert load_job(path, elsewhere, prepared=False).file == str(path.resolve())
 
 
 def test_a_spread_over_zones_needs_two(tmp_path: Path) -> None:

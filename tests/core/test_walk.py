@@ -8,7 +8,7 @@ from bamboo.core.machine import transition
 from tests.core import transcript
 from tests.walked import walked
 
-MOST_FILES = 10
+MOST_FILES = 12
 PREEMPTION = Path(__file__).parent / "scenarios" / "losses" / "one_preemption.txt"
 
 
