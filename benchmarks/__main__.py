@@ -68,6 +68,9 @@ PARTS = {
     "search": Part(
         module="strategies.search_on_paper", about="strategies searched, on paper", minutes=3
     ),
+    "live": Part(
+        module="strategies.live_search", about="strategies tried in a run, modelled", minutes=2
+    ),
     "nsdi23": Part(module="nsdi23", about="beside the published figures", minutes=4, traced=True),
     "waterfall": Part(
         module="waterfall", about="from the paper's rules to ours", minutes=4, traced=True

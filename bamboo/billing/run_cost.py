@@ -41,7 +41,7 @@ from bamboo.planner.prices.auxiliary import AuxiliaryPrice
 from bamboo.ports import Store
 from bamboo.quantities import micro_text
 from bamboo.runs import live, lock
-from bamboo.runs.books import DUTY, PART, RESIZED, WORK
+from bamboo.runs.books import DUTY, PART, RESIZED, TRIED, WORK
 from bamboo.runs.decisions import saved_store
 from bamboo.runs.live import StoreSilent, live_store
 from bamboo.runs.run_folder import RunFolder, catalogue_of, job_of, part_of, parts_before, promised
@@ -92,19 +92,44 @@ class Books:
 def cost_of_run(folder: RunFolder, *, now_s: float | None = None) -> dict[str, Any]:
     """What a run cost, or has cost by now: by its ledger while it lives, by its receipt afterwards,
     and by its files where it was killed without a receipt or its store does not answer."""
-    planned = {"planned": promised(folder)}
+    body = _cost_of_run(folder, now_s=now_s) | {"planned": promised(folder)}
+    return body | _tried(folder, body)
+
+
+def _cost_of_run(folder: RunFolder, *, now_s: float | None) -> dict[str, Any]:
     # The second look comes after the lock's: a launcher leaves its receipt before it exits.
     is_lost = not folder.receipt.exists() and _is_lost(folder)
     if folder.receipt.exists():
-        return _of_receipt(folder) | {"resizes": resizes_of(folder)} | planned
+        return _of_receipt(folder) | {"resizes": resizes_of(folder)}
     if is_lost:
-        return _of_files(folder) | {"resizes": resizes_of(folder)} | planned
+        return _of_files(folder) | {"resizes": resizes_of(folder)}
     at_s = time.time() if now_s is None else now_s
     try:
-        return _of_store(folder, now_s=at_s) | planned
+        return _of_store(folder, now_s=at_s)
     except (StoreSilent, StoreRefused):
         found = _of_silent(folder, now_s=at_s)
-    return found | {"resizes": resizes_of(folder)} | planned
+    return found | {"resizes": resizes_of(folder)}
+
+
+def _tried(folder: RunFolder, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What trials of strategies have cost: how many there were, the seconds that they took longer
+    than the best strategy that was known, and the share of the bill for that time. Nothing where
+    there were none. Raises InputError for a damaged file."""
+    path = folder.events / "launcher.jsonl"
+    events = read_events(path) if path.exists() else ()
+    tried = [record.data for record in events if record.kind == TRIED]
+    rate = body["samples_per_s"]
+    if not tried or not rate:
+        return {}
+    excess_s = sum(float(one["excess_s"]) for one in tried)
+    passed_s = body["step"] * job_of(folder).train.batch / rate
+    return {
+        "trials": {
+            "count": sum(int(one["trials"]) for one in tried),
+            "excess_s": excess_s,
+            "usd": body["usd"] * min(1.0, excess_s / passed_s) if passed_s else 0.0,
+        }
+    }
 
 
 def _of_receipt(folder: RunFolder) -> dict[str, Any]:

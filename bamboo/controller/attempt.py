@@ -30,6 +30,7 @@ from bamboo.controller.autoscaling import Autoscaler
 from bamboo.controller.launcher import Launcher, launcher_of
 from bamboo.controller.market import Market
 from bamboo.controller.ports import Fleet, Ports
+from bamboo.controller.searching import searcher_of
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import Terms, terms_kept, terms_of
 from bamboo.coord.follow import Follower
@@ -272,14 +273,11 @@ class _Attempt:
     ) -> Launcher:
         books = FileBooks(self._folder, part=self._terms.part.number, note=self._screen.note)
         stack.callback(self._close, books)
+        ports = Ports(
+            append=driver.append, fleet=fleet, screen=self._trackers, books=books, now=time.time
+        )
         return launcher_of(
-            Ports(
-                append=driver.append,
-                fleet=fleet,
-                screen=self._trackers,
-                books=books,
-                now=time.time,
-            ),
+            ports,
             store=store,
             follower=Follower(driver),
             wishes=self._interrupts,
@@ -290,6 +288,7 @@ class _Attempt:
             market=_market(self._folder, self._terms, booked),
             autoscaler=_autoscaler(self._terms, booked, note=self._screen.note),
             spending=spending_of(self._terms),
+            searcher=searcher_of(self._folder, self._terms, ports, store),
             disk=lambda: full_disk(self._folder.path),
         )
 

@@ -17,6 +17,7 @@ from bamboo.controller.market import Market
 from bamboo.controller.pace import PaceKeeper
 from bamboo.controller.ports import APPEND_DEADLINE_S, Append, Ports, Wishes
 from bamboo.controller.records import Records
+from bamboo.controller.searching import Searcher
 from bamboo.controller.spending import LEAVING_S, Spending
 from bamboo.coord.follow import Decision, Follower
 from bamboo.core.events import RunFailed
@@ -47,6 +48,7 @@ def launcher_of(
     market: Market | None = None,
     autoscaler: Autoscaler | None = None,
     spending: Spending | None = None,
+    searcher: Searcher | None = None,
     disk: Callable[[], str] = lambda: "",
     pause: Callable[[float], None] = time.sleep,
 ) -> "Launcher":
@@ -80,7 +82,7 @@ def launcher_of(
         market=market,
         autoscaler=autoscaler,
     )
-    return Launcher(
+    launcher = Launcher(
         store=store,
         follower=follower,
         append=ports.append,
@@ -92,6 +94,8 @@ def launcher_of(
         now=ports.now,
         pause=pause,
     )
+    launcher.searcher = searcher
+    return launcher
 
 
 class Launcher:
@@ -119,6 +123,8 @@ class Launcher:
         self._ending = ending
         self._wishes = wishes
         self._pace = PaceKeeper(cluster)
+        self.searcher: Searcher | None = None
+        """Tries strategies while the run trains, where the job asks for that."""
         self._now = now
         self._pause = pause
         self._metrics_after = "0"
@@ -140,6 +146,8 @@ class Launcher:
             self._turn(timeout_s=TURN_S)
             if self._wishes.count >= 2:
                 return self._stop_at_once()
+        if self.searcher is not None:
+            self.searcher.close(self.progress)
         if not self._ending.cut_off:
             self._let_leave()
         return self.progress
@@ -192,6 +200,8 @@ class Launcher:
             self._ending.deadlines.moved(self._now())
             self._records.decided(decision, first=self._follower.first)
             self._fleet.decided(decision)
+            if self.searcher is not None:
+                self.searcher.decided(decision)
         return decisions
 
     def _read_metrics(self) -> bool:
@@ -206,6 +216,8 @@ class Launcher:
             self._records.measured(record, now_s=now_s)
             if record.get("kind") == "step":
                 self._fleet.stepped(int(record["step"]), float(record["t_s"]))
+            if self.searcher is not None:
+                self.searcher.measured(record)
         return bool(records)
 
     def _act(self) -> None:
@@ -222,6 +234,8 @@ class Launcher:
             for measured in self._pace.due(self.progress.state):
                 self._append(measured, deadline_s=APPEND_DEADLINE_S)
         self._fleet.order_preemptions()
+        if self.searcher is not None:
+            self.searcher.act(self.progress)
         self._ending.ask()
         self._ending.watch()
 

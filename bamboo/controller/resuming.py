@@ -36,6 +36,7 @@ from bamboo.controller.launching import (
     with_tokens,
 )
 from bamboo.controller.machine import refuse_too_small, refuse_unfit
+from bamboo.controller.searching import with_newest
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import job_to_plan, save_terms, terms_of
 from bamboo.coord.attested import attested_in
@@ -362,7 +363,7 @@ def claim(
     save_terms(
         folder,
         resumed.prepared.job,
-        resumed.prepared.planned,
+        with_newest(folder, resumed.prepared.planned),
         started_s=started_s,
         detached=detached,
         from_step=step,

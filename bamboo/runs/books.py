@@ -40,6 +40,9 @@ RESIZED, SIZE_KEPT = "Resized", "SizeKept"
 """The events that say how many nodes the autoscaler wants from now on, and that it is content."""
 FINISHED = "NodeFinished"
 """The decision that a member has written its part of the final state."""
+TRIED = "Tried"
+"""Strategies that a search has tried: {trials, excess_s, why}; `excess_s` is what they took longer
+than the best one that was known."""
 DENSITY = "Density"
 """How dense the gradients of a step were: {of_step, density: {parameter: share of rows}}, of those
 below 1."""

@@ -59,6 +59,11 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
         lines += spent_lines(spent, ended=body["ended"])
     elif body.get("unspent"):
         lines += paragraph(body["unspent"])
+    if (trials := body.get("trials")) is not None:
+        lines += paragraph(
+            f"of this, {usd(trials['usd'])} for {trials['count']} trials of other strategies, "
+            f"which took {trials['excess_s']:.1f} s longer than the best one that was known"
+        )
     for resize in body.get("resizes", ()):
         lines += paragraph(f"after step {resize['step']}: {resize['reason']}")
     return "\n".join(lines)

@@ -229,6 +229,8 @@ def _is_said_otherwise(after: State, event: events.Event) -> bool:
             return after.phase is Phase.FORMING
         case events.EvaluationDone():
             return after.stop_reason is None
+        case events.StrategyProposed() | events.StrategyReady():
+            return after.proposal is not None
         case events.NodeFinished():
             return after.outcome is Outcome.DONE and after.stop_reason is None
         case _:

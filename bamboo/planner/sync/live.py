@@ -26,7 +26,7 @@ begin before they know the next strategy."""
 CONFIRMED = 8
 """Steps of a candidate, before it takes the place of the incumbent."""
 MOST_SPENT = 0.035
-"""Share of the run's steps that all trials together may lose."""
+"""Share of the steps that are left at the beginning that all trials together may lose."""
 HOPELESS = 0.10
 """A candidate that is slower by this share in its first step is given up at once."""
 
@@ -61,7 +61,8 @@ class _Stretch:
 
 class LiveSearch:
     """One search, on one fleet. `past`: trials of any runs, jobs and fleets. `now`: the hash of the
-    strategy that the run has. Raises ValueError if that is no candidate."""
+    strategy that the run has; `begun`: the step in which the search begins. Raises ValueError if
+    that is no candidate."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class LiveSearch:
         context: Context,
         now: str,
         steps: int,
+        begun: int = 0,
         past: Sequence[Trial] = (),
     ) -> None:
         self.candidates = {one.hash: one for one in candidates}
@@ -77,6 +79,8 @@ class LiveSearch:
             raise ValueError(f"the strategy {now} of the run is no candidate")
         self.context = context
         self._steps = steps
+        self._most_spent = MOST_SPENT * (steps - begun)
+        """What all trials may lose, in steps of the incumbent."""
         self._past = list(past)
         self._own: list[Trial] = []
         self.incumbent = now
@@ -89,6 +93,8 @@ class LiveSearch:
         self.excess_s = 0.0
         """What all trials have taken longer than the incumbent would have."""
         self.trials = 0
+        self.told = False
+        """Whether somebody has been told what it took."""
         self.stopped = ""
         """Why the search is over; "" while it is not."""
 
@@ -117,10 +123,14 @@ class LiveSearch:
         self._refused.add(hash)
         self._asked = self._stretch.hash
 
+    def withdrawn(self) -> None:
+        """What was asked for is not chosen, since something else came in between."""
+        self._asked = self._stretch.hash
+
     def ended(self) -> tuple[Trial, ...]:
         """The trials since the last call, for the log."""
         out, self._own = tuple(self._own), []
-        self._past.extend(out)
+        self._past += out
         return out
 
     def close(self) -> tuple[Trial, ...]:
@@ -216,7 +226,7 @@ class LiveSearch:
 
     def _affordable(self, guess: Guess, best_s: float) -> bool:
         spent = self.excess_s / best_s
-        return spent + TRIAL_STEPS * _loss(guess) <= MOST_SPENT * self._steps
+        return spent + TRIAL_STEPS * _loss(guess) <= self._most_spent
 
     # ------------------------------------------------------------------ what is known
 

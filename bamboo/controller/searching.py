@@ -1,0 +1,351 @@
+"""The launcher's side of a search for a better strategy while a run trains. `planner.sync.live`
+decides what is tried; this file tells it what the launcher sees, proposes what it answers, and
+writes what was measured into `$BAMBOO_HOME/trials.jsonl`.
+
+Rule: a search is of one fleet and of the densities that it began with. When one of them changes,
+another search begins, which knows the log. Nothing here is needed for the run to go on.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bamboo.controller.ports import APPEND_DEADLINE_S, Ports
+from bamboo.controller.terms import Terms
+from bamboo.coord.follow import Decision
+from bamboo.coord.strategies import document_of, store_sync
+from bamboo.core.events import StrategyProposed
+from bamboo.core.rounds import choice_at
+from bamboo.core.state import Phase, State
+from bamboo.errors import BooksUnwritable, InputError
+from bamboo.jsonl import LineWriter
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.candidates import candidates
+from bamboo.planner.sync.live import LiveSearch
+from bamboo.planner.sync.resolved import resolve
+from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.trials import Trial, read_log
+from bamboo.planner.sync.written import facts_from, situation_from
+from bamboo.ports import Store
+from bamboo.runs.books import TRIED
+from bamboo.runs.progress import Progress
+from bamboo.runs.run_folder import REMEDY, RunFolder, home, write_json
+from bamboo.runs.run_status import strategy_of
+from bamboo.study.planning import Planned
+from bamboo.study.strategies import SYNCED_KEY
+from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.strategy import Strategy, canonical_json
+from bamboo.topology.sync import Sync, sync_of
+
+LIVE = "live"
+"""The value of `cluster.search`."""
+TRIALS = "trials.jsonl"
+NEWEST = "sync.json"
+MOST_LINES = 20_000
+"""The newest lines of the log that a launcher reads."""
+DRIFT = 1.5
+"""A density that has grown or shrunk by this factor makes it another search."""
+RECENT = 0.3
+"""Weight of a record in the moving average of a density."""
+ASKED_AGAIN_S = 2.0
+_CALM = (Phase.RUNNING, Phase.DEGRADED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What a search works with."""
+
+    strategy: Strategy
+    words: str
+    """What made its rules."""
+    facts: tuple[ParameterFacts, ...]
+    situation: Situation
+    """Of the grid that the strategy has."""
+    log: Path
+    newest: Path
+    """Where the newest strategy of the run is kept, for a resume."""
+    eval_every: int = 0
+    """Steps between evaluations, whose time is none of a step's; 0: there are none."""
+
+
+def searcher_of(folder: RunFolder, terms: Terms, ports: Ports, store: Store) -> "Searcher | None":
+    """The searcher of a run; None where its job wants none, or nothing is known of its parameters.
+    Raises InputError for a damaged file."""
+    job = terms.job
+    if job.cluster.search != LIVE:
+        return None
+    kept = folder.read_json(folder.resolved).get(SYNCED_KEY)
+    if not kept or not kept.get("parameters"):
+        ports.screen.note("nothing is known of this model's parameters: no strategy is tried")
+        return None
+    try:
+        facts = tuple(map(facts_from, kept["parameters"]))
+        searched = Searched(
+            strategy=terms.strategy,
+            words=f"`{kept['builder']}`",
+            facts=tuple(one for one in facts if one.trained),
+            situation=situation_from(kept["situation"]),
+            log=home() / TRIALS,
+            newest=folder.path / NEWEST,
+            eval_every=job.eval.every_steps,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder.resolved} is damaged: {error}; {REMEDY}") from error
+    return Searcher(searched, ports, store)
+
+
+def with_newest(folder: RunFolder, planned: Planned) -> Planned:
+    """The plan of a run that is resumed, which begins with the strategy that a search chose last,
+    where that suits the grid. Raises InputError for a damaged file."""
+    path = folder.path / NEWEST
+    placement = planned.strategy.placement
+    before = strategy_of(folder).placement
+    like = (before.grid, before.cut) == (placement.grid, placement.cut)
+    if planned.job.cluster.search != LIVE or not like or not path.exists():
+        return planned
+    try:
+        sync = sync_of(folder.read_json(path).get("sync"))
+        resolve(sync, planned.synced.facts, planned.synced.situation)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}; remove it") from error
+    strategy = replace(planned.strategy, placement=replace(placement, sync=sync))
+    return replace(planned, strategy=strategy, synced=replace(planned.synced, sync=sync))
+
+
+class Searcher:
+    """The searches of one launcher."""
+
+    def __init__(self, searched: Searched, ports: Ports, store: Store) -> None:
+        self._of = searched
+        self._ports = ports
+        self._store = store
+        self._steps = searched.strategy.semantics.steps
+        self._facts = searched.facts
+        self._densities = {one.name: one.step_density for one in searched.facts}
+        self._past = list(self._read())
+        self._search: LiveSearch | None = None
+        self._fleet = ""
+        self._syncs: dict[str, Sync] = {}
+        self._state: State | None = None
+        self._last: tuple[int, float, int] | None = None
+        """The newest step, when it was done, and the generation then."""
+        self._wanted: StrategyProposed | None = None
+        self._asked_s = 0.0
+        self._over: list[LiveSearch] = []
+        """Searches that are over and not booked yet."""
+
+    # ------------------------------------------------------------------ what the launcher sees
+
+    def decided(self, decision: Decision) -> None:
+        """Take in a decision. Called for every one, in order."""
+        before, after = self._state, decision.state
+        self._state = after
+        if before is not None and before.syncs != after.syncs:
+            self._keep(after)
+        if before is None or self._search is None or before.proposal is None:
+            return
+        hash = before.proposal.hash
+        if after.proposal is not None or (after.syncs and after.syncs[-1].hash == hash):
+            return
+        if after.generation == before.generation and after.phase in _CALM:
+            self._search.refused(hash)
+        else:
+            self._search.withdrawn()
+
+    def measured(self, record: Mapping[str, Any]) -> None:
+        """Take in a record of the metrics stream."""
+        match record.get("kind"):
+            case "step":
+                self._stepped(int(record["step"]), float(record["t_s"]))
+            case "density":
+                self._dense(record["density"])
+
+    def _stepped(self, step: int, at_s: float) -> None:
+        state, last = self._state, self._last
+        if state is None or (last is not None and step <= last[0]):
+            return
+        self._last = (step, at_s, state.generation)
+        search = self._search_of(state, step)
+        if search is None:
+            return
+        calm = last is not None and last[0] == step - 1 and last[2] == state.generation
+        evaluated = self._of.eval_every and step % self._of.eval_every == 0
+        seconds = at_s - last[1] if last is not None and calm and not evaluated else None
+        search.stepped(self._hash_at(state, step), seconds if seconds and seconds > 0 else None)
+        asked = search.next(step)
+        self._write(search.ended())
+        if asked is not None:
+            self._wanted = StrategyProposed(reporter="launcher", hash=asked.hash, why=asked.why)
+            self._asked_s = 0.0
+
+    def _dense(self, density: Mapping[str, float]) -> None:
+        for name, share in density.items():
+            known = self._densities.get(name)
+            if known is not None:
+                self._densities[name] = (1 - RECENT) * known + RECENT * share
+
+    def act(self, progress: Progress) -> None:
+        """Propose what is wanted, once the run can take it, and book searches that are over.
+        Raises StoreUnavailable."""
+        if self._search is not None and self._search.stopped:
+            self._over.append(self._search)
+        self._book(progress)
+        state, wanted = self._state, self._wanted
+        if state is None or wanted is None or self._ports.now() < self._asked_s + ASKED_AGAIN_S:
+            return
+        known = [choice.hash for choice in state.syncs[-1:]]
+        if wanted.hash in known or (state.proposal and state.proposal.hash == wanted.hash):
+            self._wanted = None
+        elif state.phase in _CALM and state.proposal is None and state.stop_reason is None:
+            store_sync(self._store, self._syncs[wanted.hash])
+            self._ports.append(wanted, deadline_s=APPEND_DEADLINE_S)
+            self._asked_s = self._ports.now()
+
+    def close(self, progress: Progress) -> None:
+        """The run is over."""
+        self._end()
+        self._book(progress)
+
+    def _end(self) -> None:
+        if self._search is not None:
+            self._write(self._search.close())
+            self._over.append(self._search)
+        self._search = None
+
+    # ------------------------------------------------------------------ one search
+
+    def _search_of(self, state: State, step: int) -> LiveSearch | None:
+        """The search of the present fleet, which begins with it; None where nothing is known of
+        its grid, or the run does not go on."""
+        if state.phase not in _CALM or state.stop_reason is not None:
+            return None
+        self._follow_densities()
+        fleet = self._fleet_of(state)
+        if fleet == self._fleet:
+            return self._search
+        self._end()
+        self._fleet = fleet
+        self._wanted = None
+        situation = self._situation_of(state)
+        if situation is None:
+            self._ports.screen.note(
+                "the layout is another one than was planned: no strategies are tried on it"
+            )
+            return None
+        now = self._sync_of(self._hash_at(state, step))
+        found = candidates(self._facts, situation, now=now, now_words=self._of.words)
+        self._syncs |= {one.candidate.hash: one.sync for one in found}
+        self._search = LiveSearch(
+            [one.candidate for one in found],
+            context=(self._job(), fleet),
+            now=now.hash(),
+            steps=self._steps,
+            begun=step,
+            past=self._past,
+        )
+        return self._search
+
+    def _sync_of(self, hash: str) -> Sync:
+        """The strategy of a step, which an earlier launcher may have proposed. Raises
+        StoreUnavailable."""
+        known = self._syncs.get(hash)
+        if known is None and hash != self._of.strategy.placement.sync.hash():
+            return sync_of(json.loads(self._store.document(document_of(hash))))
+        return known or self._of.strategy.placement.sync
+
+    def _situation_of(self, state: State) -> Situation | None:
+        placement = self._of.strategy.placement
+        planned = (placement.grid, placement.cut, self._of.situation.shares)
+        pipelines = state.grid.pipelines
+        shares = state.shares or equal_shares(sum(self._of.situation.shares), pipelines)
+        there = (state.grid, state.cut or placement.cut, shares)
+        return self._of.situation if there == planned else None
+
+    def _follow_densities(self) -> None:
+        drifted = {
+            one.name: self._densities[one.name]
+            for one in self._facts
+            if 0 < self._densities[one.name] <= 1
+            and not 1 / DRIFT <= self._densities[one.name] / max(one.step_density, 1e-9) <= DRIFT
+        }
+        if drifted:
+            self._facts = tuple(
+                replace(
+                    one,
+                    step_density=drifted[one.name],
+                    density=min(1.0, one.density * drifted[one.name] / one.step_density),
+                )
+                if one.name in drifted and one.step_density
+                else one
+                for one in self._facts
+            )
+
+    def _fleet_of(self, state: State) -> str:
+        """A name for all that decides how fast a strategy is."""
+        owners = () if state.assignment is None else state.assignment.owners
+        instances = [node.instance for o in owners if (node := state.node(o)) is not None]
+        return _digest(
+            instances,
+            [state.grid.pipelines, state.grid.stages, state.cut, state.shares],
+            repr(self._of.situation),
+            [(one.name, one.step_density) for one in self._facts],
+        )
+
+    def _job(self) -> str:
+        told = self._of.strategy.semantics
+        shape = [told.model, told.batch, told.microbatch, told.virtual_nodes, told.precision]
+        return _digest(*shape)
+
+    def _hash_at(self, state: State, step: int) -> str:
+        choice = choice_at(state.syncs, step)
+        return self._of.strategy.placement.sync.hash() if choice is None else choice.hash
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _keep(self, state: State) -> None:
+        sync = self._syncs.get(state.syncs[-1].hash)
+        try:
+            if sync is not None:
+                write_json(self._of.newest, {"sync": sync.body()})
+        except BooksUnwritable as error:
+            self._ports.screen.note(f"a resume begins with the planned strategy: {error}")
+
+    def _read(self) -> Sequence[Trial]:
+        try:
+            lines = self._of.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ()  # no run of this home has tried anything, or it cannot be read
+        log = read_log(lines[-MOST_LINES:])
+        if log.passed_over:
+            self._ports.screen.note(
+                f"{self._of.log}: {log.passed_over} lines are no trials and do not count"
+            )
+        return log.trials
+
+    def _write(self, trials: Sequence[Trial]) -> None:
+        if not trials:
+            return
+        self._past += trials
+        try:
+            with LineWriter(self._of.log) as file:
+                for trial in trials:
+                    file.write(trial.line())
+        except BooksUnwritable as error:
+            self._ports.screen.note(f"a trial is not kept: {error}")
+
+    def _book(self, progress: Progress) -> None:
+        """Write what searches that are over have tried, each once."""
+        for search in self._over:
+            if search.trials and not search.told:
+                search.told = True
+                tried = {"trials": search.trials, "excess_s": search.excess_s}
+                data = {**tried, "why": search.stopped}
+                self._ports.books.event(TRIED, progress, at_s=self._ports.now(), data=data)
+        self._over = []
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(canonical_json(list(parts)).encode()).hexdigest()[:16]

@@ -1,0 +1,161 @@
+"""The search while a run trains, against costs that the planner's model does not know.
+
+    python -m benchmarks.strategies.live_search [--seeds 3]
+
+The job with a wide embedding and wide layers, by its shapes, on 2 and 4 pipelines, 300 steps; one
+link is slow, or one node, or both. Modelled: a step takes what a formula says, with 1 % of noise; a
+strategy counts four steps after it was asked for. The launcher's own machine decides what is tried.
+Beside it stands the best strategy that a descent finds that knows the true times, one group of
+parameters after the other, from every candidate of the search.
+
+*ranking*    half of the candidates are measured, five steps each; of the pairs of the other half,
+             those that differ by more than the noise, how many are put in their order
+*log*        the same search where the log has the trials of another fleet
+"""
+
+import argparse
+import itertools
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bamboo.planner.sync.builders import Trial as Pricing
+from bamboo.planner.sync.ranking import Ranking, accuracy
+from bamboo.planner.sync.search import space_of
+from bamboo.planner.sync.trials import Trial, measured_of
+from benchmarks.measuring.claim import Claim
+from benchmarks.measuring.options import at_least, parsed
+from benchmarks.measuring.report import command_of, write_result
+from testbed.hidden_costs import (
+    WIDE,
+    Fleet,
+    Hidden,
+    wide_search,
+    wide_situation,
+    wide_trials,
+)
+
+STEPS = 300
+COSTS = {
+    "slow link": Hidden(link=(0, 1), link_times=4),
+    "slow node": Hidden(node=1, node_times=5),
+    "both": Hidden(link=(1, 0), link_times=3, node=0, node_times=4),
+}
+ELSEWHERE = Hidden(link=(1, 0), link_times=4, node=1, node_times=4)
+"""The fleet whose log helps."""
+ROUNDS = 2
+"""Times that the descent goes through all groups."""
+
+
+def by_hand_s(pipelines: int, hidden: Hidden) -> float:
+    """The step of the best strategy that is found with the true times known."""
+    here = wide_situation(pipelines)
+    fleet = Fleet(WIDE, here, hidden, seed=0)
+    pricing = Pricing(WIDE, here)
+    space = space_of(pricing.facts, here, bounds=(None, 0))
+    _, found = wide_search(pipelines, "auto")
+    best_s = min(fleet.step_s(one.sync) for one in found)
+    chosen = [0] * len(space.groups)
+    whole_s = fleet.step_s(pricing.sync(pricing.priced(space.entries(chosen))))
+    for _ in range(ROUNDS):
+        for place, options in enumerate(space.options):
+            for number in range(len(options)):
+                changed = [*chosen[:place], number, *chosen[place + 1 :]]
+                step_s = fleet.step_s(pricing.sync(pricing.priced(space.entries(changed))))
+                if step_s < whole_s:
+                    whole_s, chosen = step_s, changed
+    return min(best_s, whole_s)
+
+
+def searched(pipelines: int, name: str, seed: int, past: Sequence[Trial]) -> dict[str, Any]:
+    """One run with a search."""
+    search, found = wide_search(pipelines, "auto", past=past, steps=STEPS)
+    fleet = Fleet(WIDE, wide_situation(pipelines), COSTS[name], seed)
+    played = fleet.play(search, found, STEPS)
+    return {
+        "pipelines": pipelines,
+        "costs": name,
+        "seed": seed,
+        "with_a_log": bool(past),
+        "candidates": len(found),
+        "trials": played.trials,
+        "first_s": played.first_s,
+        "ended_s": played.ended_s,
+        "spent": played.excess_s / played.total_s,
+        "total_s": played.total_s,
+        "stopped": played.stopped,
+    }
+
+
+def ranked(pipelines: int, name: str, seed: int) -> dict[str, Any]:
+    """How well the ranking puts strategies in order that it has not seen."""
+    trials = wide_trials(pipelines, COSTS[name], fleet="here", seed=seed)
+    random.Random(seed).shuffle(trials)
+    half = len(trials) // 2
+    context = trials[0].context
+    pairs = list(itertools.combinations(measured_of(trials[half:])[context].values(), 2))
+    return {
+        "pipelines": pipelines,
+        "costs": name,
+        "seed": seed,
+        "pairs": len(pairs),
+        "learned": accuracy(Ranking(measured_of(trials[:half])), context, pairs),
+        "price_alone": accuracy(Ranking({}), context, pairs),
+    }
+
+
+def claims(rows: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]]) -> list[Claim]:
+    """Distances and costs of searches without a log, accuracies, and trials with a log."""
+    alone = [one for one in rows if not one["with_a_log"]]
+    helped = [one for one in rows if one["with_a_log"]]
+    behind = [100 * (one["ended_s"] / one["by_hand_s"] - 1) for one in alone]
+    learned = statistics.fmean(one["learned"] for one in ranks)
+    priced = statistics.fmean(one["price_alone"] for one in ranks)
+    fewer = sum(one["trials"] for one in helped) / sum(one["trials"] for one in alone)
+    return [
+        Claim(about="% behind the best by hand, worst", found=max(behind), limit=5),
+        Claim(
+            about="% of the run that trials cost, most",
+            found=100 * max(one["spent"] for one in alone),
+            limit=5,
+        ),
+        Claim(about="accuracy of the ranking", found=learned, limit=0.8, at_most=False),
+        Claim(about="above that of the price", found=learned - priced, limit=0, at_most=False),
+        Claim(about="trials with a log, over those without", found=fewer, limit=1),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=at_least(1), default=3)
+    options = parsed(parser)
+    rows, ranks = [], []
+    for pipelines, name in itertools.product((2, 4), COSTS):
+        hand_s = by_hand_s(pipelines, COSTS[name])
+        past = wide_trials(pipelines, ELSEWHERE, fleet="elsewhere", seed=99)
+        for seed, log in itertools.product(range(options.seeds), ((), past)):
+            one = searched(pipelines, name, seed, log) | {"by_hand_s": hand_s}
+            rows.append(one)
+            print(
+                f"{pipelines} pipelines, {name:9} {'with a log' if log else 'alone':10} from "
+                f"{one['first_s']:.3f} s to {one['ended_s']:.3f} s (by hand {hand_s:.3f} s), "
+                f"{one['trials']} trials cost {one['spent']:.1%}",
+                flush=True,
+            )
+        ranks += [ranked(pipelines, name, seed) for seed in range(options.seeds)]
+    found = claims(rows, ranks)
+    for claim in found:
+        print(claim.line())
+    body = {
+        "modelled": True,
+        "searches": rows,
+        "rankings": ranks,
+        "claims": [asdict(claim) for claim in found],
+    }
+    print(write_result("live-search", command_of("strategies.live_search", options), body))
+
+
+if __name__ == "__main__":
+    main()

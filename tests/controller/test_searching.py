@@ -1,0 +1,139 @@
+"""The launcher tries strategies while its run trains, ends with the fastest, and keeps the log."""
+
+import json
+from pathlib import Path
+from unittest.mock import Mock
+
+from bamboo.controller.ports import Ports
+from bamboo.controller.searching import NEWEST, TRIALS, Searched, Searcher
+from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.follow import Follower
+from bamboo.coord.memory_store import MemoryStore
+from bamboo.coord.strategies import document_of
+from bamboo.core.events import StrategyReady
+from bamboo.core.rounds import choice_at
+from bamboo.core.state import Policy, initial_state
+from bamboo.ids import run_id
+from bamboo.planner.sync.builders import build
+from bamboo.planner.sync.trials import read_log
+from bamboo.runs.progress import Progress
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Placement, Semantics, Strategy
+from bamboo.topology.sync import Sync, sync_of
+from testbed.hidden_costs import WIDE, Fleet, Hidden, wide_situation
+from tests.core.build import joined
+
+STEPS = 200
+GRID = Grid(pipelines=2, stages=1)
+HIDDEN = Hidden(link=(0, 1), link_times=4, noise=0.0)
+
+
+def searched(log: Path, sync: Sync) -> Searched:
+    semantics = Semantics(
+        model={"layers": 6},
+        data_digest="d",
+        batch=64,
+        microbatch=32,
+        virtual_nodes=2,
+        seed=1,
+        steps=STEPS,
+        optimizer={},
+        precision="fp32",
+        clip_norm=0.0,
+    )
+    placement = Placement(cut=(0, 6), grid=GRID, redundancy="off", sync=sync)
+    return Searched(
+        strategy=Strategy(semantics=semantics, placement=placement),
+        words="`tree`",
+        facts=WIDE,
+        situation=wide_situation(2),
+        log=log,
+        newest=log.with_name(NEWEST),
+        eval_every=50,
+    )
+
+
+class World:
+    """A run whose nodes answer each proposal at once, and whose steps take what they take."""
+
+    def __init__(self, log: Path) -> None:
+        self.store = MemoryStore(run_id("r"), clock=lambda: self.now_s)
+        self.now_s = 1000.0
+        state = initial_state(run=run_id("r"), grid=GRID, redundancy="off")
+        policy = Policy(steps=STEPS)
+        assert create_run(self.store, state=state, policy=policy, documents={}, at_s=0.0)
+        self.driver = Driver(self.store, policy, "world")
+        self.follower = Follower()
+        self.notes: list[str] = []
+        self.told: list[dict[str, object]] = []
+        self.first = build("tree", WIDE, wide_situation(2))
+        self.progress = Progress(
+            run="r",
+            steps=STEPS,
+            tokens_per_step=0,
+            samples_per_step=64,
+            state=state,
+            started_at_s=0.0,
+            now_s=0.0,
+        )
+        ports = Ports(
+            append=self.driver.append,
+            fleet=Mock(),
+            screen=Mock(note=self.notes.append),
+            books=Mock(event=lambda kind, _, *, at_s, data: self.told.append(dict(data))),
+            now=lambda: self.now_s,
+        )
+        self.searcher = Searcher(searched(log, self.first), ports, self.store)
+        for node in ("a.1", "b.1"):
+            self.driver.append(joined(node))
+
+    def train(self, steps: int, density: float = 0.046) -> None:
+        fleet = Fleet(WIDE, wide_situation(2), HIDDEN, seed=1)
+        for step in range(steps):
+            for decision in self.follower.poll(self.store, timeout_s=0.0):
+                self.searcher.decided(decision)
+            state = self.driver.state()
+            choice = choice_at(state.syncs, step)
+            text = None if choice is None else self.store.document(document_of(choice.hash))
+            self.now_s += fleet.step_s(self.first if text is None else sync_from_text(text))
+            self.searcher.measured({"kind": "density", "density": {"0.table": density}})
+            self.searcher.measured({"kind": "step", "step": step, "t_s": self.now_s})
+            self.searcher.act(self.progress)
+            if (proposal := self.driver.state().proposal) is not None:
+                for node in sorted(state.participants()):
+                    answer = StrategyReady(node=node, since=proposal.since, begun=step, oldest=step)
+                    self.driver.append(answer)
+        self.searcher.close(self.progress)
+
+
+def sync_from_text(text: str) -> Sync:
+    return sync_of(json.loads(text))
+
+
+def test_a_run_tries_strategies_and_ends_with_the_fastest(tmp_path: Path) -> None:
+    log = tmp_path / TRIALS
+    log.write_text('{"v": 1, "torn\n')
+    world = World(log)
+    assert world.notes == [f"{log}: 1 lines are no trials and do not count"]
+    world.train(STEPS)
+    state = world.driver.state()
+    fleet = Fleet(WIDE, wide_situation(2), HIDDEN, seed=1)
+    last = sync_from_text(world.store.document(document_of(state.syncs[-1].hash)))
+    assert fleet.step_s(last) < 0.5 * fleet.step_s(world.first)
+    assert "is the fastest of" in state.syncs[-1].why or "a trial of" in state.syncs[-1].why
+    found = read_log(log.read_text().splitlines())
+    assert found.passed_over == 1
+    assert len({trial.strategy for trial in found.trials}) > 3
+    times = {trial.strategy: min(trial.seconds) for trial in found.trials}
+    assert times[state.syncs[-1].hash] == min(times.values())
+    assert sync_of(json.loads((tmp_path / NEWEST).read_text())["sync"]) == last
+    (told,) = world.told
+    assert told["trials"] == len({trial.strategy for trial in found.trials}) - 1
+
+
+def test_another_density_begins_another_search(tmp_path: Path) -> None:
+    log = tmp_path / TRIALS
+    world = World(log)
+    world.train(40, density=0.4)
+    fleets = [trial.fleet for trial in read_log(log.read_text().splitlines()).trials]
+    assert len(set(fleets)) > 1
