@@ -13,6 +13,7 @@ from statistics import fmean
 
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
+from bamboo.core.events import StrategyReady
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.sync.builders import build
@@ -98,19 +99,28 @@ def explain_run(folder: RunFolder) -> Explained:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder.resolved} is damaged: {error}; {REMEDY}") from error
-    return _explained(folder.id, synced, job, lately=densities_of(folder))
+    lately, decided = _recorded(folder)
+    found = _explained(folder.id, synced, job, lately=lately)
+    if not decided:
+        return found
+    changed = f"These are the rules of its launch; the last decision on others: {decided}."
+    return replace(found, notes=(*found.notes, changed))
 
 
-def densities_of(folder: RunFolder) -> dict[str, float]:
-    """Name of a parameter -> mean density of its gradient over the last LATELY records of it; those
-    that were never below 1 have none. Raises InputError for a damaged file."""
+def _recorded(folder: RunFolder) -> tuple[dict[str, float], str]:
+    """Name of a parameter -> mean density of its gradient over the last LATELY records of it, none
+    for those that were never below 1; and the last decision on another strategy, "" without any.
+    Raises InputError for a damaged file."""
     books = folder.events / "launcher.jsonl"
     found: dict[str, list[float]] = {}
+    decided = ""
     for event in read_events(books) if books.exists() else ():
         if event.kind == DENSITY:
             for name, share in event.data["density"].items():
                 found.setdefault(name, []).append(share)
-    return {name: fmean(shares[-LATELY:]) for name, shares in found.items()}
+        if event.kind == StrategyReady.__name__:
+            decided = str(event.data.get("reason", ""))
+    return {name: fmean(shares[-LATELY:]) for name, shares in found.items()}, decided
 
 
 def _explained(

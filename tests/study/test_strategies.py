@@ -10,10 +10,13 @@ import pytest
 
 from bamboo import wiring
 from bamboo.config.load import load_job
+from bamboo.controller.terms import save_terms
 from bamboo.ids import RunId
+from bamboo.runs.run_folder import create, home
 from bamboo.runtime.check import own_builder
 from bamboo.study.planning import plan_job
 from bamboo.study.strategies import read_strategy
+from bamboo.telemetry.records import EventRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from bamboo.topology.sync import Sync
@@ -98,6 +101,30 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert "    *.expand.weight (2)  " in text
     assert " vectors: " in text
     assert "it goes whole." in text
+
+
+def test_explain_of_a_run_reads_what_is_kept_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    job = load_job("job.toml", [*SPARSE[1::2], "cluster.sync=sparse-hybrid"])
+    planned = plan_job(job, seen(job), run=RunId("r1"), now_s=0.0)
+    folder = create(home(), RunId("r1"))
+    save_terms(folder, planned.job, planned, started_s=0.0, detached=False)
+    folder.events.mkdir()
+    told = [
+        ("Density", {"of_step": 20, "density": {"0.tokens.weight": 0.01}}),
+        ("Density", {"of_step": 40, "density": {"0.tokens.weight": 0.03}}),
+        ("StrategyReady", {"reason": "the strategy 0123 holds from step 41"}),
+    ]
+    lines = [
+        EventRecord(t_s=1.0, run="r1", generation=1, node="launcher", kind=kind, data=data)
+        for kind, data in told
+    ]
+    books = folder.events / "launcher.jsonl"
+    books.write_text("".join(f"{one.to_json()}\n" for one in lines))
+    body = body_of(capsys, "explain", "r1", "--json")
+    (row,) = [one for one in body["parameters"] if one["names"] == ["0.tokens.weight"]]
+    assert (row["exchange"], row["density_lately"]) == ("rows", pytest.approx(0.02))
+    assert body["notes"][-1].endswith("the strategy 0123 holds from step 41.")
+    assert "leave them out" in refused(capsys, ["explain", "r1", "--gpu", "T4"])
 
 
 def test_a_resume_keeps_rules_from_a_file_on_whatever_grid_it_has(
