@@ -25,7 +25,7 @@ from bamboo.study.devices import gpu_of, host_bytes_per_s, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
 from bamboo.study.told import silent
-from bamboo.study.workload import MODELLED, Modelled, with_parameters
+from bamboo.study.workload import MODELLED, Modelled, syncing_of, with_parameters
 from bamboo.wiring.begun import Begun
 
 FLOW_GBPS = 5.0
@@ -172,6 +172,7 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
         state_bytes_per_s=flow,
         store_bytes_per_s=node_bytes_per_s(kind),
         host_bytes_per_s=host_bytes_per_s(kind),
+        syncing=syncing_of(job, whole.layers, whole.forward_s, card=True),
     )
 
 

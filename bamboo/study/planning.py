@@ -292,12 +292,12 @@ def _as_synchronised(
     search: int,
 ) -> tuple[Plan, Synchronised]:
     """The plan as its gradients are synchronised. What suits them depends on the grid and on where
-    its nodes lie, so it is planned first with all of them whole."""
+    its nodes lie, so it is planned first with what a builder makes wherever they lie."""
     plan = make(timed=timed)
     facts = parameters_of(timed)
     synced = synchronised(job, facts, situated(plan, timed), given, search=search)
     ruled = with_rules(timed, synced)
-    if not is_plain(ruled):
+    if not (is_plain(ruled) and is_plain(timed)):
         plan = make(timed=ruled, spread=plan.spread)
         refuse_beyond_memory(job, plan, synced)
     return plan, synced

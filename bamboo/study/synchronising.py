@@ -16,6 +16,7 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.plans.nodes import zone_of as zone_of_node
 from bamboo.planner.plans.plan import Plan
 from bamboo.planner.profiles.workload import WorkloadFigures
+from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.planner.step.synced import in_zones, zones_of
 from bamboo.planner.sync.builders import build, check_zones
@@ -101,12 +102,17 @@ class Synchronised:
 
 
 def situated(plan: Plan, workload: WorkloadFigures) -> Situation:
-    """Where the first grid of a plan synchronises, with the zones of its spread."""
+    """Where the first grid of a plan synchronises, with the zones of its spread, and with what a
+    byte between them costs."""
     zone_of = {node: zone_of_node(node) for node in plan.assignment.owners}
     work = in_zones(workload, zones_of(plan.assignment, zone_of))
     work = replace(work, cuts={**work.cuts, plan.grid.stages: plan.cut})
     shares = equal_shares(workload.shape.virtual_nodes, plan.grid.pipelines)
-    return StepTimes(work, plan.mode).situation(plan.grid, shares)
+    found = StepTimes(work, plan.mode).situation(plan.grid, shares)
+    usd_per_hour = 0.0 if plan.chosen is None else plan.chosen.instances_usd_per_hour
+    if not usd_per_hour:
+        return found
+    return replace(found, billed_s_per_byte=USD_PER_GB / 1e9 / (usd_per_hour / 3600))
 
 
 def with_rules(workload: WorkloadFigures, found: Synchronised) -> WorkloadFigures:

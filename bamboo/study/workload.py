@@ -187,11 +187,8 @@ def workload_of(
     saving = Saving(recompute=cluster.recomputes, host_moments=cluster.moments_on_host)
     if MODELLED in seen:
         modelled: Modelled = seen[MODELLED]
-        work = modelled.workload
-        syncing = syncing_of(job, work.layers, work.forward_s, card=True)
-        return saved(
-            replace(work, cuts=by_stages, eval_every=job.eval.every_steps, syncing=syncing), saving
-        )
+        work = replace(modelled.workload, cuts=by_stages, eval_every=job.eval.every_steps)
+        return saved(work, saving)
     bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
     network_bytes_per_s = kind.network_gbps * 1e9 / 8
     if cluster.device == "virtual":
@@ -232,9 +229,11 @@ def syncing_of(
 ) -> Syncing:
     """The rates of nodes that count where gradients are synchronised, for layers with these times
     of a forward, on a CPU or a GPU. That of products is what the job's own linear layers reach; the
-    others are assumed, and say so. All goes by `tree` until a strategy is given."""
+    others are assumed, and say so. A builder makes a strategy for each grid; one of the user's
+    is asked for the grid of a plan alone, and all goes by `tree` until then."""
     flops_per_s = product_rate(layers, forward_s)
     return Syncing(
+        sync=job.cluster.sync if job.cluster.own_builder is None else "tree",
         flops_per_s=flops_per_s,
         added_per_s=ADDED_ON_CARD_PER_S if card else ADDED_PER_S,
         message_s=MESSAGE_S,
