@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
 from bamboo.models import build_layer, build_model
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.resolved import resolve
+from bamboo.planner.sync.situation import Situation
 from bamboo.runtime.step import exchange_plan, factors, rows
 from bamboo.runtime.step.exchange_plan import SyncSchedule
 from bamboo.runtime.step.slot_run import SlotRun
@@ -27,7 +30,7 @@ from bamboo.topology.shards import Bucket, Synced
 from bamboo.topology.slots import Slot
 from bamboo.topology.sync import DENSE, FACTORS, OWNER, ROWS, TREE, ZONED, Sync, SyncRule
 from testbed import strategy_jobs
-from testbed.simulated import World
+from testbed.simulated import World, builder_of
 from tests.runtime.test_interleavings import calmly
 
 pytestmark = pytest.mark.timeout(120)
@@ -154,6 +157,38 @@ def test_every_kind_gives_the_calm_bits(
 ) -> None:
     world = play(kind, GRIDS[grid], mode, name, folder)
     assert world.state.shares == GRIDS[grid]
+
+
+def test_what_is_sent_is_what_the_planner_counts(folder: Path) -> None:
+    """Factors, zones and owners, of what is exchanged and of what is shipped."""
+    shares = GRIDS["4"]
+    world = play("all", shares, "stash", "CNN", folder)
+    job = job_of("CNN", shares, "stash", folder)
+    sync = sync_of("all", job)
+    workload = build_model(job)
+    layers = [build_layer(workload, n, job.train.seed) for n in range(len(workload.layers))]
+    linear = parameters(job)[1]
+    facts = [
+        ParameterFacts(
+            name=(name := f"{number}.{local}"),
+            shape=tuple(parameter.shape),
+            layer=number,
+            rows_k=int(name in linear) * job.train.microbatch,
+        )
+        for number, layer in enumerate(layers)
+        for local, parameter in layer.named_parameters()
+    ]
+    statistics = {
+        number: sum(2 * x.num_features for x in layer.modules() if isinstance(x, nn.BatchNorm2d))
+        for number, layer in enumerate(layers)
+    }
+    cut = builder_of(job, (), sync, shares).strategy.placement.cut
+    situation = Situation(cut=cut, shares=shares, microbatches=1, zones=sync.zones)
+    expected = resolve(sync, facts, situation, statistics=statistics)
+    sent, steps = world.sent_bytes(), job.train.steps
+    exchange = sum(sent.get(x, 0) for x in ("partial", "shard", "merged", "relayed", "factors"))
+    assert exchange == steps * expected.exchanged_bytes
+    assert sent["ship"] == steps * expected.shipped_bytes
 
 
 # ---------------------------------------------------------------- planted faults
