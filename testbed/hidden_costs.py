@@ -9,7 +9,7 @@ import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import build
-from bamboo.planner.sync.candidates import Proposed, candidates
+from bamboo.planner.sync.candidates import Proposed, candidates, neighbours
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import Resolved, resolve
 from bamboo.planner.sync.situation import Situation
@@ -101,6 +101,8 @@ class Fleet:
 
     def play(self, search: LiveSearch, proposed: Sequence[Proposed], steps: int) -> Played:
         """A run of so many steps. A strategy counts some steps after it was asked for."""
+        syncs = {one.candidate.hash: one.sync for one in proposed}
+        grown = search.incumbent
         true_s = {one.candidate.hash: self.step_s(one.sync) for one in proposed}
         now = first = search.incumbent
         coming: tuple[int, str] | None = None
@@ -112,6 +114,12 @@ class Fleet:
             total_s += seconds
             excess_s += max(0.0, true_s[now] - true_s[search.incumbent])
             search.stepped(now, seconds)
+            if search.stopped and search.incumbent != grown:
+                grown = search.incumbent
+                near = neighbours(self._facts, self._situation, syncs[grown])
+                search.extend([one.candidate for one in near])
+                syncs |= {one.candidate.hash: one.sync for one in near}
+                true_s |= {one.candidate.hash: self.step_s(one.sync) for one in near}
             asked = search.next(step)
             if asked is not None:
                 coming = step + 1 + PROPAGATES, asked.hash

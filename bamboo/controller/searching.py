@@ -23,7 +23,7 @@ from bamboo.core.state import Phase, State
 from bamboo.errors import BooksUnwritable, InputError
 from bamboo.jsonl import LineWriter
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.candidates import candidates
+from bamboo.planner.sync.candidates import candidates, neighbours
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Situation
@@ -134,6 +134,8 @@ class Searcher:
         """The newest step, when it was done, and the generation then."""
         self._wanted: StrategyProposed | None = None
         self._asked_s = 0.0
+        self._grown = ""
+        """The strategy whose neighbours are candidates."""
         self._over: list[LiveSearch] = []
         """Searches that are over and not booked yet."""
 
@@ -175,6 +177,8 @@ class Searcher:
         evaluated = self._of.eval_every and step % self._of.eval_every == 0
         seconds = at_s - last[1] if last is not None and calm and not evaluated else None
         search.stepped(self._hash_at(state, step), seconds if seconds and seconds > 0 else None)
+        if search.stopped and search.incumbent != self._grown:
+            self._grow(search)
         asked = search.next(step)
         self._write(search.ended())
         if asked is not None:
@@ -190,8 +194,6 @@ class Searcher:
     def act(self, progress: Progress) -> None:
         """Propose what is wanted, once the run can take it, and book searches that are over.
         Raises StoreUnavailable."""
-        if self._search is not None and self._search.stopped:
-            self._over.append(self._search)
         self._book(progress)
         state, wanted = self._state, self._wanted
         if state is None or wanted is None or self._ports.now() < self._asked_s + ASKED_AGAIN_S:
@@ -216,6 +218,13 @@ class Searcher:
         self._search = None
 
     # ------------------------------------------------------------------ one search
+
+    def _grow(self, search: LiveSearch) -> None:
+        """Strategies near one that has won become candidates."""
+        self._grown = search.incumbent
+        near = neighbours(self._facts, self._of.situation, self._syncs[self._grown])
+        self._syncs |= {one.candidate.hash: one.sync for one in near}
+        search.extend([one.candidate for one in near])
 
     def _search_of(self, state: State, step: int) -> LiveSearch | None:
         """The search of the present fleet, which begins with it; None where nothing is known of
@@ -246,6 +255,7 @@ class Searcher:
             begun=step,
             past=self._past,
         )
+        self._grown = now.hash()
         return self._search
 
     def _sync_of(self, hash: str) -> Sync:

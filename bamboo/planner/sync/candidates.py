@@ -5,7 +5,7 @@ Rule: pure. A candidate names its features by their names, those of nodes and li
 too, so that a search learns which of them is slow.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bamboo.errors import InputError
@@ -18,15 +18,15 @@ from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import Resolved, resolve
 from bamboo.planner.sync.search import search, space_of
 from bamboo.planner.sync.situation import Situation
-from bamboo.topology.sync import FACTORS, OWNER, Sync, SyncEntry
+from bamboo.topology.sync import FACTORS, OWNER, ROWS, TREE, Sync, SyncEntry, entry_of
 
 EVALUATIONS = 300
 """Strategies that are priced to find the best one."""
-MOST = 48
+MOST = 96
 """Candidates of a search."""
 FEW = 8
 """Pipelines whose links have features of their own."""
-WORSE = 1.6
+WORSE = 4.0
 """A candidate's price is at most so many times the best one's."""
 
 
@@ -66,6 +66,37 @@ def candidates(
     return _best(list(found.values()), now.hash())
 
 
+def neighbours(
+    facts: Sequence[ParameterFacts],
+    situation: Situation,
+    of: Sync,
+    *,
+    statistics: Mapping[int, int] | None = None,
+) -> list[Proposed]:
+    """Strategies that differ from one that has won in one group of parameters."""
+    trained = [one for one in facts if one.trained]
+    entries = {one.name: entry_of(of, one.name) for one in trained}
+    space = space_of(trained, situation, bounds=(None, 0))
+    found: dict[str, Proposed] = {}
+    for group, options in zip(space.groups, space.options, strict=True):
+        for option in options:
+            sync = sync_from(
+                {**entries, **{one.name: option for one in group}},
+                zones=situation.zones,
+                bucket=of.bucket,
+            )
+            resolved = resolve(sync, trained, situation, statistics=statistics)
+            how = option.exchange if option.exchange != OWNER else f"pipeline {option.owner}"
+            candidate = Candidate(
+                hash=sync.hash(),
+                words=f"the fastest so far with {group[0].name} by {how}",
+                price_s=max(price(resolved).step_s, 1e-9),
+                features=named_features(resolved),
+            )
+            found[sync.hash()] = Proposed(sync=sync, candidate=candidate)
+    return list(found.values())
+
+
 def _best(found: list[Proposed], now: str) -> list[Proposed]:
     best_s = min(one.candidate.price_s for one in found)
     kept = [x for x in found if x.candidate.price_s <= WORSE * best_s or x.candidate.hash == now]
@@ -86,11 +117,22 @@ def _strategies(
     pricing = Pricing(facts, situation)
     best = search(facts, situation, evaluations=EVALUATIONS).best.entries
     yield pricing.sync(pricing.priced(best)), "the best on paper"
+    tree = SyncEntry()
     pipelines = range(situation.pipelines) if situation.pipelines > 1 else ()
     for without in pipelines:
-        for kept, words in (({}, "each parameter"), (best, "what goes by no factors")):
-            sync = _spared(facts, situation, without, kept)
+        for kinds in ((), (FACTORS,), (ROWS,), (FACTORS, ROWS)):
+            sync = _spared(facts, situation, without, best, kinds)
+            words = f"what does not go by {' or '.join(kinds)}" if kinds else "each parameter"
             yield sync, f"{words} by an owner other than pipeline {without}"
+    for owner in pipelines:
+        summed = SyncEntry(exchange=OWNER, owner=owner)
+        for base, words in ((best, "the best on paper"), ({}, "`tree`")):
+            entries = {
+                one.name: summed if base.get(one.name, tree).exchange == TREE else base[one.name]
+                for one in pricing.facts
+            }
+            said = f"{words} with pipeline {owner} for what goes by `tree`"
+            yield pricing.sync(pricing.priced(entries)), said
     for bound in BOUNDS if situation.pipelines > 1 else ():
         size = "one bucket" if bound is None else f"buckets of {bound} bytes"
         yield sync_from({}, bucket=bound), f"`tree` with {size}"
@@ -107,14 +149,15 @@ def _spared(
     situation: Situation,
     without: int,
     best: Mapping[str, SyncEntry],
+    kept: Collection[str],
 ) -> Sync:
     """By `owner`, the largest first to the pipeline of its stage that has least so far, but never
-    to this one; what goes by `factors` in `best`, where nobody sums, stays so."""
+    to this one; what goes by a kind of `kept` in `best` stays so."""
     others = [pipeline for pipeline in range(situation.pipelines) if pipeline != without]
     loads = [dict.fromkeys(others, 0) for _ in range(situation.stages)]
     entries = {}
     for one in sorted(facts, key=lambda one: (-one.bytes, one.name)):
-        if (entry := best.get(one.name, SyncEntry())).exchange == FACTORS:
+        if (entry := best.get(one.name, SyncEntry())).exchange in kept:
             entries[one.name] = entry
             continue
         own = loads[situation.stage_of(one.layer)]

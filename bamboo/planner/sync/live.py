@@ -155,6 +155,13 @@ class LiveSearch:
             )
         )
 
+    def extend(self, more: Sequence[Candidate]) -> None:
+        """Further candidates, near one that has won."""
+        new = {one.hash: one for one in more if one.hash not in self.candidates}
+        self.candidates |= new
+        if new:
+            self.stopped = ""
+
     # ------------------------------------------------------------------ what is next
 
     def next(self, step: int) -> Next | None:

