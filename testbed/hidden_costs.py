@@ -10,6 +10,7 @@ import numpy as np
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.candidates import Proposed, candidates, neighbours
+from bamboo.planner.sync.flows import rates
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import Resolved, resolve
 from bamboo.planner.sync.situation import Situation
@@ -40,7 +41,7 @@ def true_step_s(resolved: Resolved, hidden: Hidden) -> float:
     other, on links that carry all buckets. Nothing hides behind the backward but what the buckets
     let go early."""
     here = resolved.situation
-    per_byte, latency_s = (x.copy() for x in here.rates())
+    per_byte, latency_s = (x.copy() for x in rates(here))
     if hidden.link[0] >= 0:
         per_byte[hidden.link] *= hidden.link_times
     slow = np.ones(here.pipelines)

@@ -18,7 +18,7 @@ from bamboo.config.check_eval import check_eval
 from bamboo.config.check_hf import check_hf, check_hf_folder
 from bamboo.config.check_train import check_optimizer, check_own
 from bamboo.config.resolve import batch_shape
-from bamboo.config.tree import JobConfig, Kill
+from bamboo.config.tree import LIVE, JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.ids import REGION
 from bamboo.named_files import what_is_wrong
@@ -46,7 +46,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.spread": (AUTO, *SPREADS),
     "cluster.replica_moments": (AUTO, DEVICE, HOST),
     "cluster.device": (AUTO, "cpu", "virtual", "cuda", "lagging"),
-    "cluster.search": ("off", "live"),
+    "cluster.search": ("off", LIVE),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
     "cloud.prefer": ("price", "value"),

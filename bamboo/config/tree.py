@@ -14,6 +14,8 @@ from bamboo.topology.strategy import AUTO, HOST, LAYER
 TOKENS = "tokens"
 PREPARED = (TOKENS, "text", "jsonl", "arrow")
 """The sources that a run reads as a token file."""
+LIVE = "live"
+"""The value of `cluster.search` with which strategies are tried while the run goes on."""
 HF = "hf:"
 """What begins the name of a Hugging Face model."""
 

@@ -25,12 +25,11 @@ from bamboo.billing.receipt import receipt_body, save_receipt, with_taken
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.check_eval import LOSS
 from bamboo.config.load import job_to_json
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import LIVE, JobConfig
 from bamboo.controller.autoscaling import Autoscaler
 from bamboo.controller.launcher import Launcher, launcher_of
 from bamboo.controller.market import Market
 from bamboo.controller.ports import Fleet, Ports
-from bamboo.controller.searching import searcher_of
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import Terms, terms_kept, terms_of
 from bamboo.coord.follow import Follower
@@ -64,6 +63,7 @@ from bamboo.trackers.supervised import Logged, Trackers
 from bamboo.wiring.begun import Begun
 
 if TYPE_CHECKING:
+    from bamboo.controller.searching import Searcher
     from bamboo.coord.driver import Driver
     from bamboo.sites.fleet import RunFleet
 
@@ -288,7 +288,7 @@ class _Attempt:
             market=_market(self._folder, self._terms, booked),
             autoscaler=_autoscaler(self._terms, booked, note=self._screen.note),
             spending=spending_of(self._terms),
-            searcher=searcher_of(self._folder, self._terms, ports, store),
+            searcher=_searcher(self._folder, self._terms, ports, store),
             disk=lambda: full_disk(self._folder.path),
         )
 
@@ -402,6 +402,15 @@ def keep_stopped(
 def _write_endpoint(folder: RunFolder, site: Site) -> None:
     body = {"store_url": site.store_url, **site.record(), "launcher_pid": os.getpid()}
     run_folder.write_json(folder.endpoint, body)
+
+
+def _searcher(folder: RunFolder, terms: Terms, ports: Ports, store: Store) -> "Searcher | None":
+    """The searcher of a run that wants one; what it computes with is loaded for it alone."""
+    if terms.job.cluster.search != LIVE:
+        return None
+    from bamboo.controller.searching import searcher_of
+
+    return searcher_of(folder, terms, ports, store)
 
 
 def _market(folder: RunFolder, terms: Terms, booked: Booked) -> Market | None:

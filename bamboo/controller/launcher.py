@@ -8,6 +8,7 @@ a fleet of values. One turn blocks for at most `TURN_S`, in the wait for decisio
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.controller.autoscaling import Autoscaler
@@ -17,7 +18,6 @@ from bamboo.controller.market import Market
 from bamboo.controller.pace import PaceKeeper
 from bamboo.controller.ports import APPEND_DEADLINE_S, Append, Ports, Wishes
 from bamboo.controller.records import Records
-from bamboo.controller.searching import Searcher
 from bamboo.controller.spending import LEAVING_S, Spending
 from bamboo.coord.follow import Decision, Follower
 from bamboo.core.events import RunFailed
@@ -26,6 +26,9 @@ from bamboo.errors import StoreUnavailable
 from bamboo.ports import Store
 from bamboo.runs.books import Booked
 from bamboo.runs.progress import Progress
+
+if TYPE_CHECKING:
+    from bamboo.controller.searching import Searcher
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5
@@ -48,7 +51,7 @@ def launcher_of(
     market: Market | None = None,
     autoscaler: Autoscaler | None = None,
     spending: Spending | None = None,
-    searcher: Searcher | None = None,
+    searcher: "Searcher | None" = None,
     disk: Callable[[], str] = lambda: "",
     pause: Callable[[float], None] = time.sleep,
 ) -> "Launcher":

@@ -25,7 +25,7 @@ from bamboo.checkpoint.manifest import MANIFEST, HashAt, Manifest, folder_of, ha
 from bamboo.checkpoint.retention import delete
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_with
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import LIVE, JobConfig
 from bamboo.controller import attempt, longer
 from bamboo.controller.budget import refuse_beyond
 from bamboo.controller.launching import (
@@ -36,7 +36,6 @@ from bamboo.controller.launching import (
     with_tokens,
 )
 from bamboo.controller.machine import refuse_too_small, refuse_unfit
-from bamboo.controller.searching import with_newest
 from bamboo.controller.spending import spending_of
 from bamboo.controller.terms import job_to_plan, save_terms, terms_of
 from bamboo.coord.attested import attested_in
@@ -51,6 +50,7 @@ from bamboo.runs.run_status import begun_progress, strategy_of
 from bamboo.runs.semantics import differences, told
 from bamboo.signals import Interrupts
 from bamboo.sites import opened
+from bamboo.study.planning import Planned
 from bamboo.study.strategies import SYNCED_KEY, Given
 from bamboo.topology.strategy import Semantics, Strategy
 from bamboo.topology.sync import BUILDERS
@@ -363,7 +363,7 @@ def claim(
     save_terms(
         folder,
         resumed.prepared.job,
-        with_newest(folder, resumed.prepared.planned),
+        _with_newest(folder, resumed.prepared.planned),
         started_s=started_s,
         detached=detached,
         from_step=step,
@@ -371,6 +371,15 @@ def claim(
         part=part,
     )
     return held
+
+
+def _with_newest(folder: RunFolder, planned: Planned) -> Planned:
+    """The plan, with the strategy that a search of the run chose last."""
+    if planned.job.cluster.search != LIVE:
+        return planned
+    from bamboo.controller.searching import with_newest
+
+    return with_newest(folder, planned)
 
 
 def _spent_usd(folder: RunFolder, job: JobConfig) -> float:

@@ -40,8 +40,6 @@ from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy, canonical_json
 from bamboo.topology.sync import Sync, sync_of
 
-LIVE = "live"
-"""The value of `cluster.search`."""
 TRIALS = "trials.jsonl"
 NEWEST = "sync.json"
 MOST_LINES = 20_000
@@ -72,11 +70,9 @@ class Searched:
 
 
 def searcher_of(folder: RunFolder, terms: Terms, ports: Ports, store: Store) -> "Searcher | None":
-    """The searcher of a run; None where its job wants none, or nothing is known of its parameters.
-    Raises InputError for a damaged file."""
+    """The searcher of a run; None where nothing is known of its parameters. Raises InputError for a
+    damaged file."""
     job = terms.job
-    if job.cluster.search != LIVE:
-        return None
     kept = folder.read_json(folder.resolved).get(SYNCED_KEY)
     if not kept or not kept.get("parameters"):
         ports.screen.note("nothing is known of this model's parameters: no strategy is tried")
@@ -104,7 +100,7 @@ def with_newest(folder: RunFolder, planned: Planned) -> Planned:
     placement = planned.strategy.placement
     before = strategy_of(folder).placement
     like = (before.grid, before.cut) == (placement.grid, placement.cut)
-    if planned.job.cluster.search != LIVE or not like or not path.exists():
+    if not like or not path.exists():
         return planned
     try:
         sync = sync_of(folder.read_json(path).get("sync"))

@@ -1,7 +1,8 @@
 """How the gradients of a planned job are synchronised: rules from a builder, or from a file.
 
 Rule: THE place where `[cluster] sync` becomes the rules of a placement. They are checked here, so
-what a run would refuse is refused before anything is started.
+what a run would refuse is refused before anything is started. What counts with arrays is imported
+where it is used: a plan without rules, as most are, does not wait for numpy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +20,12 @@ from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.planner.step.synced import in_zones, zones_of
-from bamboo.planner.sync.builders import build, check_zones
-from bamboo.planner.sync.costs import check_plain
-from bamboo.planner.sync.resolved import resolve
-from bamboo.planner.sync.search import search as search_on_paper
 from bamboo.planner.sync.situation import Situation
 from bamboo.planner.sync.written import facts_body, situation_body
 from bamboo.quantities import size
 from bamboo.study.strategies import Given
 from bamboo.topology.model_layout import equal_shares
-from bamboo.topology.sync import FACTORS, ROWS, ZONED, Sync, entries, sync_of
+from bamboo.topology.sync import FACTORS, ROWS, TREE, ZONED, Sync, entries, sync_of
 
 OWN_REMEDY = (
     'return a list of rules such as SyncRule(match="*", exchange="tree"), of bamboo.topology.sync'
@@ -78,6 +75,8 @@ class Synchronised:
         """None where nothing is known of the parameters."""
         if not self.facts:
             return None
+        from bamboo.planner.sync.resolved import resolve
+
         ours = resolve(self.sync, self.facts, self.situation)
         whole = resolve(Sync(), self.facts, self.situation)
         kinds: dict[str, int] = {}
@@ -172,6 +171,8 @@ def _searched(
     """The best of so many strategies by the model."""
     if not facts:
         raise InputError(f"--search {evaluations}: {UNKNOWN}; leave --gpu or --search out")
+    from bamboo.planner.sync.search import search as search_on_paper
+
     found = search_on_paper(facts, situation, evaluations=evaluations)
     rest = "no other can be more than 0.2 % faster" if found.proven else "others may be faster"
     size_words = f"{found.size:,}" if found.size < MANY else f"10^{len(str(found.size)) - 1}"
@@ -188,6 +189,10 @@ def _searched(
 def _made(job: JobConfig, facts: Sequence[ParameterFacts], situation: Situation, at: str) -> Sync:
     """What the job's builder makes; one of the user's is asked in a process of its own."""
     own = job.cluster.own_builder
+    if job.cluster.sync == TREE:
+        return Sync()
+    from bamboo.planner.sync.builders import build
+
     try:
         if own is None:
             return build(job.cluster.sync, facts, situation)
@@ -207,6 +212,11 @@ def _check(
     cannot have, an owner outside the grid, and zones whose pipelines have nothing to add."""
     if sync.rules and not facts:
         raise ValueError(f"{UNKNOWN}; leave --gpu out, or take tree")
+    if not sync.rules:
+        return
+    from bamboo.planner.sync.builders import check_zones
+    from bamboo.planner.sync.costs import check_plain
+
     trained = [one for one in facts if one.trained]
     found = entries(sync, [one.name for one in trained]) if facts else {}
     for one in trained:

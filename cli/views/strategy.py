@@ -105,6 +105,8 @@ def way_words(entry: SyncEntry, *, bucket: bool = True) -> str:
 
 def synced_lines(synced: Synchronised) -> list[str]:
     """What a plan says of its strategy, as a paragraph: kinds, and bytes against `tree`."""
+    if synced.facts and not synced.sync.rules and not synced.note:
+        return paragraph("gradients go whole, by tree; `bamboo explain` says what other kinds save")
     totals = synced.totals()
     if totals is None:
         return []
@@ -113,12 +115,9 @@ def synced_lines(synced: Synchronised) -> list[str]:
     kinds = "; ".join(f"{count(many, 'parameter')} {kind}" for kind, many in totals.kinds.items())
     words = (
         f"gradients by {synced.builder}: {kinds}: a step of all nodes exchanges "
-        f"{size(totals.exchange_bytes)} and ships {size(totals.ship_bytes)}"
+        f"{size(totals.exchange_bytes)} and ships {size(totals.ship_bytes)}, and by tree "
+        f"{size(totals.tree_exchange_bytes)} and {size(totals.tree_ship_bytes)}"
     )
-    if synced.sync.rules:
-        words += (
-            f", and by tree {size(totals.tree_exchange_bytes)} and {size(totals.tree_ship_bytes)}"
-        )
     end = synced.note or "`bamboo explain` says why"
     return paragraph(f"{words}; {end}")
 

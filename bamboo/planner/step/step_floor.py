@@ -6,6 +6,7 @@ of their own, and all links of a node share its send rate.
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.layers.memory import partials_at_end
@@ -24,13 +25,15 @@ from bamboo.planner.step.synced import (
     works_of_tree,
     zones_of,
 )
-from bamboo.planner.sync.resolved import Resolved, held_factors
 from bamboo.planner.sync.situation import Situation
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import blocks_of
+
+if TYPE_CHECKING:
+    from bamboo.planner.sync.resolved import Resolved
 
 
 class StepFloor:
@@ -133,7 +136,7 @@ class StepFloor:
         replica = has_replica(self._mode)
         return situation_of(work, cut, shares, replica=replica, ends_s=ends_s, link=link)
 
-    def resolved(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> Resolved:
+    def resolved(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> "Resolved":
         """The strategy of the workload on a grid, parameter by parameter."""
         key = (grid, shares, link)
         if key not in self._resolved:
@@ -145,6 +148,8 @@ class StepFloor:
         if is_plain(self._workload):
             return ()
         shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
+        from bamboo.planner.sync.resolved import held_factors
+
         return held_factors(self.resolved(grid, shares), parameters_of(self._workload))
 
     def synced(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> SyncedStep:

@@ -2,23 +2,25 @@
 
 Rule: bytes and times come from `planner.sync`. Where a strategy says nothing, or nothing is known
 of the parameters, all goes by `tree` and `dense` in one bucket, and `step_floor` counts it itself.
+What counts with arrays is imported where it is used, so that such a plan does not wait for numpy.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.links import Link
-from bamboo.planner.sync.builders import build
-from bamboo.planner.sync.price import stage_price
-from bamboo.planner.sync.resolved import Resolved, resolve
 from bamboo.planner.sync.situation import Situation
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.sync import Sync
+
+if TYPE_CHECKING:
+    from bamboo.planner.sync.resolved import Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +96,11 @@ def situation_of(
     )
 
 
-def resolved_in(workload: WorkloadFigures, situation: Situation) -> Resolved:
+def resolved_in(workload: WorkloadFigures, situation: Situation) -> "Resolved":
     """The workload's strategy there; a builder makes one, and `tree` stands for one that cannot be
     made on this grid. Raises ValueError for rules that do not fit the parameters."""
+    from bamboo.planner.sync.builders import build
+
     sync = workload.syncing.sync
     if isinstance(sync, str):
         try:
@@ -109,11 +113,15 @@ def resolved_in(workload: WorkloadFigures, situation: Situation) -> Resolved:
 def works_of_tree(workload: WorkloadFigures, situation: Situation) -> tuple[float, ...]:
     """What the node of each stage computes for the exchange by `tree` alone: sums and messages,
     which a plan without a strategy does not count."""
+    from bamboo.planner.sync.price import stage_price
+
     plain = _resolved(workload, situation, Sync())
     return tuple(stage_price(stage, situation).work_s for stage in plain.stages)
 
 
-def _resolved(workload: WorkloadFigures, situation: Situation, sync: Sync) -> Resolved:
+def _resolved(workload: WorkloadFigures, situation: Situation, sync: Sync) -> "Resolved":
+    from bamboo.planner.sync.resolved import resolve
+
     beside = {
         index: layer.statistics + (0 if layer.synced else layer.parameters)
         for index, layer in enumerate(workload.layers)
@@ -143,9 +151,11 @@ def in_zones(workload: WorkloadFigures, zones: tuple[int, ...]) -> WorkloadFigur
     return replace(workload, syncing=replace(workload.syncing, zones=zones))
 
 
-def synced_step(resolved: Resolved, works_of_tree_s: Sequence[float]) -> SyncedStep:
+def synced_step(resolved: "Resolved", works_of_tree_s: Sequence[float]) -> SyncedStep:
     """What a dry run needs of a strategy on a grid. Of the work it counts what is beyond that of
     `tree`, so that plans with and without a strategy compare."""
+    from bamboo.planner.sync.price import stage_price
+
     prices = [stage_price(stage, resolved.situation) for stage in resolved.stages]
     count = resolved.situation.pipelines
     none = ((0.0,) * count,) * count

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from bamboo.errors import InputError
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.costs import Counts, check_plain, exchange_of, ship_of
+from bamboo.planner.sync.flows import partials_of, rates
 from bamboo.planner.sync.price import Price, StagePrice, stage_price, whole_price, work_seconds
 from bamboo.planner.sync.resolved import Resolved, StageCost, by_stages, stage_cost
-from bamboo.planner.sync.situation import Situation, merged_partials, partials_of
+from bamboo.planner.sync.situation import Situation, merged_partials
 from bamboo.topology.sync import (
     DENSE,
     FACTORS,
@@ -413,7 +414,7 @@ def seconds(one: ParameterFacts, entry: SyncEntry, situation: Situation) -> floa
     """The exchange of this parameter alone: on its busiest link or node, whichever takes longer,
     and what its busiest pipeline computes."""
     exchanged = exchange_of(one, entry, situation)
-    per_byte, _ = situation.rates()
+    per_byte, _ = rates(situation)
     link_s = float((exchanged.bytes * per_byte).max())
     rate = situation.node_bytes_per_s
     node_s = float(exchanged.bytes.sum(axis=1).max()) / rate if rate else 0.0

@@ -4,7 +4,7 @@ Rule: counts alone, no times. With D pipelines, k partial sums in each and a par
 node sends (k+1)(D-1)/D P by `tree`; by `owner` each other pipeline sends k P and the owner (D-1) P;
 by `factors`, for K rows of its own, 4K(D-1)(M+N), and forms the products of the others' rows, 2KMN
 flops for each of those. `rows` scales `tree` by the share of rows with a bit set, message by
-message, up to the whole. `zoned` is counted in `situation.zoned_flow`.
+message, up to the whole. `zoned` is counted in `flows.zoned_flow`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.situation import Figures, Situation, partials_of, zoned_flow
+from bamboo.planner.sync.flows import Figures, partials_of, zoned_flow
+from bamboo.planner.sync.situation import Situation
 from bamboo.topology.shards import FLOAT_BYTES
 from bamboo.topology.sync import (
     FACTORS,

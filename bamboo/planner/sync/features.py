@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.flows import Figures
 from bamboo.planner.sync.resolved import Resolved, resolve
-from bamboo.planner.sync.situation import Figures, Situation
+from bamboo.planner.sync.situation import Situation
 from bamboo.topology.sync import Sync
 
 FEATURES = tuple(

@@ -13,8 +13,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from bamboo.planner.sync.flows import Figures, rates
 from bamboo.planner.sync.resolved import BucketCost, Resolved, StageCost
-from bamboo.planner.sync.situation import Figures, Situation
+from bamboo.planner.sync.situation import Situation
 
 WAITED = 0.1
 """Share of what a shadow computes for a gradient that its own stages wait for at least."""
@@ -122,7 +123,7 @@ def stage_price(cost: StageCost, situation: Situation) -> StagePrice:
     work_s = float(np.max(sum(works_s))) if works_s else 0.0
     return StagePrice(
         exposed_s=_whole_s(cost.buckets, works_s, situation, early=True),
-        link_s=float((cost.bytes * situation.rates()[0]).max()) if cost.buckets else 0.0,
+        link_s=float((cost.bytes * rates(situation)[0]).max()) if cost.buckets else 0.0,
         work_s=work_s,
         ship_s=shipped.bytes / rate if rate and situation.replica else 0.0,
         rebuild_s=rebuild_s,
@@ -184,7 +185,7 @@ class _Wire:
     """The links between the pipelines' nodes of one stage, and until when each is in use."""
 
     def __init__(self, situation: Situation) -> None:
-        self._per_byte, self._latency_s = situation.rates()
+        self._per_byte, self._latency_s = rates(situation)
         rate = situation.node_bytes_per_s
         self._node_per_byte = 1 / rate if rate else 0.0
         self._links_s = np.full_like(self._per_byte, -np.inf)

@@ -10,7 +10,8 @@ import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.costs import Counts, Exchanged, Shipped
-from bamboo.planner.sync.situation import Figures, Situation
+from bamboo.planner.sync.flows import Figures, crosses
+from bamboo.planner.sync.situation import Situation
 from bamboo.topology.shards import Synced, buckets_of
 from bamboo.topology.sync import DENSE, FACTORS, ZONED, Sync, SyncEntry, entries, on_grid
 
@@ -91,8 +92,8 @@ class Resolved:
     def between_zones(self, zones: Sequence[int] = ()) -> float:
         """Bytes of the exchange between pipelines of different zones, by default of the
         situation's."""
-        crosses = self.situation.crosses(tuple(zones))
-        return float(sum(stage.bytes[crosses].sum() for stage in self.stages if stage.buckets))
+        across = crosses(self.situation, tuple(zones))
+        return float(sum(stage.bytes[across].sum() for stage in self.stages if stage.buckets))
 
     @property
     def messages(self) -> int:

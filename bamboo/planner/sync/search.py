@@ -15,7 +15,8 @@ import numpy as np
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import BOUNDS, Best, Group, Priced, Trial, choices, grouped
 from bamboo.planner.sync.costs import Counts
-from bamboo.planner.sync.situation import Figures, Situation
+from bamboo.planner.sync.flows import Figures, rates
+from bamboo.planner.sync.situation import Situation
 from bamboo.topology.sync import Sync, SyncEntry, on_grid
 
 CLOSE = 0.002
@@ -182,7 +183,7 @@ class _Bounds:
 
     def __init__(self, space: Space, situation: Situation) -> None:
         self._situation = situation
-        per_byte, _ = situation.rates()
+        per_byte, _ = rates(situation)
         counts = Counts(situation)
         self._stages = [situation.stage_of(own[0].layer) for own in space.groups]
         self._links_s: list[list[Figures]] = []

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import seconds, ship_seconds
 from bamboo.planner.sync.costs import exchange_of, ship_of
-from bamboo.planner.sync.situation import Situation, partials_of
+from bamboo.planner.sync.flows import partials_of
+from bamboo.planner.sync.situation import Situation
 from bamboo.quantities import size
 from bamboo.topology.sync import DENSE, FACTORS, OWNER, ROWS, TREE, ZONED, SyncEntry, on_grid
 
