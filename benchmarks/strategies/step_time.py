@@ -9,8 +9,10 @@ job has two stages, whose gradients go to shadows; with more it has one stage.
 *Early buckets*: where `auto` has several buckets, the same rules with one bucket a stage run too.
 What buckets hide is the difference of the two steps, beside the difference that the dry run says.
 
-Operations really compute, in less than their given time, so on two cores the mixed job has 32
-windows of 64 tokens a step here; overruns are counted. Optimizer and sums take what they take.
+Operations really compute, in less than their given time. For two cores to keep up, the mixed job
+has 32 windows of 64 tokens a step here, operations take `SLOW` times as long, and links are as much
+slower (by similarity, as in `benchmarks.redundancy_overhead`); overruns are counted. Optimizer and
+sums take what they take.
 """
 
 import argparse
@@ -50,6 +52,8 @@ AUTO = "auto"
 ONE_BUCKET = "auto, one bucket"
 FORWARD_MS: Mapping[str, float] = {"mixed": 60.0, "GPT": 20.0, "tied GPT": 20.0, "CNN": 20.0}
 """Of a microbatch in a stage; a backward takes twice that."""
+SLOW: Mapping[int, float] = {1: 2.0, 2: 2.0, 4: 4.0}
+"""By the number of pipelines."""
 BATCH: Mapping[str, int] = {"mixed": 32, "GPT": 16, "tied GPT": 16, "CNN": 32}
 MICROBATCHES = 2
 """Of each pipeline."""
@@ -92,7 +96,7 @@ def case_of(name: str, folder: Path, steps: int) -> Case:
     """The case of this name."""
     kind, pipelines_said, gbps = name.rsplit("-", 2)
     pipelines = int(pipelines_said)
-    stages = 2 if pipelines == 1 else 1
+    stages, slow = 2 if pipelines == 1 else 1, SLOW[pipelines]
     microbatch = BATCH[kind] // pipelines // MICROBATCHES
     job = strategy_jobs.large(kind, folder, batch=BATCH[kind], microbatch=microbatch)
     cluster = replace(
@@ -101,9 +105,9 @@ def case_of(name: str, folder: Path, steps: int) -> Case:
         stages=stages,
         redundancy="stash" if stages > 1 else "peer",
         device="virtual",
-        virtual_forward_ms=(FORWARD_MS[kind],),
-        virtual_backward_ms=(2 * FORWARD_MS[kind],),
-        virtual_link_gbps=float(gbps),
+        virtual_forward_ms=(slow * FORWARD_MS[kind],),
+        virtual_backward_ms=(2 * slow * FORWARD_MS[kind],),
+        virtual_link_gbps=float(gbps) / slow,
     )
     train = replace(job.train, steps=steps, virtual_nodes=pipelines)
     job = replace(job, cluster=cluster, train=train)
