@@ -61,13 +61,16 @@ def test_two_nodes_are_lost_and_the_bits_are_those_of_a_calm_run(tmp_path: Path)
     sets = (
         *("model.width=32", "train.steps=24", "train.batch=32", "train.microbatch=4"),
         *("eval.every_steps=8", f"eval.samples={held_out.samples}", f"chaos.kill={KILLS}"),
-        *("cloud.boot_s=0.2", *PACED),
+        *("cloud.boot_s=0.2", "cluster.sync=sparse-hybrid", *PACED),
     )
     overrides = [part for one in sets for part in ("--set", one)]
     done = bench.run("launch", "stdlib_files.toml", "--run", "files", *overrides)
     assert done.returncode == 0, done.stderr
     receipt = json.loads((bench.home / "files" / "receipt.json").read_text())
     assert len(receipt["preemptions"]) == 2
+    strategy = json.loads((bench.home / "files" / "strategy.json").read_text())
+    rules = strategy["placement"]["sync"]["rules"]
+    assert [(rule["exchange"], rule["ship"]) for rule in rules] == [("rows", "rows")]
     verified = bench.json("verify", "files")
     assert (verified["equal"], verified["evaluations"]) == (True, 3)
     accuracy = bench.json("status", "files")["evaluation"]["metrics"]["accuracy"]
