@@ -56,7 +56,7 @@ PARTS = {
     "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
     "traced": Part(module="traced_share", about="which architectures trace", minutes=4),
     "strategy-failover": Part(
-        module="strategy_failover", about="pauses in every kind of exchange and ship", minutes=6
+        module="strategies.failover", about="pauses in every kind of exchange and ship", minutes=6
     ),
     "hf": Part(module="hf_failover", about="pauses of a Llama beside a GPT", minutes=3),
     "prepare": Part(module="prepare_rate", about="text into tokens", minutes=15),

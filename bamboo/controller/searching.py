@@ -33,7 +33,7 @@ from bamboo.ports import Store
 from bamboo.runs.books import TRIED
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import REMEDY, RunFolder, home, write_json
-from bamboo.runs.run_status import strategy_of
+from bamboo.runs.run_status import newest_sync_of, strategy_of
 from bamboo.study.planning import Planned
 from bamboo.study.strategies import SYNCED_KEY
 from bamboo.topology.model_layout import equal_shares
@@ -41,7 +41,6 @@ from bamboo.topology.strategy import Strategy, canonical_json
 from bamboo.topology.sync import Sync, sync_of
 
 TRIALS = "trials.jsonl"
-NEWEST = "sync.json"
 MOST_LINES = 20_000
 """The newest lines of the log that a launcher reads."""
 DRIFT = 1.5
@@ -85,7 +84,7 @@ def searcher_of(folder: RunFolder, terms: Terms, ports: Ports, store: Store) -> 
             facts=tuple(one for one in facts if one.trained),
             situation=situation_from(kept["situation"]),
             log=home() / TRIALS,
-            newest=folder.path / NEWEST,
+            newest=folder.newest_sync,
             eval_every=job.eval.every_steps,
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -96,17 +95,16 @@ def searcher_of(folder: RunFolder, terms: Terms, ports: Ports, store: Store) -> 
 def with_newest(folder: RunFolder, planned: Planned) -> Planned:
     """The plan of a run that is resumed, which begins with the strategy that a search chose last,
     where that suits the grid. Raises InputError for a damaged file."""
-    path = folder.path / NEWEST
+    sync = newest_sync_of(folder)
     placement = planned.strategy.placement
     before = strategy_of(folder).placement
     like = (before.grid, before.cut) == (placement.grid, placement.cut)
-    if not like or not path.exists():
+    if not like or sync is None:
         return planned
     try:
-        sync = sync_of(folder.read_json(path).get("sync"))
         resolve(sync, planned.synced.facts, planned.synced.situation)
     except ValueError as error:
-        raise InputError(f"{path} is damaged: {error}; remove it") from error
+        raise InputError(f"{folder.newest_sync} is damaged: {error}; remove it") from error
     strategy = replace(planned.strategy, placement=replace(placement, sync=sync))
     return replace(planned, strategy=strategy, synced=replace(planned.synced, sync=sync))
 

@@ -287,6 +287,10 @@ class RunFolder:
         return self.path / "job.toml"
 
     @property
+    def newest_sync(self) -> Path:
+        return self.path / "sync.json"
+
+    @property
     def resolved(self) -> Path:
         return self.path / "resolved.json"
 

@@ -32,6 +32,7 @@ from bamboo.runs.store_records import Hearing
 from bamboo.telemetry.records import read_evaluations, read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
+from bamboo.topology.sync import Sync, sync_of
 
 LOST = "lost"
 SILENT = "silent"
@@ -45,6 +46,17 @@ def strategy_of(folder: RunFolder) -> Strategy:
         return Strategy.from_json(folder.read_text(folder.strategy))
     except ValueError as error:
         raise InputError(f"{folder.strategy} is damaged: {error}; {REMEDY}") from error
+
+
+def newest_sync_of(folder: RunFolder) -> Sync | None:
+    """The strategy of synchronisation that a search of the run chose last; None where none did.
+    Raises InputError for a damaged file."""
+    if not folder.newest_sync.exists():
+        return None
+    try:
+        return sync_of(folder.read_json(folder.newest_sync).get("sync"))
+    except ValueError as error:
+        raise InputError(f"{folder.newest_sync} is damaged: {error}; remove it") from error
 
 
 def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:

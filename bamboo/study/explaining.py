@@ -26,7 +26,7 @@ from bamboo.quantities import duration, size
 from bamboo.runs.books import DENSITY
 from bamboo.runs.initial import begin_with
 from bamboo.runs.run_folder import REMEDY, RunFolder, job_of
-from bamboo.runs.run_status import strategy_of
+from bamboo.runs.run_status import newest_sync_of, strategy_of
 from bamboo.study.modelled import look_at
 from bamboo.study.planning import plan_job
 from bamboo.study.strategies import SYNCED_KEY, strategy_for
@@ -84,6 +84,7 @@ def explain_run(folder: RunFolder) -> Explained:
     """The same of a run, from what is kept of it. Raises InputError where its folder is of a
     release that kept no facts of parameters, or is damaged."""
     strategy, job = strategy_of(folder), job_of(folder)
+    newest = newest_sync_of(folder)
     kept = folder.read_json(folder.resolved).get(SYNCED_KEY)
     if kept is None:
         raise InputError(
@@ -92,7 +93,7 @@ def explain_run(folder: RunFolder) -> Explained:
         )
     try:
         synced = Synchronised(
-            sync=strategy.placement.sync,
+            sync=newest or strategy.placement.sync,
             builder=str(kept["builder"]),
             facts=tuple(map(facts_from, kept["parameters"])),
             situation=situation_from(kept["situation"]),
@@ -103,7 +104,8 @@ def explain_run(folder: RunFolder) -> Explained:
     found = _explained(folder.id, synced, job, lately=lately)
     if not decided:
         return found
-    changed = f"These are the rules of its launch; the last decision on others: {decided}."
+    whose = "that its search chose last" if newest else "of its launch"
+    changed = f"These are the rules {whose}; the last decision on others: {decided}."
     return replace(found, notes=(*found.notes, changed))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from bamboo.controller.ports import Ports
-from bamboo.controller.searching import NEWEST, TRIALS, Searched, Searcher
+from bamboo.controller.searching import TRIALS, Searched, Searcher
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.memory_store import MemoryStore
@@ -48,7 +48,7 @@ def searched(log: Path, sync: Sync) -> Searched:
         facts=WIDE,
         situation=wide_situation(2),
         log=log,
-        newest=log.with_name(NEWEST),
+        newest=log.with_name("sync.json"),
         eval_every=50,
     )
 
@@ -126,7 +126,7 @@ def test_a_run_tries_strategies_and_ends_with_the_fastest(tmp_path: Path) -> Non
     assert len({trial.strategy for trial in found.trials}) > 3
     times = {trial.strategy: min(trial.seconds) for trial in found.trials}
     assert times[state.syncs[-1].hash] == min(times.values())
-    assert sync_of(json.loads((tmp_path / NEWEST).read_text())["sync"]) == last
+    assert sync_of(json.loads((tmp_path / "sync.json").read_text())["sync"]) == last
     (told,) = world.told
     assert told["trials"] == len({trial.strategy for trial in found.trials}) - 1
 

@@ -1,6 +1,6 @@
 """Pause and hit step of a failover in every kind of exchange and of ship.
 
-    python -m benchmarks.strategy_failover [--rounds 2] [--kills 6]
+    python -m benchmarks.strategies.failover [--rounds 2] [--kills 6]
 
 The job of `benchmarks.hit_step` in mode `stash`, on two pipelines of two stages. The strategies
 take turns; in a round all lose the same stages at the same shares of a step. Ratios are those of
@@ -90,7 +90,7 @@ def main() -> None:
             print(claims[-1].line())
     body["claims"] = [asdict(claim) for claim in claims]
     body["calm_s"] = {name: median(x.calm_s for x in runs) for name, runs in found.items()}
-    command = command_of("strategy_failover", arguments)
+    command = command_of("strategies.failover", arguments)
     print(f"written: {write_result('strategy-failover', command, body).name}")
 
 
