@@ -51,6 +51,16 @@ def _sums(left: Sequence[Tensor], right: Sequence[Tensor]) -> Sequence[Tensor]:
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
+def _partials_in(
+    tensors: Sequence[Tensor], meta: Mapping[str, Any]
+) -> Iterable[tuple[tuple[int, int], Sequence[Tensor]]]:
+    """What a message has of each partial sum, by its leaves."""
+    flat, leaves = unpacked(tensors, meta), meta["leaves"]
+    count = len(flat) // len(leaves)
+    for number, (lo, hi) in enumerate(leaves):
+        yield (lo, hi), flat[number * count : (number + 1) * count]
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What the buckets of a step share."""
@@ -193,10 +203,7 @@ class BucketSum(ABC):
         tensors, meta = self._take(mailbox, kind, pipeline)
         if self.bucket.number == self._plan.carrier:
             self._found.losses.take(meta)
-        flat, leaves = unpacked(tensors, meta), meta["leaves"]
-        count = len(flat) // len(leaves)
-        for number, (lo, hi) in enumerate(leaves):
-            yield (lo, hi), flat[number * count : (number + 1) * count]
+        return _partials_in(tensors, meta)
 
     def _widths(self, pieces: Sequence[Piece]) -> list[int]:
         tensors = self._plan.tensors
@@ -424,7 +431,9 @@ class Zoned(BucketSum):
 
 
 class Factored(BucketSum):
-    """Each pipeline sends the factors of its microbatches, and all form and add every product."""
+    """Each pipeline sends the factors of its microbatches, and all form and add every product. One
+    that lacks some, because a microbatch used a weight in another way than by one product, sends
+    its partial sums: more bytes, and the same bits."""
 
     def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, found: Found) -> None:
         super().__init__(plan, bucket, step, found)
@@ -433,13 +442,17 @@ class Factored(BucketSum):
 
     def _send(self, mailbox: Mailbox, partials: Mapping[tuple[int, int], list[Tensor]]) -> None:
         plan, own = self._plan, self._plan.blocks[self._me]
-        sent = {
-            plan.names[p]: [one for v in own for one in self._found.factors[p, v]]
-            for p in self.bucket.positions
-        }
-        tensors, how = factors.packed(sent)
-        for e in self._others:
-            self._post(mailbox, "factors", e, tensors, {FACTORS: how})
+        positions, found = self.bucket.positions, self._found.factors
+        if all((p, v) in found for p in positions for v in own):
+            sent = {plan.names[p]: [one for v in own for one in found[p, v]] for p in positions}
+            tensors, how = factors.packed(sent)
+            for e in self._others:
+                self._post(mailbox, "factors", e, tensors, {FACTORS: how})
+        else:
+            pieces = [Piece(p, 0, plan.tensors[p].size) for p in positions]
+            cut = {leaves: self._cut(grads, pieces) for leaves, grads in partials.items()}
+            for e in self._others:
+                self._post_partials(mailbox, "factors", e, cut, pieces)
         for (lo, hi), part in partials.items():
             self._whole.push(lo, hi, part)
 
@@ -448,7 +461,14 @@ class Factored(BucketSum):
 
     def _advance(self, mailbox: Mailbox) -> None:
         for e in [e for e in self._waited if self._has(mailbox, "factors", e)]:
-            self._add_products(*self._take(mailbox, "factors", e), self._plan.blocks[e])
+            tensors, meta = self._take(mailbox, "factors", e)
+            if FACTORS in meta:
+                self._add_products(tensors, meta, self._plan.blocks[e])
+            else:
+                shapes = [self._plan.shapes[p] for p in self.bucket.positions]
+                for (lo, hi), flat in _partials_in(tensors, meta):
+                    part = [x.reshape(shape) for x, shape in zip(flat, shapes, strict=True)]
+                    self._whole.push(lo, hi, part)
             self._waited.remove(e)
         if not self._waited:
             assert self._whole.root is not None, "the blocks of all pipelines cover every leaf"

@@ -13,7 +13,7 @@ UAI 2016; Zhang et al., Poseidon, USENIX ATC 2017).
 """
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -249,14 +249,13 @@ class Recorder:
 
     def take(self, names: Collection[str]) -> dict[str, list[Factors | None]]:
         """The factors of these weights, of all microbatches whose backward has begun since the last
-        call for them, in its order. The backward of their layers is done in each. Raises ValueError
-        for one that was used in another way than by one plain product."""
+        call for them, in its order. The backward of their layers is done in each. One that some
+        microbatch used in another way than by one plain product is left out."""
         out: dict[str, list[Factors | None]] = {}
         for name in names:
-            try:
-                out[name] = [one.pop(name).factors() for one in self._done if name in one]
-            except ValueError as error:
-                raise ValueError(f"{name} is sent as factors, and it {error}") from error
+            uses = [one.pop(name) for one in self._done if name in one]
+            with suppress(ValueError):  # what the data did to it no look at the model had seen
+                out[name] = [use.factors() for use in uses]
         self._done = [one for one in self._done if one]
         return out
 

@@ -1,0 +1,80 @@
+"""A weight that goes by factors, and that some microbatches use twice: no look at the model has
+seen it, because what is computed hangs on the data. Those steps have the bits of the calm run."""
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bamboo.config.tree import ClusterConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.core.state import Outcome
+from bamboo.models import Workload
+from bamboo.topology.sync import Sync, SyncRule
+from testbed.simulated import World
+from testbed.wide_cnn import CLASSES, SIDE, Images
+from tests.runtime.test_interleavings import calmly, killable
+
+pytestmark = pytest.mark.timeout(120)
+
+WIDTH = 24
+STEPS = 6
+MICROBATCHES = 8
+BY_FACTORS = Sync(
+    rules=tuple(
+        SyncRule(match=name, exchange="factors", ship="factors")
+        for name in ("1.linear.weight", "2.linear.weight")
+    )
+)
+
+
+class SometimesTwice(nn.Module):
+    """A linear layer, which values of a large sum pass twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x_BW: Tensor) -> Tensor:
+        y_BW: Tensor = self.linear(x_BW).tanh()
+        return self.linear(y_BW) if x_BW.sum() > 0 else y_BW
+
+
+def loss(scores_BC: Tensor, classes_B: Tensor) -> Tensor:
+    return F.cross_entropy(scores_BC.float(), classes_B, reduction="sum")
+
+
+def build(job: JobConfig) -> Workload:
+    del job
+    seen = SIDE * SIDE
+    layers = (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(seen, WIDTH)),
+        SometimesTwice,
+        SometimesTwice,
+        partial(nn.Linear, WIDTH, CLASSES),
+    )
+    return Workload(layers=layers, loss=loss, data=Images())
+
+
+@pytest.mark.parametrize("pipelines", [1, 2])
+def test_its_whole_sums_go_in_place_of_factors(pipelines: int) -> None:
+    job = JobConfig(
+        model=ModelConfig(model=f"{Path(__file__)}:build"),
+        train=TrainConfig(steps=STEPS, batch=MICROBATCHES, microbatch=1, virtual_nodes=4),
+        cluster=ClusterConfig(
+            pipelines=pipelines, stages=2, redundancy="eager", check_replicas=True
+        ),
+    )
+    draw = random.Random(3)
+    world = World(job, draw, standbys=1, sync=BY_FACTORS)
+    world.run(until=lambda: len(world.losses()) > 1)
+    world.kill(draw.choice(killable(world)))
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    calmly(world, job, STEPS)
+    # Each weight has two factors of one row for each microbatch: all in this way are so many bytes.
+    by_factors = STEPS * MICROBATCHES * 2 * 2 * 4 * WIDTH
+    if pipelines == 2:
+        assert world.sent_bytes()["factors"] > 1.5 * by_factors
