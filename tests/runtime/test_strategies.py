@@ -1,12 +1,12 @@
 """Every way of synchronising, on every grid, gives the bits of the calm run.
 
-`make chaos` plays all combinations of kinds, grids, redundancy and jobs; otherwise a few, in which,
-with the runs in which faults are planted, each of them comes up.
+`make chaos` plays all combinations of kinds or builders, grids, redundancy and jobs; otherwise a
+few, in which, with the runs in which faults are planted, each kind comes up.
 """
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -16,20 +16,26 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
+from bamboo.config.resolve import resolve as resolve_job
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
+from bamboo.errors import InputError
 from bamboo.models import build_layer, build_model
 from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.builders import BUILDERS, build
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Situation
+from bamboo.runtime.check.whole import Whole
 from bamboo.runtime.step import exchange_plan, factors, rows
 from bamboo.runtime.step.exchange_plan import SyncSchedule
+from bamboo.runtime.step.numerics import prepare
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.slots import SlotBuilder
 from bamboo.topology.shards import Bucket, Synced
 from bamboo.topology.slots import Slot
 from bamboo.topology.sync import DENSE, FACTORS, OWNER, ROWS, TREE, ZONED, Sync, SyncRule
 from testbed import strategy_jobs
+from testbed.calm import trained_by
 from testbed.simulated import World, builder_of
 from tests.runtime.test_interleavings import calmly
 
@@ -60,11 +66,14 @@ QUICK = {
 }
 
 
-def cells() -> list[object]:
+QUICK_BUILT = {("auto", "4", "stash", "mixed"), ("sparse-hybrid", "5/2/1", "eager", "GPT")}
+
+
+def cells(ways: Collection[str], quick: Collection[tuple[str, ...]]) -> list[object]:
     """All combinations, of which most are for `make chaos`."""
-    found = itertools.product(KINDS, GRIDS, MODES, strategy_jobs.NAMES)
+    found = itertools.product(ways, GRIDS, MODES, strategy_jobs.NAMES)
     return [
-        pytest.param(*cell, marks=() if cell in QUICK else pytest.mark.full, id="-".join(cell))
+        pytest.param(*cell, marks=() if cell in quick else pytest.mark.full, id="-".join(cell))
         for cell in found
     ]
 
@@ -140,7 +149,12 @@ def play(kind: str, shares: tuple[int, ...], mode: str, name: str, folder: Path)
     job = job_of(name, shares, mode, folder)
     if kind == "all":  # on a device that is done with operations and copies only later
         job = replace(job, cluster=replace(job.cluster, device="lagging"))
-    world = World(job, random.Random(1), sync=sync_of(kind, job), shares=shares)
+    return play_by(sync_of(kind, job), job, shares)
+
+
+def play_by(sync: Sync, job: JobConfig, shares: tuple[int, ...]) -> World:
+    """Likewise, by these rules."""
+    world = World(job, random.Random(1), sync=sync, shares=shares)
     world.run_in_order(limit=MOST_ROUNDS)
     assert world.state.outcome is Outcome.DONE, world.report()
     calmly(world, job, job.train.steps)
@@ -151,12 +165,74 @@ play_once = lru_cache(play)
 """Likewise, where it was not played yet."""
 
 
-@pytest.mark.parametrize(("kind", "grid", "mode", "name"), cells())
+@pytest.mark.parametrize(("kind", "grid", "mode", "name"), cells(KINDS, QUICK))
 def test_every_kind_gives_the_calm_bits(
     kind: str, grid: str, mode: str, name: str, folder: Path
 ) -> None:
     world = play(kind, GRIDS[grid], mode, name, folder)
     assert world.state.shares == GRIDS[grid]
+
+
+# ---------------------------------------------------------------- builders
+
+
+@lru_cache
+def facts_of(name: str, folder: Path) -> tuple[ParameterFacts, ...]:
+    """What a look at the model finds."""
+    job = resolve_job(job_of(name, (8,), "off", folder))
+    prepare(job.cluster)
+    workload, data = trained_by(job.model, job.data, job.train)
+    whole = Whole(job, workload, data)
+    whole.run(0, 0)
+    return tuple(one for of_layer in whole.parameters() for one in of_layer)
+
+
+def built(builder: str, job: JobConfig, shares: tuple[int, ...], name: str, folder: Path) -> Sync:
+    """What a builder makes of the job on slow links, where bytes decide. Raises InputError where it
+    can save nothing."""
+    cut = builder_of(job, (), Sync(), shares).strategy.placement.cut
+    situation = Situation(
+        cut=cut,
+        shares=shares,
+        microbatches=1,
+        zones=ZONES[: len(shares)],
+        replica=job.cluster.redundancy != "off",
+        latency_s=1e-4,
+        bytes_per_s=1e6,
+        flops_per_s=50e9,
+        added_per_s=1e9,
+        message_s=1e-5,
+    )
+    return build(builder, facts_of(name, folder), situation)
+
+
+PLAYED: set[tuple[Sync, JobConfig, tuple[int, ...]]] = set()
+"""What was played here: builders often make the same rules."""
+
+
+@pytest.mark.parametrize(("builder", "grid", "mode", "name"), cells(BUILDERS, QUICK_BUILT))
+def test_every_builder_gives_the_calm_bits(
+    builder: str, grid: str, mode: str, name: str, folder: Path
+) -> None:
+    job, shares = job_of(name, GRIDS[grid], mode, folder), GRIDS[grid]
+    try:
+        sync = built(builder, job, shares, name, folder)
+    except InputError:
+        assert builder == ZONED
+        assert grid != "4", "whose zones add siblings"
+        return
+    if (sync, job, shares) not in PLAYED:
+        assert play_by(sync, job, shares).state.shares == shares
+        PLAYED.add((sync, job, shares))
+
+
+def test_builders_make_different_rules(folder: Path) -> None:
+    """Of the mixed job in four pipelines: so what is played above is no one thing seven times."""
+    job = job_of("mixed", GRIDS["4"], "stash", folder)
+    found = {name: built(name, job, GRIDS["4"], "mixed", folder) for name in BUILDERS}
+    assert len(set(found.values())) == len(BUILDERS)
+    kinds = {rule.exchange for rule in found["auto"].rules}
+    assert {ROWS, FACTORS} <= kinds
 
 
 def test_what_is_sent_is_what_the_planner_counts(folder: Path) -> None:
