@@ -18,6 +18,7 @@ from bamboo.controller.resuming import (
     forget_passed_over,
     refuse_other_numerics,
 )
+from bamboo.controller.searching import with_newest
 from bamboo.controller.terms import Terms, job_to_plan, save_terms
 from bamboo.coord.attested import FILE, attested_in, body_of
 from bamboo.core.events import CheckpointDamaged, Quiesced
@@ -31,6 +32,7 @@ from bamboo.runs import lock
 from bamboo.runs.run_folder import RunFolder, job_of, write_json
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES, Semantics
+from bamboo.topology.sync import Sync, SyncRule
 from cli.screen import PlainScreen
 from tests.checkpoint.test_manifest import manifest
 from tests.controller.world import job
@@ -212,3 +214,21 @@ def test_an_interrupt_while_the_last_part_is_settled_ends_the_resume_afterwards(
     held = lock.take(folder)
     assert held is not None, "the run's lock is free again"
     held.close()
+
+
+def test_what_a_search_chose_last_is_what_a_resume_begins_with(tmp_path: Path) -> None:
+    """On the grid for which it was chosen; on another one the planned rules count."""
+    folder, planned = RunFolder(id=RunId("r"), path=tmp_path), plan()
+    save_terms(folder, planned.job, planned, started_s=0.0, detached=False)
+    assert with_newest(folder, planned) is planned, "none was chosen"
+    chosen = Sync(rules=(SyncRule(match="0.tokens.weight", ship="rows"),), bucket=0)
+    write_json(folder.newest_sync, {"sync": chosen.body()})
+    newest = with_newest(folder, planned)
+    assert newest.strategy.placement.sync == newest.synced.sync == chosen
+    other = plan(replace(JOB, cluster=replace(JOB.cluster, stages=2)))
+    assert with_newest(folder, other) is other
+    unknown = Sync(rules=(SyncRule(match="9.nothing"),))
+    for body in ({"sync": unknown.body()}, {"sync": {"rules": 3}}):
+        write_json(folder.newest_sync, body)
+        with pytest.raises(InputError, match=r"sync\.json is damaged: .*; remove it"):
+            with_newest(folder, planned)

@@ -232,3 +232,35 @@ def test_with_a_store_of_ones_own(bench: Bench) -> None:
         assert bench.json("verify", "named", "--decisions")["equal"] is True
     finally:
         server.stop()
+
+
+@pytest.mark.full
+def test_it_goes_on_with_the_strategy_that_its_search_chose_last(bench: Bench) -> None:
+    """The link is so slow that rows of the embedding win within a few steps."""
+    keys = (
+        *("train.steps=300", "model.vocabulary=2000", "model.tied=false", "cluster.search=live"),
+        *("cluster.pipelines=2", "cluster.stages=2", "cluster.virtual_link_gbps=0.02"),
+    )
+    with bench.launched("searched", *keys) as launched:
+        newest = launched.folder / "sync.json"
+        metrics = launched.folder / "metrics.jsonl"
+        wait_until(
+            lambda: newest.exists() and len(metrics.read_text().splitlines()) > 20,
+            what="steps by another strategy",
+            timeout_s=90.0,
+        )
+        assert bench.run("stop", "searched").returncode == 0
+        assert launched.wait() == 130, launched.out.read_text()
+    chosen = json.loads(newest.read_text())["sync"]
+    planned = json.loads((launched.folder / "strategy.json").read_text())
+    assert planned["placement"]["sync"]["rules"] == []
+    stopped = json.loads((launched.folder / "receipt.json").read_text())
+    assert stopped["outcome"] == "stopped"
+    done = bench.run("resume", "searched", *QUICK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    resumed = json.loads((launched.folder / "strategy.json").read_text())
+    assert resumed["placement"]["sync"] == chosen
+    body = json.loads((launched.folder / "receipt.json").read_text())
+    assert (body["outcome"], body["step"], body["parts"]) == ("done", 300, 2)
+    assert bench.json("verify", "searched")["equal"] is True
+    assert bench.json("verify", "searched", "--decisions")["equal"] is True
