@@ -3,13 +3,14 @@ of the calm run, and no node begins a step before it knows how the step is synch
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from bamboo.coord.strategies import Strategies
 from bamboo.core.events import Event, StrategyProposed
+from bamboo.core.proposals import MARGIN
 from bamboo.core.state import Outcome
 from bamboo.ids import NodeId
 from bamboo.runtime.wire.outbox import Outbox
@@ -48,7 +49,8 @@ def knowing(_: NodeId, outbox: Outbox) -> Mapping[str, Any]:
 class Changing(World):
     """A world in which strategies are proposed, whose decisions are held to what was promised."""
 
-    unheard: Node | None = None
+    unheard: Sequence[Node] = ()
+    """Nodes whose words do not come to the log."""
 
     def commit(self, event: Event) -> None:
         before = self.state.syncs[-1:]
@@ -62,24 +64,30 @@ class Changing(World):
         sync = self.draw.choice(KINDS)
         self.commit(StrategyProposed(reporter="launcher", hash=sync.hash(), why="a trial"))
         if self.draw.random() < 0.4:
-            running = [node for node in self.nodes.values() if node.running]
-            self.unheard = self.draw.choice(running)
-            for _ in range(80):
-                for node in running:
-                    node.turn(50, until_idle=True)
-                for action in self.actions():
-                    action()
-            self.unheard = None
+            self.go_on_unheard([self.draw.choice(self.running())])
+
+    def running(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.running]
+
+    def go_on_unheard(self, nodes: Sequence[Node]) -> None:
+        """Let all go on as far as they can while nobody hears of these."""
+        self.unheard = nodes
+        for _ in range(80):
+            for node in self.running():
+                node.turn(50, until_idle=True)
+            for action in self.actions():
+                action()
+        self.unheard = ()
 
     def actions(self) -> list[Callable[[], None]]:
-        late = self.unheard
-        if late is None:
-            return super().actions()
-        said, late.said = late.said, deque()
+        said = [node.said for node in self.unheard]
+        for node in self.unheard:
+            node.said = deque()
         try:
             return super().actions()
         finally:
-            late.said = said
+            for node, words in zip(self.unheard, said, strict=True):
+                node.said = words
 
     def until_step(self, step: int) -> None:
         """Go on until some node has begun this step."""
@@ -113,4 +121,22 @@ def test_strategies_change_under_deaths(seed: int) -> None:
     world.run(until=lambda: False)
     assert world.state.outcome is Outcome.DONE, world.report()
     assert world.state.syncs, "some were chosen"
+    calmly(world, settings, STEPS)
+
+
+def test_a_store_that_goes_away_meanwhile_has_all_stand_where_they_promised_to() -> None:
+    """Nobody can know whether the last answer was written. Once the store is back they go on, by
+    the strategy that was proposed."""
+    settings = job(stages=2, pipelines=2, steps=STEPS)
+    world = Changing(settings, random.Random(SEED), storage=knowing)
+    world.until_step(3)
+    world.commit(StrategyProposed(reporter="launcher", hash=KINDS[2].hash(), why="a trial"))
+    world.go_on_unheard(world.running())
+    executors = [node.trainer.executor for node in world.running()]
+    promised = [one.promised or 0 for one in executors]
+    assert MARGIN < min(promised) < STEPS - 1
+    assert min(one.begun_step for one in executors) == min(promised) - 1
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    assert [one.hash for one in world.state.syncs] == [KINDS[2].hash()]
     calmly(world, settings, STEPS)
