@@ -25,7 +25,7 @@ MICROBATCHES = 8
 BY_FACTORS = Sync(
     rules=tuple(
         SyncRule(match=name, exchange="factors", ship="factors")
-        for name in ("1.linear.weight", "2.linear.weight")
+        for name in ("1.linear.weight", "2.linear.weight", "3.linear.weight")
     )
 )
 
@@ -39,7 +39,26 @@ class SometimesTwice(nn.Module):
 
     def forward(self, x_BW: Tensor) -> Tensor:
         y_BW: Tensor = self.linear(x_BW).tanh()
-        return self.linear(y_BW) if x_BW.sum() > 0 else y_BW
+        return self.again(y_BW) if x_BW.sum() > 0 else y_BW
+
+    def again(self, y_BW: Tensor) -> Tensor:
+        out_BW: Tensor = self.linear(y_BW)
+        return out_BW
+
+
+class WithoutTheLayer(SometimesTwice):
+    """The second time another function uses the weight, and its layer is told nothing."""
+
+    def again(self, y_BW: Tensor) -> Tensor:
+        return F.linear(y_BW, self.linear.weight)
+
+
+class InPlaceOfTheLayer(SometimesTwice):
+    """The second time what the layer has given is dropped."""
+
+    def forward(self, x_BW: Tensor) -> Tensor:
+        y_BW: Tensor = self.linear(x_BW)
+        return F.linear(x_BW.cos(), self.linear.weight) if x_BW.sum() > 0 else y_BW
 
 
 def loss(scores_BC: Tensor, classes_B: Tensor) -> Tensor:
@@ -52,7 +71,8 @@ def build(job: JobConfig) -> Workload:
     layers = (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(seen, WIDTH)),
         SometimesTwice,
-        SometimesTwice,
+        WithoutTheLayer,
+        InPlaceOfTheLayer,
         partial(nn.Linear, WIDTH, CLASSES),
     )
     return Workload(layers=layers, loss=loss, data=Images())
@@ -75,6 +95,6 @@ def test_its_whole_sums_go_in_place_of_factors(pipelines: int) -> None:
     assert world.state.outcome is Outcome.DONE, world.report()
     calmly(world, job, STEPS)
     # Each weight has two factors of one row for each microbatch: all in this way are so many bytes.
-    by_factors = STEPS * MICROBATCHES * 2 * 2 * 4 * WIDTH
+    by_factors = STEPS * MICROBATCHES * 3 * 2 * 4 * WIDTH
     if pipelines == 2:
         assert world.sent_bytes()["factors"] > 1.5 * by_factors

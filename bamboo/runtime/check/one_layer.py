@@ -413,21 +413,17 @@ def _kept_aside(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def leaves_of(tensors: Tensors) -> Iterator[Tensor]:
     """The leaves in which the graph of these tensors collects gradients."""
-    yield from {id(leaf): leaf for leaf in ends_of(tensors)}.values()
-
-
-def ends_of(tensors: Tensors) -> Iterator[Tensor]:
-    """The same, each as often as an operation uses it."""
-    yield from (y for y in tensors if y.grad_fn is None and y.requires_grad)
+    found = {id(y): y for y in tensors if y.grad_fn is None and y.requires_grad}
     seen, waiting = set(), [y.grad_fn for y in tensors if y.grad_fn is not None]
     while waiting:
         node = waiting.pop()
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
-            yield leaf
+            found[id(leaf)] = leaf
         elif node not in seen:
             seen.add(node)
             waiting += [following for following, _ in node.next_functions if following is not None]
+    yield from found.values()
 
 
 def later(value: Tensor) -> Tensor:

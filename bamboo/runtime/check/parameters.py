@@ -5,20 +5,17 @@ Rule: a weight is plain when its gradient, formed again from its recorded factor
 autograd's, here and in the job's precision. Anything else is named, and is not plain.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import log
 
 import torch
 from torch import Tensor, nn
 
-from bamboo.models import Tensors
 from bamboo.models.workload import TiedParameter
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.runtime.check.one_layer import ends_of, same
-from bamboo.runtime.step.factors import TWICE, Record, Recorder, summed, use_that_forbids
+from bamboo.runtime.check.one_layer import same
+from bamboo.runtime.step.factors import Record, Recorder, summed, use_that_forbids
 
-ANOTHER = "is used by a function other than its torch.nn.Linear"
 OTHER_BITS = "has a gradient of other bits than the product of its factors"
 
 
@@ -40,18 +37,6 @@ class Parameters:
         """Record the next microbatch."""
         plain = (name for name, why_not in self._why_not.items() if not why_not)
         self._recorder.record([f"{self._index}.{name}" for name in plain])
-
-    def ran(self, record: Record | None, output: Tensors) -> None:
-        """A recorded forward gave this output, whose graph is still there."""
-        ends = Counter(id(leaf) for leaf in ends_of(output))
-        for name, parameter in self._parameters.items():
-            use = None if record is None else record.get(f"{self._index}.{name}")
-            if use is None or not ends[id(parameter)]:
-                continue
-            if ends[id(parameter)] > 1:
-                self._refuse(name, TWICE)
-            elif not use.called:
-                self._refuse(name, ANOTHER)
 
     def took(self, record: Record | None) -> None:
         """The backward of the record is done, alone since the gradients were cleared."""

@@ -12,7 +12,8 @@ Sending the two factors in place of their product is "sufficient factor broadcas
 UAI 2016; Zhang et al., Poseidon, USENIX ATC 2017).
 """
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
@@ -30,6 +31,7 @@ PRODUCTS = ("AddmmBackward0", "MmBackward0")
 AROUND = ("ViewBackward0", "UnsafeViewBackward0", "AddBackward0")
 """What `nn.Linear` does around the product where the input has more than two dimensions."""
 TWICE = "is used twice in a microbatch"
+ANOTHER = "is used by a function other than its torch.nn.Linear"
 UNSENT = "has a factor that cannot be sent"
 NO_PRODUCT = "is used by a batch of matrix products, as its input lies in an odd way"
 
@@ -128,6 +130,8 @@ class Use:
     gradient: Operand | None = None
     flaw: str = ""
     """Why it is no plain use, as in `use_that_forbids`."""
+    product: Node | None = None
+    """Until the forward of its layer is done."""
 
     def factors(self) -> Factors | None:
         """None: the microbatch adds nothing. Raises ValueError, with the flaw."""
@@ -183,6 +187,8 @@ class Recorder:
                 raise ValueError(f"{name} cannot be sent as factors: it {why_not}")
         for name, index, local in found:
             self._watch(name, index, self._layers[index].get_submodule(local.rpartition(".")[0]))
+        for layer in {index for _, index, _ in found}:
+            self._count({name: local for name, index, local in found if index == layer}, layer)
 
     def _watch(self, name: str, index: int, linear: nn.Module) -> None:
         def begins(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
@@ -205,6 +211,7 @@ class Recorder:
             if product is None:
                 use.flaw = NO_PRODUCT
                 return
+            use.product = product
 
             def came(gradients: tuple[Tensor | None, ...]) -> None:
                 # A copy: with another reference to its tensor, autograd would add gradients to new
@@ -221,6 +228,35 @@ class Recorder:
 
         self._hooks.append(linear.register_forward_pre_hook(begins, with_kwargs=True))
         self._hooks.append(linear.register_forward_hook(ends))
+
+    def _count(self, named: Mapping[str, str], index: int) -> None:
+        """Have each forward of a layer count the uses of these weights, given with their local
+        names: only what goes through its torch.nn.Linear is recorded, and what data use does not
+        show in a look at the model."""
+        layer = self._layers[index]
+        before: list[Node] = []
+
+        def begins(_: nn.Module, args: tuple[Any, ...]) -> None:
+            before[:] = [x.grad_fn for x in tensors_in(args) if x.grad_fn is not None]
+
+        def ends(_: nn.Module, __: object, output: Any) -> None:
+            if self._now is None or self._back:
+                return
+            used, nodes = used_between(before, tensors_in(output))
+            for name, local in named.items():
+                use = self._now.get(name)
+                if use is None:
+                    continue
+                product, use.product = use.product, None
+                count = used[id(layer.get_parameter(local))]
+                if count and product not in nodes:
+                    use.flaw = use.flaw or ANOTHER
+                elif count > 1:
+                    use.flaw = use.flaw or TWICE
+            before.clear()
+
+        self._hooks.append(layer.register_forward_pre_hook(begins))
+        self._hooks.append(layer.register_forward_hook(ends))
 
     @contextmanager
     def forward(self) -> Iterator[Record | None]:
@@ -262,6 +298,35 @@ class Recorder:
     def forget(self) -> None:
         """Drop what has been recorded and not taken."""
         self._done = []
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in what a layer takes or gives: one, or tuples of them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from tensors_in(one)
+
+
+def used_between(
+    before: Iterable[Node], output: Iterable[Tensor]
+) -> tuple[Counter[int], set[Node]]:
+    """How often the operations after these nodes, up to an output, use each leaf, by its id; and
+    the nodes of these operations."""
+    used: Counter[int] = Counter()
+    done, seen = set(before), set[Node]()
+    waiting = [y.grad_fn for y in output if y.grad_fn is not None]
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            used[id(leaf)] += 1
+        elif node not in done:
+            done.add(node)
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions if following is not None]
+    return used, seen
 
 
 def product_of(output: Tensor) -> Node | None:
