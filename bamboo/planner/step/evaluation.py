@@ -22,7 +22,7 @@ def evaluation_s(
     for stage, layer in enumerate(cut[1:-1]):
         size = work.layers[layer - 1].output_bytes
         sent_s[stage] = work.latency_s + (size / work.bytes_per_s if work.bytes_per_s else 0.0)
-    slowest_s = max(*forward_s, *(sent - work.latency_s for sent in sent_s if sent))
+    slowest_s = max([*forward_s, *(sent - work.latency_s for sent in sent_s if sent)])
     total, virtual_nodes = work.shape.evaluated, sum(shares)
     most = max(len(evaluated_by(block, virtual_nodes, total)) for block in blocks_of(shares))
     calm_s = sum(forward_s) + sum(sent_s) + (most - 1) * slowest_s

@@ -26,6 +26,8 @@ def test_it_fills_the_pipeline_once_and_then_follows_the_slowest_stage() -> None
     assert evaluation_s(WORK, uneven, FOUR, SHARES) == pytest.approx((8 + 11 * 5) * F_S)
     two = Grid(pipelines=2, stages=4)
     assert evaluation_s(WORK, CUT, two, equal_shares(2, 2)) == pytest.approx((4 + 5) * 2 * F_S)
+    one = Grid(pipelines=1, stages=1)
+    assert evaluation_s(WORK, (0, 8), one, SHARES) == pytest.approx(12 * 8 * F_S)
     slow = replace(WORK, latency_s=0.5, bytes_per_s=128 / 0.1)
     assert evaluation_s(slow, CUT, FOUR, SHARES) == pytest.approx(8 * F_S + 3 * 0.6 + 11 * 0.1)
     shared = replace(WORK, cores=1.0)
