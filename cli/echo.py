@@ -24,6 +24,8 @@ from bamboo.jsonl import DISK_FULL
 
 WIDTH = 100
 """Columns that paragraphs are wrapped to, unless the terminal is narrower."""
+WIDEST = 1000
+"""Columns of a table where the output is not a terminal: it has them all."""
 _LAYOUT = "\n\t"
 _WITHOUT_LAYOUT = dict.fromkeys(map(ord, _LAYOUT))
 

@@ -18,11 +18,11 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.explained import Row, explained
-from bamboo.planner.sync.price import price
+from bamboo.planner.sync.price import can_hide, price
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.written import facts_from, situation_from
 from bamboo.ports import Note
-from bamboo.quantities import duration, size
+from bamboo.quantities import count, duration, size
 from bamboo.runs.books import DENSITY
 from bamboo.runs.initial import begin_with
 from bamboo.runs.run_folder import REMEDY, RunFolder, job_of
@@ -39,6 +39,10 @@ LATELY = 10
 """Records over which a run's densities are averaged."""
 LITTLE, LITTLE_S = 0.02, 0.002
 """Shares of the bytes and of the time of a step below which nothing is to be won."""
+FREE = (
+    "Its links are within one machine and have no rate in the model, so bytes cost no time, and no "
+    "kind makes a step shorter. Kinds are compared by bytes alone here."
+)
 WORTH_A_LOOK = ("auto", "sparse-hybrid", "factors-hybrid")
 """Builders that may win over `tree` on any grid."""
 
@@ -77,7 +81,7 @@ def explain_job(
     with bar("looking at model and data") as told:
         seen = look_at(job, gpu=gpu, told=told, note=note)
     planned = plan_job(job, seen, run=RunId("explain"), now_s=0.0, given=given)
-    return _explained(path.name, planned.synced, job)
+    return _explained(path.name, planned.synced, planned.job)
 
 
 def explain_run(folder: RunFolder) -> Explained:
@@ -145,7 +149,7 @@ def _explained(
             situation,
             lately=lately,
         ),
-        notes=_notes(synced, job),
+        notes=(*_notes(synced, job), *_hidden(synced)),
         sources=situation.sources,
     )
 
@@ -154,8 +158,12 @@ def _said(synced: Synchronised, totals: Totals) -> str:
     """What a step sends, and whether anything is to be won."""
     if not totals.tree_bytes:
         return "Nothing is sent between pipelines or to shadows, so nothing is to be won."
-    said = f"A step of all nodes sends {size(totals.bytes)} by these kinds"
-    said += f", and {size(totals.tree_bytes)} by tree and dense"
+    said = f"A step of all nodes sends {size(totals.bytes)}"
+    alone = not synced.sync.rules
+    said += ", all by tree and dense" if alone else " by these kinds"
+    said += "" if alone else f", and {size(totals.tree_bytes)} by tree and dense"
+    if not synced.situation.bytes_per_s:
+        return f"{said}. {FREE}"
     step_s = _step_s(synced)
     others = [replace(synced, sync=build(x, synced.facts, synced.situation)) for x in WORTH_A_LOOK]
     for name, other in zip(WORTH_A_LOOK, others, strict=True):
@@ -167,7 +175,7 @@ def _said(synced: Synchronised, totals: Totals) -> str:
         sent, same = _bytes(other), _step_s(other) <= step_s * (1 + LITTLE_S)
         if same and totals.bytes - sent > LITTLE * totals.bytes:
             return f'{said}. By sync = "{name}" it would be {size(sent)}, in the same time.'
-    more = "more " if synced.sync.rules else ""
+    more = "" if alone else "more "
     return f"{said}. By the model nothing {more}is to be won: no builder makes a step shorter."
 
 
@@ -181,18 +189,33 @@ def _bytes(synced: Synchronised) -> float:
     return totals.bytes
 
 
+def _hidden(synced: Synchronised) -> tuple[str, ...]:
+    """How much of the exchange is under way while backwards go on."""
+    situation = synced.situation
+    if situation.pipelines == 1 or not situation.bytes_per_s:
+        return ()
+    share = can_hide(resolve(synced.sync, synced.facts, situation))
+    if not share:
+        return ("No exchange begins before the last backward ends: each stage has one bucket.",)
+    return (f"Buckets hide {share:.0%} of the exchanges behind the last backwards; modelled.",)
+
+
 def _notes(synced: Synchronised, job: JobConfig) -> tuple[str, ...]:
-    """What K counts in a text, where linear layers see every token; and what is not compared."""
-    notes = []
-    if job.tokens_per_sample and any(one.rows_k for one in synced.facts):
-        notes.append(
+    """What K counts: tokens in a text, of which linear layers see every one, or rows of samples."""
+    rows = [one.rows_k for one in synced.facts if one.rows_k]
+    if not rows:
+        return ()
+    if job.tokens_per_sample:
+        return (
             f"K counts tokens: a step has {job.train.batch} x {job.tokens_per_sample}. So the "
             "linear layers of a transformer stay as they are, and only its input embedding is "
-            "worth rows, unless it is tied."
+            "worth rows, unless it is tied.",
         )
-    if not synced.situation.bytes_per_s:
-        notes.append(
-            "The links of this job are within one machine and have no rate, so kinds are compared "
-            "by bytes alone, and no choice makes a step shorter."
-        )
-    return tuple(notes)
+    situation, microbatch = synced.situation, job.train.microbatch
+    samples = max(situation.shares) * situation.microbatches * microbatch
+    few, many = min(rows) // microbatch, max(rows) // microbatch
+    seen = count(few, "row") if few == many else f"{few:,} to {many:,} rows"
+    return (
+        f"K counts rows: a pipeline's step has {count(samples, job.counted)}, of each of which "
+        f"linear layers see {seen}.",
+    )

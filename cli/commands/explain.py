@@ -9,7 +9,7 @@ import click
 from bamboo import api
 from bamboo.errors import InputError
 from cli.bar import bar
-from cli.echo import echo_result
+from cli.echo import WIDEST, echo_result, terminal_width
 from cli.options.gpu import gpu_option
 from cli.options.overrides import overrides_option
 from cli.options.strategy import strategy_option
@@ -45,4 +45,5 @@ def command(
         found = api.open_run(job_or_run).explain()
     else:
         found = api.explain(path, overrides=overrides, strategy=strategy, gpu=gpu, bar=bar)
-    echo_result(json.dumps(explain_body(found)) if as_json else explain_text(found))
+    width = terminal_width() or WIDEST
+    echo_result(json.dumps(explain_body(found)) if as_json else explain_text(found, width=width))

@@ -7,28 +7,58 @@ from typing import Any
 
 from bamboo.planner.sync.explained import Row
 from bamboo.planner.sync.why import BreakEven, Kind
-from bamboo.quantities import milliseconds, size
+from bamboo.quantities import count, milliseconds, size
 from bamboo.study.explaining import Explained
-from cli.echo import columns, paragraph
+from bamboo.topology.sync import DENSE, FACTORS, OWNER, ROWS, TREE, ZONED
+from cli.echo import WIDEST, fitting, paragraph
 from cli.views.strategy import shape_words, way_words
 
-HEAD = ("parameter", "shape", "K", "break-even K", "by bytes", "density", "kind", "bucket")
+KNOWN = (
+    *("parameter", "shape", "K, rows", "break-even", "by bytes", "density"),
+    *("exchange", "ship", "bucket"),
+)
+BY_BYTES, BUCKET = "by bytes", "bucket"
+SPARE = (BUCKET, BY_BYTES, "shape", "density")
+"""The columns of KNOWN that are left out for lack of width, the first of them first."""
+LEGEND = (
+    "K: rows of a layer's input in one pipeline's step. Break-even: the K up to which factors are "
+    "{what}. Density: the share of rows with a bit set, in the gradient of a microbatch to that of "
+    "a step."
+)
+TIMED = "cheaper than the gradient, in time and then by bytes alone"
+EXCHANGES = (TREE, OWNER, ZONED, ROWS, FACTORS)
+SHIPS = (DENSE, ROWS, FACTORS)
 
 
-def explain_text(found: Explained) -> str:
-    """A table of what is known of each parameter, then what each kind would cost and a sentence."""
-    lines = [f"{found.name}: {found.grid.pipelines} x {found.grid.stages}, {found.builder}"]
+def explain_text(found: Explained, *, width: int = WIDEST) -> str:
+    """A table of what is known of each parameter, one of what each kind would cost, and a sentence
+    for each; `width` is that of the terminal."""
+    grid, timed = found.grid, found.has_times
+    lines = [
+        f"{found.name}: {count(grid.pipelines, 'pipeline')} of {count(grid.stages, 'stage')}, "
+        f"gradients by {found.builder}"
+    ]
     lines += paragraph(found.said)
-    lines += columns(
-        [HEAD, *(_known(row) for row in found.rows)], indent=4, right=frozenset({2, 3, 4, 5})
-    )
-    timed = found.has_times
-    what = "what the busiest node would send of one of them in a step" + ", and its time" * timed
-    lines += paragraph(f"{what}, by kind; modelled:")
+    lines += _facts(found, width)
+    legend = LEGEND.format(what=TIMED if timed else "fewer bytes than the gradient")
+    lines += [line for words in (legend, *found.notes) for line in paragraph(words)]
+    alone = "sends of one of them in a step" + ", and how long that and its sums take alone" * timed
+    for what, words, names, costs in (
+        (
+            "exchange",
+            f"what the busiest node {alone}",
+            EXCHANGES,
+            [x.exchanges for x in found.rows],
+        ),
+        ("ship", f"what an owner {alone}", SHIPS, [x.ships for x in found.rows]),
+    ):
+        kept = [name for name in names if any(one.name == name for each in costs for one in each)]
+        if kept:
+            lines += paragraph(f"{what}, by kind: {words}; modelled, * is taken:")
+            lines += _costs(found.rows, what, kept, costs, timed=timed, width=width)
+    lines.append("  why:")
     for row in found.rows:
         lines += paragraph(f"{label(row)}: {row.why}", indent=4)
-        lines += [line for x in _costs(row, timed=timed) for line in paragraph(x, indent=6)]
-    lines += [line for words in found.notes for line in paragraph(words)]
     return "\n".join(lines)
 
 
@@ -41,6 +71,21 @@ def label(row: Row) -> str:
     return f"*.{row.names[0].partition('.')[2]} ({len(row.names)})"
 
 
+def _facts(found: Explained, width: int) -> list[str]:
+    """Without a column that would say the same in each row: that of bytes alone where times are
+    unknown, and that of buckets where each stage has one."""
+    gone = {BY_BYTES} if not found.has_times else set()
+    if all(row.entry.bucket is None for row in found.rows):
+        gone.add(BUCKET)
+    names = [name for name in KNOWN if name not in gone]
+    cells = (dict(zip(KNOWN, _known(row), strict=True)) for row in found.rows)
+    table = [names, *([row[name] for name in names] for row in cells)]
+    spare = [names.index(name) for name in SPARE if name in names]
+    flush = ("K, rows", "break-even", BY_BYTES, "density")
+    right = frozenset(names.index(name) for name in flush if name in names)
+    return fitting(table, width=width, spare=spare, right=right)
+
+
 def _known(row: Row) -> tuple[str, ...]:
     breaks = row.breaks
     few, many = (f"{share:.1%}" for share in (row.facts.density, row.facts.step_density))
@@ -48,6 +93,7 @@ def _known(row: Row) -> tuple[str, ...]:
     if row.lately is not None:
         density += f", lately {row.lately:.1%}"
     bucket = "of its stage" if row.entry.bucket is None else size(row.entry.bucket)
+    exchange, ship = way_words(row.entry, bucket=False).split(", ")
     return (
         label(row),
         shape_words(row.facts.shape) if row.facts.rows else f"to {row.facts.size:,}",
@@ -55,7 +101,8 @@ def _known(row: Row) -> tuple[str, ...]:
         "-" if breaks is None else _rows(breaks.timed),
         "-" if breaks is None else _rows(breaks.by_bytes),
         density,
-        way_words(row.entry, bucket=False),
+        exchange if row.exchanges else "-",
+        ship if row.ships else "-",
         "a layer" if row.entry.bucket == 0 else bucket,
     )
 
@@ -64,21 +111,33 @@ def _rows(rows: float) -> str:
     return f"{rows:,.0f}" if isfinite(rows) else "any"
 
 
-def _costs(row: Row, *, timed: bool) -> list[str]:
-    """`exchange: tree 4.0 MiB 32 ms, rows 0.2 MiB 1.6 ms`; the kind that is taken first."""
-    lines = []
-    for what, taken, costs in (
-        ("exchange", row.entry.exchange, row.exchanges),
-        ("ship", row.entry.ship, row.ships),
-    ):
-        if costs:
-            said = (
-                f"{one.name} {size(one.sent_bytes)}"
-                + (f" {milliseconds(one.seconds)}" if timed else "")
-                for one in sorted(costs, key=lambda one: one.name != taken)
-            )
-            lines.append(f"{what}: {', '.join(said)}")
-    return lines
+def _costs(
+    rows: Sequence[Row],
+    what: str,
+    names: Sequence[str],
+    costs: Sequence[Sequence[Kind]],
+    *,
+    timed: bool,
+    width: int,
+) -> list[str]:
+    """A row for each parameter, with `64.0 MiB 546 ms` in the column of each kind."""
+    table = [("parameter", *names)]
+    for row, kinds in zip(rows, costs, strict=True):
+        found = {one.name: one for one in kinds}
+        taken = row.entry.exchange if what == "exchange" else row.entry.ship
+        cells = (_cost(found.get(name), taken, timed=timed) for name in names)
+        table.append((label(row), *cells))
+    # Kinds that win most seldom are left out first.
+    spare = [1 + names.index(name) for name in (OWNER, ZONED) if name in names]
+    right = frozenset(range(1, 1 + len(names)))
+    return fitting(table, width=width, spare=spare, right=right)
+
+
+def _cost(one: Kind | None, taken: str, *, timed: bool) -> str:
+    if one is None:
+        return "-"
+    star = "*" if one.name == taken else ""
+    return f"{star}{size(one.sent_bytes)}" + (f" {milliseconds(one.seconds)}" if timed else "")
 
 
 def explain_body(found: Explained) -> dict[str, Any]:

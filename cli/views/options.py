@@ -16,13 +16,10 @@ from bamboo.quantities import count, duration, number, rate, size, usd
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.study.costing import JobCost
 from bamboo.study.outcomes import DEEP, MOST_LOSSES, MOST_LOSSES_IF_DEEP
-from cli.echo import columns, fitting, fold, paragraph
+from cli.echo import WIDEST, columns, fitting, fold, paragraph
 from cli.views.option_words import advice, auxiliary_lines, market_words, not_considered
 from cli.views.options_body import bought, misses
 from cli.views.quota import quota_lines
-
-WIDEST = 1000
-"""Columns where the output is not a terminal: the table then has them all."""
 
 
 def options_text(found: JobCost, *, width: int | None = None) -> str:

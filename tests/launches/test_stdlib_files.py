@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 
-from examples.stdlib_files import WINDOW, Windows, unigram_accuracy, write
+from examples.stdlib_files import PARTS, WINDOW, Windows, unigram_accuracy, write
 from tests.launches.test_launch import PACED, Bench
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -18,7 +18,7 @@ FILES = 12
 KILLS = '[{step=8, stage=1, phase="backward", microbatch=1}, {step=14, stage=0, notice_s=1}]'
 
 
-def test_each_window_is_of_its_file_and_trained_on_or_held_out(tmp_path: Path) -> None:
+def test_each_window_is_of_its_file_and_in_one_part(tmp_path: Path) -> None:
     write(tmp_path, FILES)
     tokens = numpy.fromfile(tmp_path / "tokens.ids", dtype="<i4")
     said = json.loads((tmp_path / "files.json").read_text())
@@ -28,25 +28,26 @@ def test_each_window_is_of_its_file_and_trained_on_or_held_out(tmp_path: Path) -
         for file, (start, end) in enumerate(pairwise([0, *said["ends"]]))
         for begin in range(start, end - WINDOW + 1, WINDOW)
     ]
-    parts = [Windows(tmp_path, held_out=held_out) for held_out in (False, True)]
-    for number, (file, begin) in enumerate(wanted):
-        part, place = parts[number % 5 == 0], number // 5
-        index = place if number % 5 == 0 else number - place - 1
-        (window,), (label,) = part.batch([index], [0])
-        assert label.item() == file
-        assert window.tolist() == [tokens[begin : begin + WINDOW].tolist()]
-    assert [part.samples for part in parts] == [len(wanted) - len(wanted[::5]), len(wanted[::5])]
+    for part, numbers in PARTS.items():
+        found, expected = (
+            Windows(tmp_path, part),
+            [one for number, one in enumerate(wanted) if number % 10 in numbers],
+        )
+        (windows,), (labels,) = found.batch(list(range(found.samples)), [])
+        assert labels.tolist() == [file for file, _ in expected]
+        assert windows.tolist() == [tokens[at : at + WINDOW].tolist() for _, at in expected]
+    assert sorted(number for numbers in PARTS.values() for number in numbers) == list(range(10))
 
 
 def test_the_unigram_model_is_naive_bayes(tmp_path: Path) -> None:
     """Two files without a token in common are told apart; of windows that are alike the file with
-    more of them is taken, which is right for the one held out that is of it."""
+    more of them is taken, which is right for the one of two held out that is of it."""
     alike, other = [0] * (9 * WINDOW), [1] * (5 * WINDOW)
-    for tokens, right in ((alike + other, 1.0), (alike + [0] * len(other), 2 / 3)):
+    for tokens, right in ((alike + other, 1.0), (alike + [0] * len(other), 1 / 2)):
         numpy.array(tokens, dtype="<i4").tofile(tmp_path / "tokens.ids")
         said = {"files": ["a", "b"], "ends": [9 * WINDOW, len(tokens)], "vocabulary": 2}
         (tmp_path / "files.json").write_text(json.dumps(said))
-        assert unigram_accuracy(tmp_path) == pytest.approx(right)
+        assert unigram_accuracy(tmp_path, "held out") == pytest.approx(right)
 
 
 @pytest.mark.full
@@ -57,7 +58,7 @@ def test_two_nodes_are_lost_and_the_bits_are_those_of_a_calm_run(tmp_path: Path)
     for name in ("stdlib_files.py", "stdlib_files.toml"):
         shutil.copy(EXAMPLES / name, tmp_path)
     write(tmp_path / "stdlib-files", FILES)
-    held_out = Windows(tmp_path / "stdlib-files", held_out=True)
+    held_out = Windows(tmp_path / "stdlib-files", "held out")
     sets = (
         *("model.width=32", "train.steps=24", "train.batch=32", "train.microbatch=4"),
         *("eval.every_steps=8", f"eval.samples={held_out.samples}", f"chaos.kill={KILLS}"),

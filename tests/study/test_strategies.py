@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bamboo import wiring
+from bamboo import api, wiring
 from bamboo.config.load import load_job
 from bamboo.controller.terms import save_terms
 from bamboo.ids import RunId
@@ -21,6 +21,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from bamboo.topology.sync import Sync
 from cli.main import run
+from cli.views.explain import explain_text
 from tests.study.facts import seen
 from tests.study.on_paper import body_of, in_folder, refused, sets
 
@@ -95,12 +96,17 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert "K counts tokens: a step has 8 x 16." in body["notes"][0]
     assert 'By sync = "auto" it would be' in body["sentence"]
     bare = body_of(capsys, "explain", "job.toml", "--json", *sets("cluster.pipelines=1"))
-    assert "nothing is to be won" in bare["sentence"]
+    assert "have no rate in the model, so bytes cost no time" in bare["sentence"]
     assert run(["explain", "job.toml", *SPARSE]) == 0
     text = capsys.readouterr().out
-    assert "    *.expand.weight (2)  " in text
-    assert " vectors: " in text
-    assert "it goes whole." in text
+    assert "2 pipelines of 2 stages, gradients by tree" in text
+    assert "\n  *.expand.weight (2)  " in text
+    assert " vectors: A vector goes whole." in text
+    assert "0.tokens.weight: A step sets bits in " in text
+    assert "these alone would be cheaper, " in " ".join(text.split())
+    narrow = explain_text(api.explain("job.toml", overrides=SPARSE[1::2]), width=72)
+    assert "left out for lack of width: by bytes, shape, density" in narrow
+    assert "left out for lack of width: owner" in narrow
 
 
 def test_explain_of_a_run_reads_what_is_kept_of_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,6 +178,14 @@ def test_rules_that_make_no_sense_are_refused_before_anything_is_rented(
     assert "saves nothing for shares [1, 1] in zones [0, 1]" in refused(capsys, plan)
     assert "contradicts wrong.json" in refused(capsys, [*plan, *sets("cluster.sync=auto")])
     assert "give one of them" in refused(capsys, [*plan, "--nodes", "4"])
+    strategy = Strategy.from_json(json.dumps(body["strategy"]))
+    narrow = replace(strategy.semantics, model={**strategy.semantics.model, "width": 32})
+    written("one.json", body)
+    written("other.json", json.loads(replace(strategy, semantics=narrow).to_json()))
+    assert refused(capsys, ["strategy", "diff", "one.json", "other.json"]) == (
+        "error: one.json: is a strategy of another model: model.width is 64 there and 32 in "
+        "other.json; compare two of one job\n"
+    )
     del body["strategy"]["semantics"]["seed"]
     written("wrong.json", body)
     assert "wrong.json: is no strategy" in refused(capsys, plan)

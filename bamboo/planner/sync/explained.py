@@ -49,7 +49,8 @@ def explained(
     """A row for each group of trained parameters that are alike, those with most bytes first; all
     vectors with one entry are one group. Where a link has no rate, bytes alone are compared.
     `lately`: name -> density in the last steps."""
-    if not situation.bytes_per_s:
+    timed = situation.bytes_per_s > 0
+    if not timed:
         situation = replace(situation, bytes_per_s=1.0, node_bytes_per_s=0.0, far=None)
         situation = replace(situation, flops_per_s=0.0, added_per_s=0.0, message_s=0.0)
     groups: dict[object, list[ParameterFacts]] = {}
@@ -58,7 +59,9 @@ def explained(
             alike = replace(one, name=one.name.partition(".")[2], layer=0) if one.rows else None
             key = (alike, replace(_entry(sync, one, situation), owner=0))
             groups.setdefault(key, []).append(one)
-    rows = [_row(sync, members, situation, lately or {}) for members in groups.values()]
+    rows = [
+        _row(sync, members, situation, lately or {}, timed=timed) for members in groups.values()
+    ]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
@@ -67,6 +70,8 @@ def _row(
     members: Sequence[ParameterFacts],
     situation: Situation,
     lately: Mapping[str, float],
+    *,
+    timed: bool,
 ) -> Row:
     one = max(members, key=lambda one: one.bytes)
     entry = _entry(sync, one, situation)
@@ -83,7 +88,7 @@ def _row(
         entry=entry,
         exchanges=kinds(one, situation),
         ships=tuple(_ship(one, ship, situation) for ship in ships) if situation.replica else (),
-        why=why(one, entry, situation),
+        why=why(one, entry, situation, timed=timed),
     )
 
 

@@ -83,35 +83,50 @@ def kinds(one: ParameterFacts, situation: Situation) -> tuple[Kind, ...]:
     return tuple(found)
 
 
-def why(one: ParameterFacts, entry: SyncEntry, situation: Situation) -> str:
+def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: bool = True) -> str:
     """One sentence: why a parameter goes as `entry` says, which is as it is on the grid, or that
-    another kind was to be expected."""
+    another kind was to be expected. Not `timed`: links have no rate, and bytes are compared."""
     if not one.trained:
         return "It is frozen, so it has no gradient."
     rows, even = rows_of(one, situation), break_even(one, situation)
     if situation.pipelines == 1:
         rows = one.rows_k * situation.total
+    less = "cheaper" if timed else "fewer bytes"
     if FACTORS in (entry.exchange, entry.ship) and even is not None:
         return (
-            f"K is {rows:,} rows, fewer than the break-even of {_rows(even)}: factors are cheaper."
+            f"K is {rows:,} rows, fewer than the break-even of {_rows(even)}: factors are {less}."
         )
     if ROWS in (entry.exchange, entry.ship):
-        whole, few = one.bytes, ship_of(one, SyncEntry(ship=ROWS), replace(situation, replica=True))
-        return (
-            f"A step sets bits in {one.step_density:.1%} of its {one.rows:,} rows, which are "
-            f"{size(few.bytes)} in place of {size(whole)}."
-        )
+        return f"{_set(one)}, which are {_in_place(one, situation)}."
     if entry.exchange == OWNER:
         return f"Pipeline {entry.owner} sums it whole: two messages in place of one a shard."
     if entry.exchange == ZONED:
         return "Pipelines of a zone add what they have first, so fewer bytes cross zones."
     if even is not None:
-        kind = "dense is cheaper" if rows > even.timed else "factors would be cheaper"
-        side = "more" if rows > even.timed else "no more"
-        return f"K is {rows:,} rows, {side} than the break-even of {_rows(even)}: {kind}."
+        if rows > even.timed:
+            return (
+                f"K is {rows:,} rows, more than the break-even of {_rows(even)}: dense is {less}."
+            )
+        alone = " for it alone" if timed else ""
+        said = f"factors would be {less}{alone}"
+        return f"K is {rows:,} rows, no more than the break-even of {_rows(even)}: {said}."
     if one.density < 1 and one.rows:
-        return f"A microbatch sets bits in {one.density:.1%} of its rows: whole is as cheap."
+        if _time(one, ROWS, situation) >= _time(one, TREE, situation):
+            return f"{_set(one)}: to send these alone would not be {less}."
+        return f"{_set(one)}: to send these alone would be {less}, {_in_place(one, situation)}."
+    if not one.rows:
+        return "A vector goes whole."
     return f"It {one.why_not or 'is used in no known way'}, so it goes whole."
+
+
+def _set(one: ParameterFacts) -> str:
+    return f"A step sets bits in {one.step_density:.1%} of its {one.rows:,} rows"
+
+
+def _in_place(one: ParameterFacts, situation: Situation) -> str:
+    """Of the rows of a whole step."""
+    few = ship_of(one, SyncEntry(ship=ROWS), replace(situation, replica=True))
+    return f"{size(few.bytes)} in place of {size(one.bytes)}"
 
 
 def _rows(even: BreakEven) -> str:
@@ -136,4 +151,4 @@ def _even(one: ParameterFacts, situation: Situation, rows: int) -> float:
 def _time(one: ParameterFacts, kind: str, situation: Situation) -> float:
     if situation.pipelines > 1:
         return seconds(one, SyncEntry(exchange=kind), situation)
-    return ship_seconds(one, SyncEntry(ship=FACTORS if kind == FACTORS else DENSE), situation)
+    return ship_seconds(one, SyncEntry(ship=DENSE if kind == TREE else kind), situation)

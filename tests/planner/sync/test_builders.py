@@ -58,7 +58,12 @@ def test_each_kind_is_chosen_where_it_pays_and_is_said_in_a_sentence() -> None:
     assert said[1].startswith("K is 16 rows, fewer than the break-even of ")
     assert said[2].startswith("K is 2,048 rows, more than the break-even of ")
     assert said[2].endswith("dense is cheaper.")
-    assert said[3] == "It is a vector, so it goes whole."
+    assert said[3] == "A vector goes whole."
+    whole = [why(one, SyncEntry(), here) for one in (TABLE, WIDE)]
+    assert whole[0].endswith("these alone would be cheaper, 253.9 KiB in place of 4.9 MiB.")
+    assert whole[1].endswith(": factors would be cheaper for it alone.")
+    free = why(TABLE, SyncEntry(), here, timed=False)
+    assert "these alone would be fewer bytes, 253.9 KiB in place of" in free
 
 
 def test_a_slow_device_has_another_break_even_than_bytes_alone() -> None:
