@@ -62,6 +62,9 @@ PARTS = {
     "prepare": Part(module="prepare_rate", about="text into tokens", minutes=15),
     "bytes": Part(module="strategies.sent_bytes", about="what each strategy sends", minutes=5),
     "steps": Part(module="strategies.step_time", about="steps by strategy", minutes=90),
+    "mixed": Part(
+        module="strategies.mixed_job", about="the mixed job by tree and by auto", minutes=40
+    ),
     "break-even": Part(module="break_even_k", about="where factors do not pay", minutes=2),
     "types": Part(module="cost_of_types", about="`bamboo cost` over all types", minutes=2),
     "modes": Part(module="mode_per_stage", about="a mode for each stage, modelled", minutes=4),
