@@ -168,16 +168,22 @@ def synchronised(
 def _searched(
     facts: Sequence[ParameterFacts], situation: Situation, evaluations: int
 ) -> Synchronised:
-    """The best of so many strategies by the model."""
+    """The best of so many strategies by the model, or what `auto` makes where that is better."""
     if not facts:
         raise InputError(f"--search {evaluations}: {UNKNOWN}; leave --gpu or --search out")
+    from bamboo.planner.sync.builders import build
+    from bamboo.planner.sync.price import price
+    from bamboo.planner.sync.resolved import resolve
     from bamboo.planner.sync.search import search as search_on_paper
 
     found = search_on_paper(facts, situation, evaluations=evaluations)
+    sync, auto = found.sync, build("auto", facts, situation)
     rest = "no other can be more than 0.2 % faster" if found.proven else "others may be faster"
+    if price(resolve(auto, facts, situation)).cost_s < found.best.price.cost_s:
+        sync, rest = auto, f"none of them is as fast as that of auto, which is taken, and {rest}"
     size_words = f"{found.size:,}" if found.size < MANY else f"10^{len(str(found.size)) - 1}"
     return Synchronised(
-        sync=found.sync,
+        sync=sync,
         builder=f"search {evaluations}",
         facts=tuple(facts),
         situation=situation,

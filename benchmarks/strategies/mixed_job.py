@@ -59,14 +59,14 @@ def play(folder: Path, steps: int) -> dict[str, Any]:
         f'chaos.kill=[{{step={steps // 5}, stage=1, phase="backward", microbatch=1}}, '
         f"{{step={steps // 2}, stage=0, notice_s=5}}]"
     )
-    played = sets(f"train.steps={steps}", lost)
+    played = sets(f"train.steps={steps}", f"eval.every_steps={steps // 3}", lost)
     links = sets(
         *("cluster.sync=auto", "cluster.device=virtual", f"cluster.virtual_link_gbps={GBPS}"),
-        *(f"cluster.virtual_forward_ms=[{FORWARD_MS}]", f"train.steps={steps}"),
+        f"cluster.virtual_forward_ms=[{FORWARD_MS}]",
         f"cluster.virtual_backward_ms=[{2 * FORWARD_MS}]",
     )
     auto = folder / "auto.json"
-    auto.write_text(bamboo("plan", str(job), *links, "--json"))
+    auto.write_text(bamboo("plan", str(job), *played, *links, "--json"))
     ways = {"tree": [], "auto": ["--strategy", str(auto)]}
     found = {}
     for name, more in ways.items():

@@ -11,7 +11,7 @@ from bamboo.quantities import count, milliseconds, size
 from bamboo.study.explaining import Explained
 from bamboo.topology.sync import DENSE, FACTORS, OWNER, ROWS, TREE, ZONED
 from cli.echo import WIDEST, fitting, paragraph
-from cli.views.strategy import shape_words, way_words
+from cli.views.strategy import bucket_words, shape_words, way_words
 
 KNOWN = (
     *("parameter", "shape", "K, rows", "break-even", "by bytes", "density"),
@@ -25,7 +25,7 @@ LEGEND = (
     "{what}. Density: the share of rows with a bit set, in the gradient of a microbatch to that of "
     "a step."
 )
-TIMED = "cheaper than the gradient, in time and then by bytes alone"
+TIMED = "cheaper than the gradient, their products counted; by bytes: without these"
 EXCHANGES = (TREE, OWNER, ZONED, ROWS, FACTORS)
 SHIPS = (DENSE, ROWS, FACTORS)
 
@@ -57,8 +57,11 @@ def explain_text(found: Explained, *, width: int = WIDEST) -> str:
             lines += paragraph(f"{what}, by kind: {words}; modelled, * is taken:")
             lines += _costs(found.rows, what, kept, costs, timed=timed, width=width)
     lines.append("  why:")
+    reasons: dict[str, list[str]] = {}
     for row in found.rows:
-        lines += paragraph(f"{label(row)}: {row.why}", indent=4)
+        reasons.setdefault(row.why, []).append(label(row))
+    for why, labels in reasons.items():
+        lines += paragraph(f"{', '.join(labels)}: {why}", indent=4)
     return "\n".join(lines)
 
 
@@ -73,10 +76,14 @@ def label(row: Row) -> str:
 
 def _facts(found: Explained, width: int) -> list[str]:
     """Without a column that would say the same in each row: that of bytes alone where times are
-    unknown, and that of buckets where each stage has one."""
-    gone = {BY_BYTES} if not found.has_times else set()
-    if all(row.entry.bucket is None for row in found.rows):
-        gone.add(BUCKET)
+    unknown, those of what is not sent, and that of buckets where each stage has one."""
+    says = {
+        BY_BYTES: found.has_times,
+        "exchange": any(row.exchanges for row in found.rows),
+        "ship": any(row.ships for row in found.rows),
+        BUCKET: any(row.entry.bucket is not None for row in found.rows),
+    }
+    gone = {name for name, something in says.items() if not something}
     names = [name for name in KNOWN if name not in gone]
     cells = (dict(zip(KNOWN, _known(row), strict=True)) for row in found.rows)
     table = [names, *([row[name] for name in names] for row in cells)]
@@ -92,7 +99,6 @@ def _known(row: Row) -> tuple[str, ...]:
     density = few if few == many else f"{few} to {many}"
     if row.lately is not None:
         density += f", lately {row.lately:.1%}"
-    bucket = "of its stage" if row.entry.bucket is None else size(row.entry.bucket)
     exchange, ship = way_words(row.entry, bucket=False).split(", ")
     return (
         label(row),
@@ -103,7 +109,7 @@ def _known(row: Row) -> tuple[str, ...]:
         density,
         exchange if row.exchanges else "-",
         ship if row.ships else "-",
-        "a layer" if row.entry.bucket == 0 else bucket,
+        bucket_words(row.entry.bucket),
     )
 
 

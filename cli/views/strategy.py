@@ -43,11 +43,10 @@ def blocks_text(blocks: Sequence[Block] = BLOCKS) -> str:
 
 def difference_text(found: Difference) -> str:
     """The parameters that differ, most bytes first, and what it comes to."""
-    one, other = found.files
-    lines = [f"{one} and {other}"]
+    lines = [f"{letter}: {file}" for letter, file in zip("AB", found.files, strict=True)]
     for name, both in found.placed.items():
         one_words, other_words = (_placed_words(name, value) for value in both)
-        lines += paragraph(f"{name}: {one_words} and {other_words}")
+        lines += paragraph(f"{name}: {one_words} in A, {other_words} in B")
     if found.parameters is None:
         if found.rules[0] == found.rules[1]:
             return "\n".join([*lines, *paragraph("all parameters are synchronised alike")])
@@ -93,7 +92,20 @@ def _rules(both: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _placed_words(name: str, value: Any) -> str:
-    return f"{value['pipelines']} x {value['stages']}" if name == "grid" else str(value)
+    if name == "grid":
+        return f"{value['pipelines']} x {value['stages']}"
+    if name == "cut":
+        return f"layers {', '.join(map(str, value[:-1]))} begin the stages"
+    if name == "bucket":
+        return bucket_words(value)
+    return str(value)
+
+
+def bucket_words(bound: int | None) -> str:
+    """`of its stage`, `a layer`, `1.0 MiB`."""
+    if bound is None:
+        return "of its stage"
+    return size(bound) if bound else "a layer"
 
 
 def way_words(entry: SyncEntry, *, bucket: bool = True) -> str:

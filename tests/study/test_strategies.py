@@ -63,8 +63,9 @@ def test_a_plan_its_strategy_and_what_differs_have_the_same_bytes(
     assert totals["kinds"] == {"rows, rows": 1, "tree, dense": 28}
     assert totals["exchange_bytes"] < totals["tree_exchange_bytes"] - 0.9 * 8000 * 64 * 4 * 2
     # Only one of the files needs the shapes.
-    found = body_of(capsys, "plan", "job.toml", "--json", *SPARSE, "--search", "50")
-    assert found["synced"]["builder"] == "search 50"
+    found = body_of(capsys, "plan", "job.toml", "--json", *SPARSE, "--search", "1")
+    assert found["synced"]["builder"] == "search 1"
+    assert found["synced"]["bytes"]["exchange_bytes"] <= totals["exchange_bytes"], "that of auto"
     written("a.json", tree["strategy"])
     written("b.json", rows)
     found = body_of(capsys, "strategy", "diff", "a.json", "b.json", "--json")

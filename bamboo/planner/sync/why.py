@@ -93,6 +93,11 @@ def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: b
         rows = one.rows_k * situation.total
     less = "cheaper" if timed else "fewer bytes"
     if FACTORS in (entry.exchange, entry.ship) and even is not None:
+        if rows > even.timed:
+            return (
+                f"K is {rows:,} rows, more than the break-even of {_rows(even)} for it alone; in a "
+                "step its fewer bytes leave the link to others."
+            )
         return (
             f"K is {rows:,} rows, fewer than the break-even of {_rows(even)}: factors are {less}."
         )
