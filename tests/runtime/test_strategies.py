@@ -161,7 +161,13 @@ def play_by(sync: Sync, job: JobConfig, shares: tuple[int, ...]) -> World:
     return world
 
 
-play_once = lru_cache(play)
+def play_a_step(kind: str, shares: tuple[int, ...], name: str, folder: Path) -> World:
+    """Likewise, of a run of one step."""
+    job = job_of(name, shares, "stash", folder)
+    return play_by(sync_of(kind, job), replace(job, train=replace(job.train, steps=1)), shares)
+
+
+play_a_step_once = lru_cache(play_a_step)
 """Likewise, where it was not played yet."""
 
 
@@ -341,8 +347,8 @@ def test_a_planted_fault_shows(
     name: str,
     folder: Path,
 ) -> None:
-    play_once(kind, shares, "stash", name, folder)
+    play_a_step_once(kind, shares, name, folder)
     with pytest.MonkeyPatch.context() as patch:
         fault(patch)
         with pytest.raises(AssertionError):
-            play(kind, shares, "stash", name, folder)
+            play_a_step(kind, shares, name, folder)
