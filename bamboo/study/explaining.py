@@ -6,6 +6,7 @@ nothing is looked at again. Bytes and times are modelled; densities of a run are
 steps where its records have them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -213,9 +214,9 @@ def _notes(synced: Synchronised, job: JobConfig) -> tuple[str, ...]:
         )
     situation, microbatch = synced.situation, job.train.microbatch
     samples = max(situation.shares) * situation.microbatches * microbatch
-    few, many = min(rows) // microbatch, max(rows) // microbatch
+    few, many = (math.ceil(one / microbatch) for one in (min(rows), max(rows)))
     seen = count(few, "row") if few == many else f"{few:,} to {many:,} rows"
     return (
-        f"K counts rows: a pipeline's step has {count(samples, job.counted)}, of each of which "
+        f"K counts rows: a pipeline's step has {count(samples, 'sample')}, of each of which "
         f"linear layers see {seen}.",
     )

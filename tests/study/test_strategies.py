@@ -10,6 +10,7 @@ import pytest
 
 from bamboo import api, wiring
 from bamboo.config.load import load_job
+from bamboo.config.tree import JobConfig
 from bamboo.controller.terms import save_terms
 from bamboo.ids import RunId
 from bamboo.runs.run_folder import create, home
@@ -108,6 +109,20 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     narrow = explain_text(api.explain("job.toml", overrides=SPARSE[1::2]), width=72)
     assert "left out for lack of width: by bytes, shape, density" in narrow
     assert "left out for lack of width: owner" in narrow
+
+
+def test_explain_counts_rows_where_data_are_no_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A microbatch of two samples, of which a layer sees 16 places each, four times a step."""
+
+    def images(job: JobConfig, **more: Any) -> dict[str, Any]:
+        return {**seen(job, **more), "data": {}, "unit": "image"}
+
+    monkeypatch.setattr(wiring, "run_preflight", images)
+    body = body_of(capsys, "explain", "job.toml", "--json", *sets("model.layers=2"), *SPARSE)
+    said = "K counts rows: a pipeline's step has 4 samples, of each of which "
+    assert body["notes"][0] == f"{said}linear layers see 16 rows."
 
 
 def test_explain_of_a_run_reads_what_is_kept_of_it(capsys: pytest.CaptureFixture[str]) -> None:
