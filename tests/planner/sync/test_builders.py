@@ -62,6 +62,8 @@ def test_each_kind_is_chosen_where_it_pays_and_is_said_in_a_sentence() -> None:
     whole = [why(one, SyncEntry(), here) for one in (TABLE, WIDE)]
     assert whole[0].endswith("these alone would be cheaper, 253.9 KiB in place of 4.9 MiB.")
     assert whole[1].endswith(": factors would be cheaper for it alone.")
+    beyond = why(replace(WIDE, rows_k=2048), SyncEntry(exchange="factors"), here)
+    assert " for it alone; in a step its fewer bytes leave the link to others." in beyond
     free = why(TABLE, SyncEntry(), here, timed=False)
     assert "these alone would be fewer bytes, 253.9 KiB in place of" in free
 
