@@ -60,8 +60,9 @@ def mixed(folder: Path, mode: str) -> JobConfig:
 class Changing:
     """A run that trains, of which strategies are changed and nodes are killed."""
 
-    def __init__(self, run: Cluster, draw: random.Random) -> None:
+    def __init__(self, run: Cluster, draw: random.Random, *, replaces: bool = True) -> None:
         self.run, self.draw = run, draw
+        self.replaces = replaces
         self.not_chosen = self.not_begun = 0
         """Kills while a strategy was proposed, and between its choice and its first step."""
 
@@ -70,8 +71,8 @@ class Changing:
         return self.run.owner(self.draw.choice(list(grid.slots())))
 
     def replaced(self) -> None:
-        """Another node comes and takes part, and every slot has a shadow again."""
-        self.whole(NodeId(self.run.start_one()))
+        """Another node comes and takes part, where one is to, and every slot has a shadow again."""
+        self.whole(*([NodeId(self.run.start_one())] if self.replaces else []))
 
     def whole(self, *nodes: NodeId) -> None:
         """Wait until every slot has a shadow, and these nodes take part."""
@@ -79,7 +80,9 @@ class Changing:
         def there(state: State) -> bool:
             return protected(state) and state.participants().issuperset(nodes)
 
-        state = self.run.wait(lambda s: there(s) or s.phase is Phase.FINISHED, 60, "protection")
+        state = self.run.wait(
+            lambda s: there(s) or s.phase is Phase.FINISHED, 60, "protection", poll_s=0.05
+        )
         assert there(state), self.run.report()
 
     def ask(self, sync: Sync) -> None:
@@ -141,14 +144,14 @@ class Changing:
 
     def counts(self) -> None:
         """Wait until two steps are done by the newest strategy."""
-        self.run.wait_step(self.run.state().syncs[-1].from_step + 1)
+        self.run.wait_step(self.run.state().syncs[-1].from_step + 1, poll_s=0.05)
 
 
 def test_two_changes_under_two_kills(tmp_path: Path) -> None:
     with cluster(mixed(tmp_path, "stash")) as run:
         run.start()
         run.wait_step(1)
-        changing = Changing(run, random.Random(SEED))
+        changing = Changing(run, random.Random(SEED), replaces=False)
         changing.whole()
         changing.kill_before_it_counts(FACTORS)
         changing.kill_and_choose_later(ROWS)
