@@ -16,12 +16,15 @@ from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Situation
 from bamboo.runs.semantics import differences, told
 from bamboo.schedule.redundancy import has_replica
-from bamboo.study.strategies import Given, read_strategy
+from bamboo.study.strategies import REMEDY, Given, read_strategy
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy, stage_modes
 from bamboo.topology.sync import Sync, SyncEntry
 
 PLACED = ("grid", "cut", "redundancy")
+MOST = 2**20
+"""Samples of a step, and virtual nodes: every one of these is counted."""
+MOST_PIPELINES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,17 +134,24 @@ def difference(one: Path, other: Path) -> Difference:
     )
 
 
-def counted_situation(strategy: Strategy, *, zones: tuple[int, ...] = ()) -> Situation:
-    """Where a strategy synchronises, as far as bytes depend on it: no rates and no times."""
+def counted_situation(strategy: Strategy) -> Situation:
+    """Where a strategy synchronises, as far as bytes depend on it: no rates and no times. Raises
+    ValueError for a batch that its virtual nodes cannot share."""
     semantics, placement = strategy.semantics, strategy.placement
-    grid = placement.grid
+    for name in ("batch", "microbatch", "virtual_nodes"):
+        if type(number := getattr(semantics, name)) is not int or not 0 < number <= MOST:
+            raise ValueError(f"{name} is {number!r}; it is a whole number from 1 to {MOST:,}")
+    grid, zones = placement.grid, placement.sync.zones
+    if grid.pipelines > MOST_PIPELINES:
+        raise ValueError(f"{grid.pipelines:,} pipelines are more than {MOST_PIPELINES:,}")
+    zones = zones if len(zones) == grid.pipelines else ()
     modes = stage_modes(placement.redundancy, grid.stages)
     low = semantics.precision == "bf16"
     return Situation(
         cut=placement.cut,
         shares=equal_shares(semantics.virtual_nodes, grid.pipelines),
         microbatches=semantics.batch // (semantics.microbatch * semantics.virtual_nodes),
-        zones=zones or placement.sync.zones,
+        zones=zones,
         replica=has_replica(modes[0]),
         factor_bytes=2 if low else 4,
     )
@@ -149,12 +159,14 @@ def counted_situation(strategy: Strategy, *, zones: tuple[int, ...] = ()) -> Sit
 
 def _kept(given: Given, facts: tuple[ParameterFacts, ...]) -> dict[str, Kept]:
     sync = given.placement.sync
-    zones = sync.zones if len(sync.zones) == given.placement.grid.pipelines else ()
-    situation = replace(counted_situation(given.strategy), zones=zones)
+    layers = given.placement.cut[-1]
     try:
+        if beyond := [one.name for one in facts if not 0 <= one.layer < layers]:
+            raise ValueError(f"{beyond[0]} is in none of the {layers} layers of its cut")
+        situation = counted_situation(given.strategy)
         resolved = resolve(sync, facts, situation)
     except ValueError as error:
-        raise InputError(f"{given.path}: placement.sync: {error}") from error
+        raise InputError(f"{given.path}: {error}; {REMEDY}") from error
     count = situation.pipelines
     return {
         one.name: Kept(

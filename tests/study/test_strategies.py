@@ -2,7 +2,10 @@
 own."""
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,18 @@ from bamboo import api, wiring
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.controller.terms import save_terms
+from bamboo.errors import InputError
 from bamboo.ids import RunId
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.written import facts_body
 from bamboo.runs.run_folder import create, home
 from bamboo.runtime.check import own_builder
+from bamboo.study.compared import difference
 from bamboo.study.planning import plan_job
 from bamboo.study.strategies import read_strategy
 from bamboo.telemetry.records import EventRecord
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import Strategy
+from bamboo.topology.strategy import Placement, Semantics, Strategy
 from bamboo.topology.sync import Sync
 from cli.main import run
 from cli.views.explain import explain_text
@@ -210,6 +217,54 @@ def test_rules_that_make_no_sense_are_refused_before_anything_is_rented(
     )
     assert "is no builder" in refused(capsys, ["plan", "job.toml", *sets("cluster.sync=ring")])
     assert "there is no file" in refused(capsys, ["plan", "job.toml", *sets("cluster.sync=a.py:b")])
+
+
+def change_facts(body: dict[str, Any], **change: Any) -> None:
+    body["synced"]["parameters"][0].update(change)
+
+
+def change_semantics(body: dict[str, Any], **change: Any) -> None:
+    semantics = {**body["strategy"]["semantics"], **change}
+    body["strategy"] |= {"semantics": semantics, "semantic_hash": Semantics(**semantics).hash()}
+
+
+@pytest.mark.parametrize(
+    ("bend", "said"),
+    [
+        (partial(change_facts, layer=99), "0.weight is in none of the 2 layers of its cut"),
+        (partial(change_facts, layer="0"), "a parameter has no layer '0'"),
+        (partial(change_facts, name=[1]), "a parameter has no name [1]"),
+        (partial(change_facts, shape=[2**40, 2**40]), "no parameter is as large as"),
+        (partial(change_semantics, virtual_nodes=1), "1 virtual nodes cannot feed 2 pipelines"),
+        (partial(change_semantics, batch="8"), "batch is '8'; it is a whole number"),
+        (partial(change_semantics, microbatch=0), "microbatch is 0; it is a whole number"),
+        (partial(change_semantics, virtual_nodes=2**40), "virtual_nodes is 1099511627776; it is"),
+    ],
+)
+def test_figures_from_which_no_bytes_follow_are_refused(
+    bend: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    strategy = Strategy(
+        semantics=Semantics(
+            model={},
+            data_digest="",
+            batch=8,
+            microbatch=1,
+            virtual_nodes=4,
+            seed=1,
+            steps=3,
+            optimizer={},
+            precision="fp32",
+            clip_norm=0.0,
+        ),
+        placement=Placement(cut=(0, 2), grid=Grid(pipelines=2, stages=1), redundancy="off"),
+    )
+    fact = facts_body(ParameterFacts(name="0.weight", shape=(4, 3), layer=0))
+    body = {"strategy": json.loads(strategy.to_json()), "synced": {"parameters": [fact]}}
+    assert difference(*[Path(written("a.json", body))] * 2).parameters == 1
+    bend(body)
+    with pytest.raises(InputError, match=re.escape(said)):
+        difference(*[Path(written("a.json", body))] * 2)
 
 
 def test_factors_that_no_node_has_the_memory_for_are_refused_with_the_bytes(

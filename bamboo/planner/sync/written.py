@@ -5,11 +5,21 @@ Rule: what is read is checked like what a file of a user holds: anything else ra
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from math import prod
 from typing import Any
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.step.links import Link
 from bamboo.planner.sync.situation import Situation
+
+MOST_ELEMENTS = 2**53
+_KINDS: Mapping[str, type] = {
+    "name": str,
+    "layer": int,
+    "rows_k": int,
+    "why_not": str,
+    "trained": bool,
+}
 
 
 def facts_body(facts: ParameterFacts) -> dict[str, Any]:
@@ -23,6 +33,11 @@ def facts_from(raw: Any) -> ParameterFacts:
     shape = found.get("shape")
     if not isinstance(shape, list) or not all(type(one) is int and one >= 0 for one in shape):
         raise ValueError(f"{shape!r} is no shape of a parameter")
+    for name, kind in _KINDS.items():
+        if name in found and type(found[name]) is not kind:
+            raise ValueError(f"a parameter has no {name} {found[name]!r}")
+    if max(prod(shape), found.get("rows_k", 0), found.get("layer", 0)) >= MOST_ELEMENTS:
+        raise ValueError(f"no parameter is as large as {shape!r}")
     try:
         return ParameterFacts(**{**found, "shape": tuple(shape)})
     except TypeError as error:
