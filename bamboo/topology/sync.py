@@ -113,33 +113,48 @@ def sync_of(raw: Any) -> Sync:
 def entry_of(sync: Sync, name: str) -> SyncEntry:
     """The entry of the parameter of this name: it depends on no other parameter, so that a node
     needs to know its own alone."""
-    for rule in sync.rules:
-        if fnmatchcase(name, rule.match):
-            owners = rule.owners or (0,)
-            return SyncEntry(
-                exchange=rule.exchange,
-                ship=rule.ship,
-                owner=owners[zlib.crc32(name.encode()) % len(owners)],
-                bucket=sync.bucket if rule.bucket is None else rule.bucket,
-            )
-    return SyncEntry(bucket=sync.bucket)
+    return _entry(sync, next((x for x in sync.rules if _matches(x, name)), None), name)
+
+
+def _matches(rule: SyncRule, name: str) -> bool:
+    return fnmatchcase(name, rule.match) if _is_pattern(rule) else name == rule.match
+
+
+def _is_pattern(rule: SyncRule) -> bool:
+    """Whether the rule matches other names than the one that it is written as."""
+    return "*" in rule.match or "?" in rule.match or "[" in rule.match
+
+
+def _entry(sync: Sync, rule: SyncRule | None, name: str) -> SyncEntry:
+    if rule is None:
+        return SyncEntry(bucket=sync.bucket)
+    owners = rule.owners or (0,)
+    return SyncEntry(
+        exchange=rule.exchange,
+        ship=rule.ship,
+        owner=owners[zlib.crc32(name.encode()) % len(owners)],
+        bucket=sync.bucket if rule.bucket is None else rule.bucket,
+    )
 
 
 def entries(sync: Sync, names: Sequence[str]) -> dict[str, SyncEntry]:
     """The entry of each of these parameters, which are all that the model trains. Raises ValueError
     for a rule that matches none of them, and for two that match the same."""
-    matched: dict[str, str] = {}
+    matched: dict[str, SyncRule] = {}
+    known = frozenset(names)
     for rule in sync.rules:
-        found = [name for name in names if fnmatchcase(name, rule.match)]
+        # A strategy may name each parameter of a large model, and is not to compare all with all.
+        alone = known if _is_pattern(rule) else known & {rule.match}
+        found = {name for name in alone if _matches(rule, name)}
         if not found:
             raise ValueError(f"the rule for {rule.match!r} matches no trained parameter")
-        for name in found:
+        for name in sorted(found):
             if name in matched:
                 raise ValueError(
-                    f"the rules for {matched[name]!r} and {rule.match!r} both match {name!r}"
+                    f"the rules for {matched[name].match!r} and {rule.match!r} both match {name!r}"
                 )
-            matched[name] = rule.match
-    return {name: entry_of(sync, name) for name in names}
+            matched[name] = rule
+    return {name: _entry(sync, matched.get(name), name) for name in names}
 
 
 def on_grid(entry: SyncEntry, pipelines: int, zones: Sequence[int] = ()) -> SyncEntry:
@@ -187,5 +202,5 @@ def _whole_tuple(name: str, raw: Any) -> tuple[int, ...]:
 
 def _check_wholes(name: str, numbers: Sequence[Any]) -> None:
     for number in numbers:
-        if type(number) is not int or number < 0:
-            raise ValueError(f"{name} has {number!r}; give whole numbers of at least 0")
+        if type(number) is not int or not 0 <= number < 2**53:
+            raise ValueError(f"{name} has {number!r}; give whole numbers from 0 to 2^53 - 1")
