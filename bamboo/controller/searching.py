@@ -8,6 +8,7 @@ another search begins, which knows the log. Nothing here is needed for the run t
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from bamboo.core.rounds import choice_at
 from bamboo.core.state import Phase, State
 from bamboo.errors import BooksUnwritable, InputError
 from bamboo.jsonl import LineWriter
+from bamboo.named_files import open_named
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.candidates import candidates, neighbours
 from bamboo.planner.sync.live import LiveSearch
@@ -41,8 +43,8 @@ from bamboo.topology.strategy import Strategy, canonical_json
 from bamboo.topology.sync import Sync, sync_of
 
 TRIALS = "trials.jsonl"
-MOST_LINES = 20_000
-"""The newest lines of the log that a launcher reads."""
+MOST_BYTES = 2**23
+"""Of the end of the log, which a launcher reads: some thousand lines."""
 DRIFT = 1.5
 """A density that has grown or shrunk by this factor makes it another search."""
 RECENT = 0.3
@@ -319,10 +321,13 @@ class Searcher:
 
     def _read(self) -> Sequence[Trial]:
         try:
-            lines = self._of.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            with open_named(self._of.log) as file:
+                begin = max(0, file.seek(0, os.SEEK_END) - MOST_BYTES)
+                file.seek(begin)
+                lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ()  # no run of this home has tried anything, or it cannot be read
-        log = read_log(lines[-MOST_LINES:])
+        log = read_log(lines[1:] if begin else lines)  # the first one lacks its beginning
         if log.passed_over:
             self._ports.screen.note(
                 f"{self._of.log}: {log.passed_over} lines are no trials and do not count"

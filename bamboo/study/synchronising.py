@@ -108,6 +108,8 @@ def situated(plan: Plan, workload: WorkloadFigures) -> Situation:
     work = replace(work, cuts={**work.cuts, plan.grid.stages: plan.cut})
     shares = equal_shares(workload.shape.virtual_nodes, plan.grid.pipelines)
     found = StepTimes(work, plan.mode).situation(plan.grid, shares)
+    spare = [plan.instance_type.gpu_memory_bytes - x.total + x.factors for x in plan.memory]
+    found = replace(found, spare_bytes=tuple(max(0, left) for left in spare))
     usd_per_hour = 0.0 if plan.chosen is None else plan.chosen.instances_usd_per_hour
     if not usd_per_hour:
         return found

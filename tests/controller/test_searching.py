@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from unittest.mock import Mock
 
+import pytest
+
+from bamboo.controller import searching
 from bamboo.controller.ports import Ports
 from bamboo.controller.searching import TRIALS, Searched, Searcher
 from bamboo.coord.driver import Driver, create_run
@@ -110,7 +113,9 @@ def sync_from_text(text: str) -> Sync:
     return sync_of(json.loads(text))
 
 
-def test_a_run_tries_strategies_and_ends_with_the_fastest(tmp_path: Path) -> None:
+def test_a_run_tries_strategies_and_ends_with_the_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / TRIALS
     log.write_text('{"v": 1, "torn\n')
     world = World(log)
@@ -126,6 +131,13 @@ def test_a_run_tries_strategies_and_ends_with_the_fastest(tmp_path: Path) -> Non
     assert len({trial.strategy for trial in found.trials}) > 3
     times = {trial.strategy: min(trial.seconds) for trial in found.trials}
     assert times[state.syncs[-1].hash] == min(times.values())
+    monkeypatch.setattr(searching, "MOST_BYTES", 3 * log.stat().st_size // 4)
+    with log.open("ab") as file:
+        file.write(b"\xff torn")
+    again = World(log)
+    (note,) = again.notes
+    assert "1 lines are no trials" in note, "the cut of the first one counts for nothing"
+    assert 0 < len(again.searcher._past) < len(found.trials)
     assert sync_of(json.loads((tmp_path / "sync.json").read_text())["sync"]) == last
     (told,) = world.told
     assert told["trials"] == len({trial.strategy for trial in found.trials}) - 1

@@ -15,7 +15,7 @@ from bamboo.planner.sync.builders import Trial as Pricing
 from bamboo.planner.sync.features import FEATURES, features_of
 from bamboo.planner.sync.live import Candidate
 from bamboo.planner.sync.price import price
-from bamboo.planner.sync.resolved import Resolved, resolve
+from bamboo.planner.sync.resolved import Resolved, fits, resolve
 from bamboo.planner.sync.search import search, space_of
 from bamboo.planner.sync.situation import Situation
 from bamboo.topology.sync import FACTORS, OWNER, ROWS, TREE, Sync, SyncEntry, entry_of
@@ -56,6 +56,8 @@ def candidates(
             resolved = resolve(sync, trained, situation, statistics=statistics)
         except ValueError:  # a rule of the user's that matches nothing on this model
             continue
+        if sync != now and not fits(resolved, trained):
+            continue
         candidate = Candidate(
             hash=sync.hash(),
             words=words,
@@ -86,6 +88,8 @@ def neighbours(
                 bucket=of.bucket,
             )
             resolved = resolve(sync, trained, situation, statistics=statistics)
+            if not fits(resolved, trained):
+                continue
             how = option.exchange if option.exchange != OWNER else f"pipeline {option.owner}"
             candidate = Candidate(
                 hash=sync.hash(),

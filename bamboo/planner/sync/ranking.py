@@ -15,7 +15,7 @@ measured of a node or a link by its number holds on its own fleet alone (`local`
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,12 @@ MOST_WRONG = 0.3
 UNITS = {"bytes": 65536.0, "flops": 1e7, "added": 16384.0}
 """Figures of a feature that are next to nothing: smaller ones hardly differ from none."""
 ROUNDS = 30
+MOST_STRATEGIES = 100
+"""The newest of one context, which are compared with each other."""
+MOST_PAIRS = 5000
+MOST_NAMES = 800
+"""Of features. With these the fit takes about a second, however long the log is; what does not fit
+is that of the oldest contexts."""
 PRICE = "price"
 """The feature that lets the price count for more, or less, than it says."""
 
@@ -56,28 +62,39 @@ class Guess:
 
 
 class Ranking:
-    """What trials have taught. `contexts`: context -> strategy -> what was measured."""
+    """What trials have taught. `contexts`: context -> strategy -> what was measured, the context
+    with the newest trial last."""
 
     def __init__(self, contexts: Mapping[Context, Mapping[str, Measured]]) -> None:
         self._names: dict[str, int] = {}
-        pairs = [
-            (context, first, second, 1.0 / max(1, len(own) - 1))
-            for context, own in contexts.items()
-            for first, second in combinations(own.values(), 2)
-            if are_ranked(first, second)
-        ]
-        for context, first, second, _ in pairs:
-            for one in (first, second):
-                self._vector_names(context, one)
+        pairs: list[tuple[Context, Measured, Measured, float]] = []
+        for context, all_of_it in reversed(list(contexts.items())):
+            own = list(all_of_it.values())[-MOST_STRATEGIES:]
+            some = [
+                (context, first, second, 1.0 / max(1, len(own) - 1))
+                for first, second in combinations(own, 2)
+                if are_ranked(first, second)
+            ]
+            new = {name for pair in some for x in pair[1:3] for name in _named(context, x)}
+            new.difference_update(self._names)
+            if len(pairs) + len(some) > MOST_PAIRS or len(self._names) + len(new) > MOST_NAMES:
+                break
+            pairs += some
+            self._names |= zip(sorted(new), count(len(self._names)), strict=False)
         rows = [self._difference(context, first, second) for context, first, second, _ in pairs]
         self._x = np.array(rows).reshape(len(rows), len(self._names))
         self._prices = np.array([_log(a.price_s, b.price_s) for _, a, b, _ in pairs])
         told = np.array([_log(a.seconds, b.seconds) for _, a, b, _ in pairs])
         self._target = _sigmoid(told / SHARP)
-        self._counts = np.array([count for *_, count in pairs])
+        self._counts = np.array([weight for *_, weight in pairs])
         self._weights, self._covariance = self._fitted()
 
     # ------------------------------------------------------------------ questions
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The features of which something was learned."""
+        return [*self._names]
 
     def guess(self, context: Context, one: Measured, other: Measured) -> Guess:
         """The log of the first one's time less that of the second one's, by price and features
@@ -96,10 +113,10 @@ class Ranking:
     # ------------------------------------------------------------------ the fit
 
     def _fitted(self) -> tuple[Vector, Vector]:
-        count = len(self._names)
-        weights = np.zeros(count)
-        prior = np.eye(count) / WEIGHT**2
-        if not count:
+        names = len(self._names)
+        weights = np.zeros(names)
+        prior = np.eye(names) / WEIGHT**2
+        if not names:
             return weights, np.zeros((0, 0))
         for _ in range(ROUNDS):  # Newton's method, whose steps are bounded
             chance = _sigmoid((self._prices + self._x @ weights) / SHARP)
@@ -116,10 +133,6 @@ class Ranking:
         # A pair whose order is certain still tells how certain: the floor keeps a step finite.
         odds = np.maximum(chance * (1 - chance), 1e-3)
         return np.asarray(self._x.T @ (self._x * (self._counts * odds)[:, None]) / SHARP**2)
-
-    def _vector_names(self, context: Context, one: Measured) -> None:
-        for name in _named(context, one):
-            self._names.setdefault(name, len(self._names))
 
     def _difference(self, context: Context, one: Measured, other: Measured) -> Vector:
         row = np.zeros(len(self._names))
@@ -167,7 +180,7 @@ def _differences(context: Context, one: Measured, other: Measured) -> dict[str, 
 
 
 def _log(one: float, other: float) -> float:
-    return math.log(one / other)
+    return math.log(one) - math.log(other)  # a quotient might be too large, or 0
 
 
 def _sigmoid(x: Vector) -> Vector:

@@ -220,6 +220,12 @@ def held_factors(resolved: Resolved, facts: Sequence[ParameterFacts]) -> tuple[i
     )
 
 
+def fits(resolved: Resolved, facts: Sequence[ParameterFacts]) -> bool:
+    """Whether nodes have the memory for the factors that they would hold, as far as it is known."""
+    spare = resolved.situation.spare_bytes
+    return not spare or all(map(int.__le__, held_factors(resolved, facts), spare))
+
+
 def _summed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     out: dict[str, float] = {}
     for part in parts:

@@ -78,6 +78,8 @@ class Situation:
     """Per stage, the time of a step for which its node computes, without the exchange."""
     after_s: tuple[float, ...] = ()
     """Per stage, the optimizer's step."""
+    spare_bytes: tuple[int, ...] = ()
+    """Per stage, the memory of a node that is left for factors; empty: nobody knows."""
     sources: tuple[tuple[str, str], ...] = ()
     """Name of a figure -> where it is from."""
 

@@ -14,6 +14,8 @@ from typing import Any
 SCHEMA_VERSION = 1
 MOST_FEATURES = 1024
 MOST_STEPS = 100_000
+SHORTEST_S, LONGEST_S = 1e-9, 1e6
+"""No step takes less, or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ def _trial_of(raw: Any) -> Trial:
 
 
 def _is_time(figure: Any) -> bool:
-    return _is_count(figure) and figure > 0
+    return _is_count(figure) and SHORTEST_S <= figure <= LONGEST_S
 
 
 def _is_count(figure: Any) -> bool:
@@ -107,10 +109,12 @@ class Measured:
 
 
 def measured_of(trials: Iterable[Trial]) -> dict[tuple[str, str], dict[str, Measured]]:
-    """Context -> strategy -> what was measured of it."""
+    """Context -> strategy -> what was measured of it; the one with the newest trial is the last."""
     found: dict[tuple[str, str], dict[str, list[Trial]]] = {}
     for trial in trials:
-        found.setdefault(trial.context, {}).setdefault(trial.strategy, []).append(trial)
+        own = found.pop(trial.context, {})
+        own[trial.strategy] = [*own.pop(trial.strategy, []), trial]
+        found[trial.context] = own
     return {context: _merged(own) for context, own in found.items()}
 
 

@@ -4,13 +4,17 @@ line that is none."""
 import itertools
 import json
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
+from bamboo.planner.sync import ranking
+from bamboo.planner.sync.candidates import candidates, neighbours
 from bamboo.planner.sync.live import MOST_SPENT, Candidate, LiveSearch
 from bamboo.planner.sync.ranking import Ranking, accuracy, are_ranked
 from bamboo.planner.sync.trials import Measured, Trial, measured_of, read_log
+from bamboo.topology.sync import FACTORS, Sync
 from testbed.hidden_costs import WIDE, Fleet, Hidden, wide_search, wide_situation, wide_trials
 
 SLOW = Hidden(link=(0, 1), link_times=4, node=0, node_times=3)
@@ -48,6 +52,44 @@ def test_a_pair_within_the_noise_is_not_ranked() -> None:
     assert not are_ranked(measured(1.0), measured(1.02))
     with pytest.raises(ValueError, match="by more than the noise"):
         accuracy(Ranking({}), ("j", "f"), [(measured(1.0), measured(1.01))])
+
+
+def test_a_long_log_is_learned_from_as_far_as_it_can_be_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every loss makes another fleet, whose links and nodes have features of their own: the newest
+    fleets count, and the one of which a trial is newest is the last."""
+    features = {f"bytes@{number}": 1e6 for number in range(10)}
+    trials = [
+        Trial(
+            job="j",
+            fleet=f"f{fleet}",
+            strategy=strategy,
+            price_s=1.0,
+            features=features,
+            seconds=(seconds,) * 6,
+        )
+        for fleet in (0, *range(1, 40), 0)
+        for strategy, seconds in (("a", 1.0), ("b", 2.0))
+    ]
+    contexts = measured_of(trials)
+    assert [*contexts][-1] == ("j", "f0")
+    monkeypatch.setattr(ranking, "MOST_NAMES", 35)
+    found = Ranking(contexts)
+    assert {name.split("/")[1] for name in found.names if "/" in name} == {"f0", "f39", "f38"}
+    monkeypatch.setattr(ranking, "MOST_PAIRS", 2)
+    assert len(Ranking(contexts).names) == 21
+
+
+def test_what_no_node_has_the_memory_for_is_not_tried() -> None:
+    """A run that begins within its memory stays so: factors are held beside all else."""
+    situation, now = wide_situation(2), Sync()
+    roomy = candidates(WIDE, situation, now=now, now_words="tree")
+    tight = replace(situation, spare_bytes=(1000,) * situation.stages)
+    found = candidates(WIDE, tight, now=now, now_words="tree")
+    found += neighbours(WIDE, tight, now)
+    assert any(rule.exchange == FACTORS for one in roomy for rule in one.sync.rules)
+    assert not any(rule.exchange == FACTORS for one in found for rule in one.sync.rules)
 
 
 def candidate(name: str, price_s: float) -> Candidate:
@@ -109,6 +151,8 @@ def test_lines_that_are_no_trials_are_passed_over_and_counted() -> None:
         {**good, "seconds": [True]},
         {**good, "features": {"a": "1"}},
         {**good, "price_s": 0.0},
+        {**good, "price_s": 5e-324},  # of which a quotient is endless
+        {**good, "seconds": [1e308]},
         {**good, "more": 1},
         [good],
     ]
