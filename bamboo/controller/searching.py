@@ -27,7 +27,7 @@ from bamboo.named_files import open_named
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.candidates import candidates, neighbours
 from bamboo.planner.sync.live import LiveSearch
-from bamboo.planner.sync.resolved import resolve
+from bamboo.planner.sync.resolved import fits, resolve
 from bamboo.planner.sync.situation import Situation
 from bamboo.planner.sync.trials import Trial, read_log
 from bamboo.planner.sync.written import facts_from, situation_from
@@ -96,17 +96,20 @@ def searcher_of(folder: RunFolder, terms: Terms, ports: Ports, store: Store) -> 
 
 def with_newest(folder: RunFolder, planned: Planned) -> Planned:
     """The plan of a run that is resumed, which begins with the strategy that a search chose last,
-    where that suits the grid. Raises InputError for a damaged file."""
+    where that suits the grid and fits into memory. Raises InputError for a damaged file."""
     sync = newest_sync_of(folder)
     placement = planned.strategy.placement
     before = strategy_of(folder).placement
     like = (before.grid, before.cut) == (placement.grid, placement.cut)
     if not like or sync is None:
         return planned
+    facts = planned.synced.facts
     try:
-        resolve(sync, planned.synced.facts, planned.synced.situation)
+        resolved = resolve(sync, facts, planned.synced.situation)
     except ValueError as error:
         raise InputError(f"{folder.newest_sync} is damaged: {error}; remove it") from error
+    if not fits(resolved, facts):
+        return planned
     strategy = replace(planned.strategy, placement=replace(placement, sync=sync))
     return replace(planned, strategy=strategy, synced=replace(planned.synced, sync=sync))
 

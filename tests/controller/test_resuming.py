@@ -227,6 +227,14 @@ def test_what_a_search_chose_last_is_what_a_resume_begins_with(tmp_path: Path) -
     assert newest.strategy.placement.sync == newest.synced.sync == chosen
     other = plan(replace(JOB, cluster=replace(JOB.cluster, stages=2)))
     assert with_newest(folder, other) is other
+    linear = next(one.name for one in planned.synced.facts if one.rows_k)
+    heavy = Sync(rules=(SyncRule(match=linear, exchange="factors", ship="factors"),))
+    write_json(folder.newest_sync, {"sync": heavy.body()})
+    assert with_newest(folder, planned).synced.sync == heavy
+    situation = planned.synced.situation
+    full = replace(situation, spare_bytes=(0,) * situation.stages)
+    without = replace(planned, synced=replace(planned.synced, situation=full))
+    assert with_newest(folder, without) is without, "no node has the memory for its factors"
     unknown = Sync(rules=(SyncRule(match="9.nothing"),))
     for body in ({"sync": unknown.body()}, {"sync": {"rules": 3}}):
         write_json(folder.newest_sync, body)

@@ -302,6 +302,7 @@ OTHERS = {
     "return [{'match': '1.*', 'exchange': 'tree'}]": "no rule of it matches 0.tokens.weight, ",
     "return [object()]": "it returned [<object object at",
     "raise SystemExit": "SystemExit:",
+    "raise KeyboardInterrupt": "KeyboardInterrupt:",
 }
 
 

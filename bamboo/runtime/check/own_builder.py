@@ -34,7 +34,7 @@ def asked(request: Mapping[str, Any]) -> dict[str, Any]:
         return _as_json(found)
     except InputError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         raise InputError(placed_line_of(error)) from error
 
 
