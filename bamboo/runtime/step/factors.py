@@ -12,8 +12,7 @@ Sending the two factors in place of their product is "sufficient factor broadcas
 UAI 2016; Zhang et al., Poseidon, USENIX ATC 2017).
 """
 
-from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
@@ -31,9 +30,12 @@ PRODUCTS = ("AddmmBackward0", "MmBackward0")
 AROUND = ("ViewBackward0", "UnsafeViewBackward0", "AddBackward0")
 """What `nn.Linear` does around the product where the input has more than two dimensions."""
 TWICE = "is used twice in a microbatch"
-ANOTHER = "is used by a function other than its torch.nn.Linear"
 UNSENT = "has a factor that cannot be sent"
 NO_PRODUCT = "is used by a batch of matrix products, as its input lies in an odd way"
+ANOTHER = "is used by a function other than its torch.nn.Linear"
+CHANGED = "has an input that is written into after the product"
+TO_WEIGHT = ("TBackward0", "ToCopyBackward0")
+"""Between the product and the weight: `nn.Linear` takes it transposed, autocast casts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +127,22 @@ class Use:
 
     called: bool = False
     input: Tensor | None = None
+    version: int = 0
+    """What torch had counted of writes into the input when it was recorded."""
     dtype: torch.dtype = torch.float32
     """Of the product."""
     gradient: Operand | None = None
+    product: Tensor | None = None
+    """The product itself as autograd hands it to the weight, until it is there."""
     flaw: str = ""
     """Why it is no plain use, as in `use_that_forbids`."""
-    product: Node | None = None
-    """Until the forward of its layer is done."""
+
+    def handed(self, gradient: Tensor) -> None:
+        """This gradient has come to the weight, the sum of all uses in the microbatch. It is the
+        product itself, unless another use has added something to it, or there was no product."""
+        if gradient is not self.product:
+            self.flaw = self.flaw or ANOTHER
+        self.product = None
 
     def factors(self) -> Factors | None:
         """None: the microbatch adds nothing. Raises ValueError, with the flaw."""
@@ -139,7 +150,12 @@ class Use:
             raise ValueError(self.flaw)
         if self.gradient is None:
             return None
+        if self.product is not None:
+            raise ValueError(ANOTHER)
         assert self.input is not None, "a layer that is computed again records its input then"
+        if self.input._version != self.version:
+            # Under autocast the product has a copy of it, and autograd does not mind.
+            raise ValueError(CHANGED)
         # What `nn.Linear` does with its input: the cast of autocast, then one dimension of rows.
         x = self.input.to(self.dtype)
         try:
@@ -187,10 +203,10 @@ class Recorder:
                 raise ValueError(f"{name} cannot be sent as factors: it {why_not}")
         for name, index, local in found:
             self._watch(name, index, self._layers[index].get_submodule(local.rpartition(".")[0]))
-        for layer in {index for _, index, _ in found}:
-            self._count({name: local for name, index, local in found if index == layer}, layer)
 
     def _watch(self, name: str, index: int, linear: nn.Module) -> None:
+        weight = linear.get_parameter("weight")
+
         def begins(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
             if self._now is None or name not in self._now:
                 return
@@ -200,6 +216,7 @@ class Recorder:
                 use.called = True
             if (index in self._again) == self._back:
                 use.input = x.detach()
+                use.version = x._version
 
         def ends(_: nn.Module, __: object, output: Tensor) -> None:
             if self._now is None or name not in self._now or self._back:
@@ -211,7 +228,6 @@ class Recorder:
             if product is None:
                 use.flaw = NO_PRODUCT
                 return
-            use.product = product
 
             def came(gradients: tuple[Tensor | None, ...]) -> None:
                 # A copy: with another reference to its tensor, autograd would add gradients to new
@@ -223,40 +239,25 @@ class Recorder:
                 except ValueError as error:
                     use.flaw = f"{UNSENT}: {error}"
 
+            def made(gradients: tuple[Tensor | None, ...], _: object) -> None:
+                # While it is held here, autograd adds to it in a new tensor.
+                use.product = gradients[0]
+
             # On the product itself: who writes into the output hides the output's own hooks.
             product.register_prehook(came)
+            last = last_before(product, weight)
+            if last is None:
+                use.flaw = ANOTHER
+                return
+            last.register_hook(made)
+
+        def arrived(gradient: Tensor) -> None:
+            if self._now is not None and name in self._now:
+                self._now[name].handed(gradient)
 
         self._hooks.append(linear.register_forward_pre_hook(begins, with_kwargs=True))
         self._hooks.append(linear.register_forward_hook(ends))
-
-    def _count(self, named: Mapping[str, str], index: int) -> None:
-        """Have each forward of a layer count the uses of these weights, given with their local
-        names: only what goes through its torch.nn.Linear is recorded, and what data use does not
-        show in a look at the model."""
-        layer = self._layers[index]
-        before: list[Node] = []
-
-        def begins(_: nn.Module, args: tuple[Any, ...]) -> None:
-            before[:] = [x.grad_fn for x in tensors_in(args) if x.grad_fn is not None]
-
-        def ends(_: nn.Module, __: object, output: Any) -> None:
-            if self._now is None or self._back:
-                return
-            used, nodes = used_between(before, tensors_in(output))
-            for name, local in named.items():
-                use = self._now.get(name)
-                if use is None:
-                    continue
-                product, use.product = use.product, None
-                count = used[id(layer.get_parameter(local))]
-                if count and product not in nodes:
-                    use.flaw = use.flaw or ANOTHER
-                elif count > 1:
-                    use.flaw = use.flaw or TWICE
-            before.clear()
-
-        self._hooks.append(layer.register_forward_pre_hook(begins))
-        self._hooks.append(layer.register_forward_hook(ends))
+        self._hooks.append(weight.register_hook(arrived))  # type: ignore[no-untyped-call]
 
     @contextmanager
     def forward(self) -> Iterator[Record | None]:
@@ -300,35 +301,6 @@ class Recorder:
         self._done = []
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in what a layer takes or gives: one, or tuples of them."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from tensors_in(one)
-
-
-def used_between(
-    before: Iterable[Node], output: Iterable[Tensor]
-) -> tuple[Counter[int], set[Node]]:
-    """How often the operations after these nodes, up to an output, use each leaf, by its id; and
-    the nodes of these operations."""
-    used: Counter[int] = Counter()
-    done, seen = set(before), set[Node]()
-    waiting = [y.grad_fn for y in output if y.grad_fn is not None]
-    while waiting:
-        node = waiting.pop()
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, Tensor):
-            used[id(leaf)] += 1
-        elif node not in done:
-            done.add(node)
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions if following is not None]
-    return used, seen
-
-
 def product_of(output: Tensor) -> Node | None:
     """The one product of two matrices that a linear layer's output comes from. None: of an input
     that lies in an odd way torch makes a batch of products, and adds up their gradients."""
@@ -336,6 +308,17 @@ def product_of(output: Tensor) -> Node | None:
     while node is not None and node.name() in AROUND:
         node = node.next_functions[0][0]
     return node if node is not None and node.name() in PRODUCTS else None
+
+
+def last_before(product: Node, weight: Tensor) -> Node | None:
+    """What hands the gradient of this product to the weight; None where nothing does so directly,
+    as where another function made the product's operand of the weight."""
+    node = product.next_functions[-1][0]
+    while node is not None and node.name() in TO_WEIGHT:
+        before, node = node, node.next_functions[0][0]
+        if getattr(node, "variable", None) is weight:
+            return before
+    return None
 
 
 def use_that_forbids(layer: nn.Module, name: str) -> str:

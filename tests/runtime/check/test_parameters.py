@@ -48,7 +48,7 @@ WHY_NOT = {
     "plain.bias": "is no matrix: its shape is (16,)",
     "twice.weight": "is used twice in a microbatch",
     "by_function.weight": "is used by a function other than its torch.nn.Linear",
-    "both.weight": "is used twice in a microbatch",
+    "both.weight": "is used by a function other than its torch.nn.Linear",
     "changed.weight": "has a gradient of other bits than the product of its factors",
     "sub.weight": "is used by Sub, a subclass of torch.nn.Linear",
     "still.weight": "is not trained",

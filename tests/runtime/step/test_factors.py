@@ -1,6 +1,7 @@
 """Factors of a linear layer's gradient: formed again from a message, it has autograd's bits."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bamboo.models import run_back, run_layers
 from bamboo.runtime.step.factors import (
@@ -254,6 +256,59 @@ def test_what_shows_only_when_it_runs_has_no_factors() -> None:
     assert recorder.take([NAME]) == {NAME: []}, "nothing of it is left"
     recorder.record([])
     assert forward(recorder, [(0, twice)], torch.ones(1, 4))[0] is None
+
+
+def instead(linear: nn.Linear, x: Tensor) -> Tensor:
+    return F.linear(x, linear.weight)
+
+
+def beside(linear: nn.Linear, x: Tensor) -> Tensor:
+    y: Tensor = linear(x) + linear.weight.square().sum()
+    return y
+
+
+def before(linear: nn.Linear, x: Tensor) -> Tensor:
+    y: Tensor = linear.weight.square().sum() + linear(x)
+    return y
+
+
+def unseen(linear: nn.Linear, x: Tensor) -> Tensor:
+    y: Tensor = checkpoint(linear, x.clone().requires_grad_(), use_reentrant=True)
+    return y
+
+
+def written(linear: nn.Linear, x: Tensor) -> Tensor:
+    x = x + 1
+    y: Tensor = linear(x)
+    x.mul_(2)  # under autocast the product has a copy
+    return y
+
+
+@pytest.mark.parametrize(
+    ("use", "precision", "why"),
+    [
+        (instead, "fp32", "is used by a function other than its torch.nn.Linear"),
+        (beside, "fp32", "is used by a function other than its torch.nn.Linear"),
+        (before, "bf16", "is used by a function other than its torch.nn.Linear"),
+        (unseen, "fp32", "is used by a function other than its torch.nn.Linear"),
+        (written, "bf16", "has an input that is written into after the product"),
+    ],
+)
+def test_a_use_that_no_look_at_the_model_has_shown_has_no_factors(
+    use: Callable[[nn.Linear, Tensor], Tensor], precision: str, why: str
+) -> None:
+    """Another node would form a gradient without it, and go on with other bits."""
+    layer = Layer(4, 4)
+    layer.forward = partial(use, layer.linear)  # type: ignore[method-assign]
+    recorder = Recorder([(0, layer)])
+    recorder.record([NAME])
+    record, y = forward(recorder, [(0, layer)], torch.ones(2, 4), precision=precision)
+    with recorder.backward(record):
+        run_back(y, (torch.ones_like(y[0]),))
+    assert record is not None
+    with pytest.raises(ValueError, match=why):
+        record[NAME].factors()
+    assert recorder.take([NAME]) == {}
 
 
 def test_nonsense_in_a_message_is_refused() -> None:
