@@ -21,9 +21,11 @@ from bamboo.models import Gradients, Tensors, run_layers
 from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.node.records import ReplicaCheck
 from bamboo.runtime.state.transfer import Transfers
+from bamboo.runtime.step.bucket_sums import BucketSum
 from bamboo.runtime.step.operations import Operations
 from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Pending, Stage
+from bamboo.runtime.wire.link import Due, VirtualLink
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.runtime.wire.transport import ZmqTransport
 
@@ -221,6 +223,32 @@ def counted_bytes(folder: str) -> None:
     ZmqTransport.send = send  # type: ignore[method-assign, assignment]
 
 
+def slow_link(where: str) -> None:
+    """`node,times`: what is sent to that node is so many times as long on the virtual link."""
+    slow, times = where.split(",")
+    honest = VirtualLink.due
+
+    def due(
+        self: VirtualLink, to: NodeId, size_bytes: int, now_s: float, *, yields: bool = False
+    ) -> Due:
+        longer = round(float(times) * size_bytes) if to == slow else size_bytes
+        return honest(self, to, longer, now_s, yields=yields)
+
+    VirtualLink.due = due  # type: ignore[method-assign]
+
+
+def slow_sums(times: str) -> None:
+    """What this node computes for an exchange takes so many times as long."""
+    honest = BucketSum.advance
+
+    def advance(self: BucketSum, mailbox: Mailbox, *, early: bool = False) -> None:
+        begin_s = time.thread_time()
+        honest(self, mailbox, early=early)
+        time.sleep((float(times) - 1) * (time.thread_time() - begin_s))
+
+    BucketSum.advance = advance  # type: ignore[method-assign]
+
+
 def crash(where: str) -> None:
     """`step`: a layer raises there, as a user's own may."""
     crashes_at = int(where)
@@ -332,6 +360,8 @@ FAULTS: dict[str, Callable[[str], None]] = {
         overflow,
         noted_comparisons,
         counted_bytes,
+        slow_link,
+        slow_sums,
         crash,
         full_gpu,
         broken_receiver,

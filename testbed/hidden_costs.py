@@ -9,11 +9,12 @@ import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import build
-from bamboo.planner.sync.candidates import Proposed, candidates, neighbours
+from bamboo.planner.sync.candidates import Candidate, candidates
 from bamboo.planner.sync.flows import rates
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import Resolved, resolve
 from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.slowness import FIRST_PRIOR, Prior, Slowness
 from bamboo.planner.sync.trials import Trial
 from bamboo.topology.sync import Sync
 
@@ -41,7 +42,7 @@ def true_step_s(resolved: Resolved, hidden: Hidden) -> float:
     other, on links that carry all buckets. Nothing hides behind the backward but what the buckets
     let go early."""
     here = resolved.situation
-    per_byte, latency_s = (x.copy() for x in rates(here))
+    per_byte, latency_s = (x.copy() for x in rates(here, 0))
     if hidden.link[0] >= 0:
         per_byte[hidden.link] *= hidden.link_times
     slow = np.ones(here.pipelines)
@@ -76,8 +77,6 @@ class Played:
     """Hash of the strategy that the run ends with."""
     ended_s: float
     """Its true step time."""
-    best_s: float
-    """That of the best candidate, which is found by looking at all."""
     first_s: float
     trials: int
     excess_s: float
@@ -100,27 +99,22 @@ class Fleet:
         """Without noise."""
         return true_step_s(resolve(sync, self._facts, self._situation), self._hidden)
 
-    def play(self, search: LiveSearch, proposed: Sequence[Proposed], steps: int) -> Played:
+    def play(self, search: LiveSearch, steps: int) -> Played:
         """A run of so many steps. A strategy counts some steps after it was asked for."""
-        syncs = {one.candidate.hash: one.sync for one in proposed}
-        grown = search.incumbent
-        true_s = {one.candidate.hash: self.step_s(one.sync) for one in proposed}
+        true_s: dict[str, float] = {}
         now = first = search.incumbent
         coming: tuple[int, str] | None = None
         total_s = excess_s = 0.0
         for step in range(steps):
             if coming is not None and step >= coming[0]:
                 now, coming = coming[1], None
+            for hash in (now, search.incumbent):
+                if hash not in true_s:
+                    true_s[hash] = self.step_s(search.candidates[hash].sync)
             seconds = true_s[now] * self._draw.lognormvariate(0.0, self._hidden.noise)
             total_s += seconds
             excess_s += max(0.0, true_s[now] - true_s[search.incumbent])
             search.stepped(now, seconds)
-            if search.stopped and search.incumbent != grown:
-                grown = search.incumbent
-                near = neighbours(self._facts, self._situation, syncs[grown])
-                search.extend([one.candidate for one in near])
-                syncs |= {one.candidate.hash: one.sync for one in near}
-                true_s |= {one.candidate.hash: self.step_s(one.sync) for one in near}
             asked = search.next(step)
             if asked is not None:
                 coming = step + 1 + PROPAGATES, asked.hash
@@ -128,7 +122,6 @@ class Fleet:
             total_s=total_s,
             ended=now,
             ended_s=true_s[now],
-            best_s=min(true_s.values()),
             first_s=true_s[first],
             trials=search.trials,
             excess_s=excess_s,
@@ -175,33 +168,35 @@ def wide_search(
     past: Sequence[Trial] = (),
     fleet: str = "here",
     steps: int = 300,
-) -> tuple[LiveSearch, list[Proposed]]:
+    prior: Prior = FIRST_PRIOR,
+) -> tuple[LiveSearch, list[Candidate]]:
     """A search that begins with the strategy of a builder."""
     here = wide_situation(pipelines)
     now = build(builder, WIDE, here)
     found = candidates(WIDE, here, now=now, now_words=f"`{builder}`")
     search = LiveSearch(
-        [one.candidate for one in found],
+        found,
         context=("wide", fleet),
         now=now.hash(),
         steps=steps,
         past=past,
+        slowness=Slowness(WIDE, here, prior),
     )
     return search, found
 
 
 def wide_trials(pipelines: int, hidden: Hidden, *, fleet: str, seed: int) -> list[Trial]:
     """All candidates as a fleet measures them, a few steps each."""
-    search, found = wide_search(pipelines, "auto", fleet=fleet)
+    _, found = wide_search(pipelines, "auto", fleet=fleet)
     there = Fleet(WIDE, wide_situation(pipelines), hidden, seed)
     chance = random.Random(seed)
     return [
         Trial(
-            job=search.context[0],
+            job="wide",
             fleet=fleet,
-            strategy=one.candidate.hash,
-            price_s=one.candidate.price_s,
-            features=one.candidate.features,
+            strategy=one.hash,
+            price_s=one.price_s,
+            features=one.features,
             seconds=tuple(
                 there.step_s(one.sync) * chance.lognormvariate(0.0, hidden.noise)
                 for _ in range(MEASURED)

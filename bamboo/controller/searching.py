@@ -25,11 +25,12 @@ from bamboo.errors import BooksUnwritable, InputError
 from bamboo.jsonl import LineWriter
 from bamboo.named_files import open_named
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.candidates import candidates, neighbours
+from bamboo.planner.sync.candidates import candidates
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import fits, resolve
 from bamboo.planner.sync.situation import Situation
-from bamboo.planner.sync.trials import Trial, read_log
+from bamboo.planner.sync.slowness import Slowness, prior_of
+from bamboo.planner.sync.trials import Log, Shown, Trial, read_log
 from bamboo.planner.sync.written import facts_from, situation_from
 from bamboo.ports import Store
 from bamboo.runs.books import TRIED
@@ -124,7 +125,10 @@ class Searcher:
         self._steps = searched.strategy.semantics.steps
         self._facts = searched.facts
         self._densities = {one.name: one.step_density for one in searched.facts}
-        self._past = list(self._read())
+        log = self._read()
+        self._past = list(log.trials)
+        self._shown = {one.context: one for one in log.fleets}
+        """What each fleet was found to have."""
         self._search: LiveSearch | None = None
         self._fleet = ""
         self._syncs: dict[str, Sync] = {}
@@ -133,8 +137,6 @@ class Searcher:
         """The newest step, when it was done, and the generation then."""
         self._wanted: StrategyProposed | None = None
         self._asked_s = 0.0
-        self._grown = ""
-        """The strategy whose neighbours are candidates."""
         self._over: list[LiveSearch] = []
         """Searches that are over and not booked yet."""
 
@@ -176,11 +178,10 @@ class Searcher:
         evaluated = self._of.eval_every and step % self._of.eval_every == 0
         seconds = at_s - last[1] if last is not None and calm and not evaluated else None
         search.stepped(self._hash_at(state, step), seconds if seconds and seconds > 0 else None)
-        if search.stopped and search.incumbent != self._grown:
-            self._grow(search)
         asked = search.next(step)
         self._write(search.ended())
         if asked is not None:
+            self._syncs[asked.hash] = search.candidates[asked.hash].sync
             self._wanted = StrategyProposed(reporter="launcher", hash=asked.hash, why=asked.why)
             self._asked_s = 0.0
 
@@ -213,17 +214,13 @@ class Searcher:
     def _end(self) -> None:
         if self._search is not None:
             self._write(self._search.close())
+            if (shown := self._search.shown()) is not None:
+                self._shown[shown.context] = shown
+                self._write([shown])
             self._over.append(self._search)
         self._search = None
 
     # ------------------------------------------------------------------ one search
-
-    def _grow(self, search: LiveSearch) -> None:
-        """Strategies near one that has won become candidates."""
-        self._grown = search.incumbent
-        near = neighbours(self._facts, self._of.situation, self._syncs[self._grown])
-        self._syncs |= {one.candidate.hash: one.sync for one in near}
-        search.extend([one.candidate for one in near])
 
     def _search_of(self, state: State, step: int) -> LiveSearch | None:
         """The search of the present fleet, which begins with it; None where nothing is known of
@@ -243,21 +240,20 @@ class Searcher:
                 "the layout is another one than was planned: no strategies are tried on it"
             )
             return None
-        now = self._sync_of(self._hash_at(state, step))
+        now = self.sync_of_hash(self._hash_at(state, step))
         found = candidates(self._facts, situation, now=now, now_words=self._of.words)
-        self._syncs |= {one.candidate.hash: one.sync for one in found}
         self._search = LiveSearch(
-            [one.candidate for one in found],
+            found,
             context=(self._job(), fleet),
             now=now.hash(),
             steps=self._steps,
             begun=step,
             past=self._past,
+            slowness=Slowness(self._facts, situation, prior_of(list(self._shown.values()))),
         )
-        self._grown = now.hash()
         return self._search
 
-    def _sync_of(self, hash: str) -> Sync:
+    def sync_of_hash(self, hash: str) -> Sync:
         """The strategy of a step, which an earlier launcher may have proposed. Raises
         StoreUnavailable."""
         known = self._syncs.get(hash)
@@ -322,29 +318,29 @@ class Searcher:
         except BooksUnwritable as error:
             self._ports.screen.note(f"a resume begins with the planned strategy: {error}")
 
-    def _read(self) -> Sequence[Trial]:
+    def _read(self) -> Log:
         try:
             with open_named(self._of.log) as file:
                 begin = max(0, file.seek(0, os.SEEK_END) - MOST_BYTES)
                 file.seek(begin)
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
-            return ()  # no run of this home has tried anything, or it cannot be read
+            return Log()  # no run of this home has tried anything, or it cannot be read
         log = read_log(lines[1:] if begin else lines)  # the first one lacks its beginning
         if log.passed_over:
             self._ports.screen.note(
                 f"{self._of.log}: {log.passed_over} lines are no trials and do not count"
             )
-        return log.trials
+        return log
 
-    def _write(self, trials: Sequence[Trial]) -> None:
-        if not trials:
+    def _write(self, found: Sequence[Trial | Shown]) -> None:
+        if not found:
             return
-        self._past += trials
+        self._past += [one for one in found if isinstance(one, Trial)]
         try:
             with LineWriter(self._of.log) as file:
-                for trial in trials:
-                    file.write(trial.line())
+                for one in found:
+                    file.write(one.line())
         except BooksUnwritable as error:
             self._ports.screen.note(f"a trial is not kept: {error}")
 

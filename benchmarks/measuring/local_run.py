@@ -5,6 +5,7 @@ screen) would only add noise on a small machine.
 """
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from bamboo.config.tree import JobConfig
@@ -17,10 +18,13 @@ LEAST_STEPS = SKIPPED_STEPS + 2
 """Steps of a job that leave at least one time between two commits."""
 
 
-def step_times_s(job: JobConfig, sync: Sync = NO_RULES) -> tuple[list[float], list[dict[str, Any]]]:
-    """Seconds of each step after the first few, and the nodes' memory records."""
+def step_times_s(
+    job: JobConfig, sync: Sync = NO_RULES, faults: Mapping[int, str] | None = None
+) -> tuple[list[float], list[dict[str, Any]]]:
+    """Seconds of each step after the first few, and the nodes' memory records. `faults`: as of
+    `Cluster.start`."""
     with cluster(job, sync=sync) as running:
-        running.start(job.cluster.pipelines * job.cluster.stages)
+        running.start(job.cluster.pipelines * job.cluster.stages, faults)
         state = running.finish(timeout_s=600)
         if state.outcome != "done":
             raise RuntimeError(f"the run ended {state.outcome}: {state.sentence}")

@@ -414,7 +414,7 @@ def seconds(one: ParameterFacts, entry: SyncEntry, situation: Situation) -> floa
     """The exchange of this parameter alone: on its busiest link or node, whichever takes longer,
     and what its busiest pipeline computes."""
     exchanged = exchange_of(one, entry, situation)
-    per_byte, _ = rates(situation)
+    per_byte, _ = rates(situation, situation.stage_of(one.layer))
     link_s = float((exchanged.bytes * per_byte).max())
     rate = situation.node_bytes_per_s
     node_s = float(exchanged.bytes.sum(axis=1).max()) / rate if rate else 0.0

@@ -13,7 +13,6 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import BOUNDS, BUILDERS, build, sync_from
 from bamboo.planner.sync.builders import Trial as Pricing
 from bamboo.planner.sync.features import FEATURES, features_of
-from bamboo.planner.sync.live import Candidate
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import Resolved, fits, resolve
 from bamboo.planner.sync.search import search, space_of
@@ -31,81 +30,73 @@ WORSE = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
-    """A candidate, and the strategy that it stands for."""
+class Candidate:
+    """A strategy that could be tried."""
 
+    hash: str
+    words: str
+    """What it is, for the sentence of a proposal."""
+    price_s: float
+    features: Mapping[str, float]
     sync: Sync
-    candidate: Candidate
+    resolved: Resolved | None = None
+    """On the grid of its search; None: it can be priced in no other situation."""
+
+    def fits(self, facts: Sequence[ParameterFacts]) -> bool:
+        """Whether nodes have the memory for it, as far as it is known."""
+        return self.resolved is None or fits(self.resolved, facts)
+
+
+def proposed(
+    sync: Sync, words: str, facts: Sequence[ParameterFacts], situation: Situation
+) -> Candidate:
+    """A strategy as a candidate. Raises ValueError as `resolve` does."""
+    resolved = resolve(sync, facts, situation)
+    return Candidate(
+        hash=sync.hash(),
+        words=words,
+        price_s=max(price(resolved).step_s, 1e-9),
+        features=named_features(resolved),
+        sync=sync,
+        resolved=resolved,
+    )
 
 
 def candidates(
-    facts: Sequence[ParameterFacts],
-    situation: Situation,
-    *,
-    now: Sync,
-    now_words: str,
-    statistics: Mapping[int, int] | None = None,
-) -> list[Proposed]:
+    facts: Sequence[ParameterFacts], situation: Situation, *, now: Sync, now_words: str
+) -> list[Candidate]:
     """The run's strategy, and the best others by price."""
     trained = [one for one in facts if one.trained]
-    found: dict[str, Proposed] = {}
+    found: dict[str, Candidate] = {}
     for sync, words in _strategies(trained, situation, now, now_words):
         if sync.hash() in found:
             continue
         try:
-            resolved = resolve(sync, trained, situation, statistics=statistics)
+            found[sync.hash()] = proposed(sync, words, trained, situation)
         except ValueError:  # a rule of the user's that matches nothing on this model
             continue
-        if sync != now and not fits(resolved, trained):
-            continue
-        candidate = Candidate(
-            hash=sync.hash(),
-            words=words,
-            price_s=max(price(resolved).step_s, 1e-9),
-            features=named_features(resolved),
-        )
-        found[sync.hash()] = Proposed(sync=sync, candidate=candidate)
-    return _best(list(found.values()), now.hash())
+        if sync != now and not found[sync.hash()].fits(trained):
+            del found[sync.hash()]
+    best_s = min(one.price_s for one in found.values())
+    kept = [x for x in found.values() if x.price_s <= WORSE * best_s or x.hash == now.hash()]
+    kept.sort(key=lambda one: (one.hash != now.hash(), one.price_s))
+    return kept[:MOST]
 
 
-def neighbours(
-    facts: Sequence[ParameterFacts],
-    situation: Situation,
-    of: Sync,
-    *,
-    statistics: Mapping[int, int] | None = None,
-) -> list[Proposed]:
+def neighbours(facts: Sequence[ParameterFacts], situation: Situation, of: Sync) -> list[Candidate]:
     """Strategies that differ from one that has won in one group of parameters."""
     trained = [one for one in facts if one.trained]
     entries = {one.name: entry_of(of, one.name) for one in trained}
     space = space_of(trained, situation, bounds=(None, 0))
-    found: dict[str, Proposed] = {}
+    found: dict[str, Candidate] = {}
     for group, options in zip(space.groups, space.options, strict=True):
         for option in options:
-            sync = sync_from(
-                {**entries, **{one.name: option for one in group}},
-                zones=situation.zones,
-                bucket=of.bucket,
-            )
-            resolved = resolve(sync, trained, situation, statistics=statistics)
-            if not fits(resolved, trained):
-                continue
+            changed = {**entries, **{one.name: option for one in group}}
+            sync = sync_from(changed, zones=situation.zones, bucket=of.bucket)
             how = option.exchange if option.exchange != OWNER else f"pipeline {option.owner}"
-            candidate = Candidate(
-                hash=sync.hash(),
-                words=f"the fastest so far with {group[0].name} by {how}",
-                price_s=max(price(resolved).step_s, 1e-9),
-                features=named_features(resolved),
-            )
-            found[sync.hash()] = Proposed(sync=sync, candidate=candidate)
-    return list(found.values())
-
-
-def _best(found: list[Proposed], now: str) -> list[Proposed]:
-    best_s = min(one.candidate.price_s for one in found)
-    kept = [x for x in found if x.candidate.price_s <= WORSE * best_s or x.candidate.hash == now]
-    kept.sort(key=lambda one: (one.candidate.hash != now, one.candidate.price_s))
-    return kept[:MOST]
+            words = f"the fastest so far with {group[0].name} by {how}"
+            found[sync.hash()] = proposed(sync, words, trained, situation)
+    return [one for one in found.values() if one.fits(trained)]
 
 
 def _strategies(

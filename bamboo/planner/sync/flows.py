@@ -26,8 +26,8 @@ def crosses(situation: Situation, zones: tuple[int, ...] = ()) -> NDArray[np.boo
     return np.asarray(where[:, None] != where[None, :])
 
 
-def rates(situation: Situation) -> tuple[Figures, Figures]:
-    """Seconds per byte and latency of the link of each pair of pipelines."""
+def rates(situation: Situation, stage: int) -> tuple[Figures, Figures]:
+    """Seconds per byte and latency of the link of each pair of pipelines, in a stage."""
     count = situation.pipelines
     per_byte = np.full((count, count), 1 / situation.bytes_per_s if situation.bytes_per_s else 0.0)
     latency = np.full((count, count), situation.latency_s)
@@ -35,6 +35,9 @@ def rates(situation: Situation) -> tuple[Figures, Figures]:
         across = crosses(situation)
         per_byte[across] = 1 / situation.far.bytes_per_s if situation.far.bytes_per_s else 0.0
         latency[across] = situation.far.latency_s
+    for one in situation.slow:
+        if one.is_link and one.stage == stage:
+            per_byte[one.pipeline, one.to] *= one.times
     return per_byte, latency
 
 

@@ -11,10 +11,12 @@ what it may win over the steps that are left is more than what it may lose over 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from bamboo.planner.sync.candidates import Candidate, neighbours
 from bamboo.planner.sync.ranking import Context, Guess, Ranking
-from bamboo.planner.sync.trials import Measured, Trial, measured_of
+from bamboo.planner.sync.slowness import Explanation, Slowness
+from bamboo.planner.sync.trials import Measured, Shown, Trial, measured_of
 
 FIRST_STEPS = 8
 """Steps over which the strategy is measured that the run has when a search begins."""
@@ -27,19 +29,17 @@ CONFIRMED = 8
 """Steps of a candidate, before it takes the place of the incumbent."""
 MOST_SPENT = 0.035
 """Share of the steps that are left at the beginning that all trials together may lose."""
+LEAST_WORTH = 1.0
+"""A trial is made if it is worth more than so many steps of the incumbent: choosing it takes a
+launcher's time, too."""
+MOST_ERRORS = 1.5
+"""Where it is known what may be slow, a price is off by so many of its errors at most."""
 HOPELESS = 0.10
 """A candidate that is slower by this share in its first step is given up at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A strategy that could be tried."""
-
-    hash: str
-    words: str
-    """What it is, for the sentence of a proposal."""
-    price_s: float
-    features: Mapping[str, float]
+Guesses = Sequence[tuple[float, Guess]]
+"""Weights, whose sum is 1, and what is guessed with each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,7 @@ class LiveSearch:
         steps: int,
         begun: int = 0,
         past: Sequence[Trial] = (),
+        slowness: Slowness | None = None,
     ) -> None:
         self.candidates = {one.hash: one for one in candidates}
         if now not in self.candidates:
@@ -90,6 +91,11 @@ class LiveSearch:
         self._stretch = _Stretch(now)
         self._tried: set[str] = set()
         self._refused: set[str] = set()
+        self._slowness = slowness
+        self.explanations = [Explanation(slow=(), weight=1.0)]
+        """What may be slower than the model knows, the likeliest first."""
+        self._grown: set[str] = set()
+        """The strategies whose neighbours are candidates."""
         self.excess_s = 0.0
         """What all trials have taken longer than the incumbent would have."""
         self.trials = 0
@@ -155,13 +161,6 @@ class LiveSearch:
             )
         )
 
-    def extend(self, more: Sequence[Candidate]) -> None:
-        """Further candidates, near one that has won."""
-        new = {one.hash: one for one in more if one.hash not in self.candidates}
-        self.candidates |= new
-        if new:
-            self.stopped = ""
-
     # ------------------------------------------------------------------ what is next
 
     def next(self, step: int) -> Next | None:
@@ -191,14 +190,12 @@ class LiveSearch:
 
     def _choose(self, step: int, known: Mapping[str, Measured]) -> Next | None:
         left = self._steps - step - 1 - TRIAL_STEPS
-        best = known[self.incumbent]
-        worth = {
-            hash: _worth(guess, left)
-            for hash, guess in self._guesses(known).items()
-            if self._affordable(guess, best.seconds)
-        }
+        self._explain(known)
+        worth = self._worths(known, left)
+        if max(worth.values(), default=0.0) <= LEAST_WORTH and self._grow():
+            worth = self._worths(known, left)
         chosen = max(worth, key=lambda hash: worth[hash], default="")
-        if chosen and worth[chosen] > 0:
+        if chosen and worth[chosen] > LEAST_WORTH:
             self.trials += 1
             return self._ask(chosen, f"a trial of {self.candidates[chosen].words}")
         if left <= 0:
@@ -210,36 +207,105 @@ class LiveSearch:
         words = self.candidates[self.incumbent].words
         return self._ask(self.incumbent, f"{words} is the fastest of {len(self._tried)} tried")
 
+    def _explain(self, known: Mapping[str, Measured]) -> None:
+        """What may be slow, after all that was measured; what would be best then is a candidate."""
+        if self._slowness is None:
+            return
+        self.explanations = self._slowness.explanations(self._measured(known))
+        for one in self._slowness.candidates(self.explanations):
+            self.candidates.setdefault(one.hash, one)
+
+    def _measured(self, known: Mapping[str, Measured]) -> list[tuple[Candidate, Measured]]:
+        return [(self.candidates[x], m) for x, m in known.items() if x in self.candidates]
+
+    def shown(self) -> Shown | None:
+        """What was found to be slow, for the log; None where no trial could have shown it."""
+        if self._slowness is None or not self.trials:
+            return None
+        measured = self._measured(self._known())
+        return self._slowness.shown(self.explanations[0].slow, measured, self.context)
+
+    def _grow(self) -> bool:
+        """Make what is near the incumbent a candidate; whether it was none before."""
+        sync = self.candidates[self.incumbent].sync
+        if self._slowness is None or self.incumbent in self._grown:
+            return False
+        self._grown.add(self.incumbent)
+        for one in neighbours(self._slowness.facts, self._slowness.situation, sync):
+            self.candidates.setdefault(one.hash, one)
+        return True
+
+    def _worths(self, known: Mapping[str, Measured], left: int) -> dict[str, float]:
+        """What the trial of each candidate is worth that trials may cost."""
+        best = known[self.incumbent]
+        spent = self.excess_s / best.seconds
+        return {
+            hash: _gain(guesses) * max(0, left) - TRIAL_STEPS * _loss(guesses)
+            for hash, guesses in self._guesses(known).items()
+            if spent + TRIAL_STEPS * _loss(guesses) <= self._most_spent
+        }
+
     def _ask(self, hash: str, why: str) -> Next | None:
         if hash == self._asked:
             return None
         self._asked = hash
         return Next(hash=hash, why=why)
 
-    def _guesses(self, known: Mapping[str, Measured]) -> dict[str, Guess]:
-        """For each candidate that was not tried, its log time less the incumbent's."""
-        ranking = self.ranking()
+    def _guesses(self, known: Mapping[str, Measured]) -> dict[str, Guesses]:
+        """For each candidate that was not tried, its log time less the incumbent's, under each
+        explanation."""
         best = known[self.incumbent]
-        out = {}
-        for hash, one in self.candidates.items():
-            if hash in self._tried or hash in self._refused:
-                continue
-            if (before := known.get(hash)) is not None:  # by an earlier run on this fleet
+        untried = [
+            one
+            for hash, one in self.candidates.items()
+            if hash not in self._tried and hash not in self._refused
+        ]
+        incumbent, *prices = self._prices([self.candidates[self.incumbent], *untried])
+        ranking = self.ranking()
+        out: dict[str, Guesses] = {}
+        for one, own in zip(untried, prices, strict=True):
+            if (before := known.get(one.hash)) is not None:  # by an earlier run on this fleet
                 mean = math.log(before.seconds / best.seconds)
-                out[hash] = Guess(mean=mean, spread=math.hypot(before.noise, best.noise))
-            else:
-                out[hash] = ranking.guess(self.context, _unmeasured(one), best)
+                spread = math.hypot(before.noise, best.noise)
+                out[one.hash] = [(1.0, Guess(mean=mean, spread=spread))]
+                continue
+            here = Measured(
+                price_s=self._mean_s(own), features=one.features, seconds=1.0, noise=0.0
+            )
+            there = replace(best, price_s=self._mean_s(incumbent))
+            guess = ranking.guess(self.context, here, there)
+            learned = guess.mean - math.log(here.price_s / there.price_s)
+            out[one.hash] = [
+                (explanation.weight, replace(guess, mean=learned + log - first))
+                for explanation, log, first in zip(self.explanations, own, incumbent, strict=True)
+            ]
         return out
 
-    def _affordable(self, guess: Guess, best_s: float) -> bool:
-        spent = self.excess_s / best_s
-        return spent + TRIAL_STEPS * _loss(guess) <= self._most_spent
+    def _prices(self, some: Sequence[Candidate]) -> list[tuple[float, ...]]:
+        """Of each candidate, the log of its price under each explanation."""
+        if self._slowness is None:
+            return [(math.log(one.price_s),) for one in some]
+        logs = [self._slowness.log_prices(one.slow, some) for one in self.explanations]
+        return list(zip(*logs, strict=True))
+
+    def _mean_s(self, logs: Sequence[float]) -> float:
+        weights = [one.weight for one in self.explanations]
+        return math.exp(sum(w * log for w, log in zip(weights, logs, strict=True)))
 
     # ------------------------------------------------------------------ what is known
 
     def ranking(self) -> Ranking:
-        """The model, from all that was measured by now."""
-        return Ranking(measured_of([*self._past, *self._own, *self._present()]))
+        """The model, from all that was measured by now. On this fleet it corrects the price under
+        what may be slow."""
+        found = dict(measured_of([*self._past, *self._own, *self._present()]))
+        here = dict(found.get(self.context, {}))
+        mine = [self.candidates[hash] for hash in here if hash in self.candidates]
+        for one, logs in zip(mine, self._prices(mine), strict=True):
+            here[one.hash] = replace(here[one.hash], price_s=self._mean_s(logs))
+        if self._slowness is None:
+            return Ranking(found)
+        error = self._slowness.prior.error
+        return Ranking({**found, self.context: here}, unexplained=error, most=MOST_ERRORS * error)
 
     def _known(self) -> Mapping[str, Measured]:
         """Strategy -> what was measured of it on this fleet."""
@@ -253,22 +319,13 @@ class LiveSearch:
         return present
 
 
-def _unmeasured(one: Candidate) -> Measured:
-    return Measured(price_s=one.price_s, features=one.features, seconds=1.0, noise=0.0)
+def _gain(guesses: Guesses) -> float:
+    """What a step is expected to win, as a share of the incumbent's (Mockus, 1975)."""
+    return sum(weight * _expected(-one.mean, one.spread) for weight, one in guesses)
 
 
-def _worth(guess: Guess, left: int) -> float:
-    """What a trial may win over the steps that are left, less what it may cost, in steps of the
-    incumbent. What it may win is the expected improvement (Mockus, 1975)."""
-    return _gain(guess) * max(0, left) - TRIAL_STEPS * _loss(guess)
-
-
-def _gain(guess: Guess) -> float:
-    return _expected(-guess.mean, guess.spread)
-
-
-def _loss(guess: Guess) -> float:
-    return _expected(guess.mean, guess.spread)
+def _loss(guesses: Guesses) -> float:
+    return sum(weight * _expected(one.mean, one.spread) for weight, one in guesses)
 
 
 def _expected(mean: float, spread: float) -> float:

@@ -8,14 +8,14 @@ a node does one thing at a time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from bamboo.planner.sync.flows import Figures, rates
 from bamboo.planner.sync.resolved import BucketCost, Resolved, StageCost
-from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.situation import Situation, Slow
 
 WAITED = 0.1
 """Share of what a shadow computes for a gradient that its own stages wait for at least."""
@@ -73,6 +73,18 @@ def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
     whichever stage is last; but no shorter than what a node computes, what it sends, or what a
     gradient takes to its shadow."""
     situation = resolved.situation
+    sent = [cost.most_sent + cost.shipped.bytes for cost in resolved.stages]
+    return Price(
+        step_s=_step_s(situation, stages, max(sent)),
+        stages=tuple(stages),
+        sent_bytes=resolved.exchanged_bytes + resolved.shipped_bytes,
+        billed_s=resolved.between_zones() * situation.billed_s_per_byte,
+        spent_s=sum(one.link_s + one.ship_s + one.work_s + one.rebuild_s for one in stages),
+    )
+
+
+def _step_s(situation: Situation, stages: Sequence[StagePrice], most_sent: float) -> float:
+    """`most_sent`: bytes that the busiest node sends."""
     ends_s = situation.ends_s or (0.0,) * len(stages)
     busy_s = situation.busy_s or (0.0,) * len(stages)
     after_s = max(situation.after_s, default=0.0)
@@ -89,16 +101,42 @@ def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
         busy + one.work_s + rebuild_s
         for busy, one, rebuild_s in zip(busy_s, stages, rebuilds_s, strict=True)
     ]
-    sent = [cost.most_sent + cost.shipped.bytes for cost in resolved.stages]
     rate = situation.node_bytes_per_s
-    sent_s = max(sent) / rate if rate else 0.0
-    return Price(
-        step_s=max(last_s + after_s, *works_s, sent_s, *(one.ship_s for one in stages)),
-        stages=tuple(stages),
-        sent_bytes=resolved.exchanged_bytes + resolved.shipped_bytes,
-        billed_s=resolved.between_zones() * situation.billed_s_per_byte,
-        spent_s=sum(one.link_s + one.ship_s + one.work_s + one.rebuild_s for one in stages),
-    )
+    sent_s = most_sent / rate if rate else 0.0
+    return max(last_s + after_s, *works_s, sent_s, *(one.ship_s for one in stages))
+
+
+class Repriced:
+    """The steps of one strategy where one or another thing is slow, which are many: what does not
+    depend on that is counted once."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved = resolved
+        self._stages = [stage_price(stage, resolved.situation) for stage in resolved.stages]
+        self._works_s = [
+            [_works_s(one, resolved.situation) for one in stage.buckets]
+            for stage in resolved.stages
+        ]
+        self._most_sent = max(cost.most_sent + cost.shipped.bytes for cost in resolved.stages)
+
+    def step_s(self, slow: Sequence[Slow]) -> float:
+        """The step where this is slow, beside what the situation says."""
+        situation = self._resolved.situation
+        there = replace(situation, slow=(*situation.slow, *slow))
+        stages = list(self._stages)
+        for stage in {one.stage for one in slow}:
+            times = np.ones(situation.pipelines)
+            for one in slow:
+                if one.stage == stage and not one.is_link:
+                    times[one.pipeline] *= one.times
+            works_s = [own * times for own in self._works_s[stage]]
+            buckets = self._resolved.stages[stage].buckets
+            stages[stage] = replace(
+                stages[stage],
+                exposed_s=_whole_s(buckets, works_s, there, early=True),
+                work_s=float(np.max(sum(works_s))) if works_s else 0.0,
+            )
+        return _step_s(there, stages, self._most_sent)
 
 
 def can_hide(resolved: Resolved) -> float:
@@ -123,7 +161,7 @@ def stage_price(cost: StageCost, situation: Situation) -> StagePrice:
     work_s = float(np.max(sum(works_s))) if works_s else 0.0
     return StagePrice(
         exposed_s=_whole_s(cost.buckets, works_s, situation, early=True),
-        link_s=float((cost.bytes * rates(situation)[0]).max()) if cost.buckets else 0.0,
+        link_s=float((cost.bytes * rates(situation, cost.stage)[0]).max()) if cost.buckets else 0.0,
         work_s=work_s,
         ship_s=shipped.bytes / rate if rate and situation.replica else 0.0,
         rebuild_s=rebuild_s,
@@ -140,6 +178,9 @@ def _works_s(bucket: BucketCost, situation: Situation) -> Figures:
         found = found + exchanged.flops / situation.flops_per_s
     if situation.added_per_s:
         found = found + exchanged.added / situation.added_per_s
+    for one in situation.slow:
+        if not one.is_link and one.stage == bucket.stage:
+            found[one.pipeline] *= one.times
     return np.asarray(found)
 
 
@@ -159,7 +200,7 @@ def _whole_s(
     """Seconds from the end of the last local backward until all sums are everywhere."""
     if not buckets:
         return 0.0
-    wire = _Wire(situation)
+    wire = _Wire(situation, buckets[0].stage)
     done_s = np.full(situation.pipelines, -np.inf if situation.sums_early and early else 0.0)
     end_s = 0.0
     # Messages of a link leave in the order in which they are given to it.
@@ -184,8 +225,8 @@ def _whole_s(
 class _Wire:
     """The links between the pipelines' nodes of one stage, and until when each is in use."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._per_byte, self._latency_s = rates(situation)
+    def __init__(self, situation: Situation, stage: int) -> None:
+        self._per_byte, self._latency_s = rates(situation, stage)
         rate = situation.node_bytes_per_s
         self._node_per_byte = 1 / rate if rate else 0.0
         self._links_s = np.full_like(self._per_byte, -np.inf)

@@ -65,7 +65,15 @@ class Ranking:
     """What trials have taught. `contexts`: context -> strategy -> what was measured, the context
     with the newest trial last."""
 
-    def __init__(self, contexts: Mapping[Context, Mapping[str, Measured]]) -> None:
+    def __init__(
+        self,
+        contexts: Mapping[Context, Mapping[str, Measured]],
+        *,
+        unexplained: float = UNEXPLAINED,
+        most: float = MOST_WRONG,
+    ) -> None:
+        self._unexplained = unexplained
+        self._most = most
         self._names: dict[str, int] = {}
         pairs: list[tuple[Context, Measured, Measured, float]] = []
         for context, all_of_it in reversed(list(contexts.items())):
@@ -107,8 +115,8 @@ class Ranking:
         )
         known = float(row @ self._covariance @ row) if len(row) else 0.0
         mean = _log(one.price_s, other.price_s) + float(row @ self._weights)
-        spread = math.sqrt(known + unknown + UNEXPLAINED**2)
-        return Guess(mean=mean, spread=min(spread, MOST_WRONG))
+        spread = math.sqrt(known + unknown + self._unexplained**2)
+        return Guess(mean=mean, spread=min(spread, self._most))
 
     # ------------------------------------------------------------------ the fit
 

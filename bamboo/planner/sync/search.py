@@ -183,12 +183,12 @@ class _Bounds:
 
     def __init__(self, space: Space, situation: Situation) -> None:
         self._situation = situation
-        per_byte, _ = rates(situation)
         counts = Counts(situation)
         self._stages = [situation.stage_of(own[0].layer) for own in space.groups]
         self._links_s: list[list[Figures]] = []
         """Of each option of each group, the time on each link, shape (D, D)."""
         for own, some in zip(space.groups, space.options, strict=True):
+            per_byte, _ = rates(situation, situation.stage_of(own[0].layer))
             found: Mapping[SyncEntry, Figures] = {
                 entry: sum(
                     (counts.exchange(one, on_grid(entry, *_on(situation))).bytes for one in own),

@@ -36,6 +36,22 @@ class Syncing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """A link between two pipelines' nodes of a stage, or a node at what it computes for exchanges,
+    that takes `times` as long as the other figures say."""
+
+    stage: int
+    pipeline: int
+    to: int = -1
+    """The other end of the link; -1: it is the node."""
+    times: float
+
+    @property
+    def is_link(self) -> bool:
+        return self.to >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """The grid on which parameters are synchronised. Times are in seconds; a rate of 0 means that
     sizes do not matter. Raises ValueError for zones or shares that make no sense."""
@@ -82,6 +98,8 @@ class Situation:
     """Per stage, the memory of a node that is left for factors; empty: nobody knows."""
     sources: tuple[tuple[str, str], ...] = ()
     """Name of a figure -> where it is from."""
+    slow: tuple[Slow, ...] = ()
+    """What is taken to be slower than all other figures say."""
 
     def __post_init__(self) -> None:
         if not self.shares or min(self.shares) < 1:

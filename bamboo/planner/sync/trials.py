@@ -59,28 +59,73 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a search has found slower in its fleet than the model says. Raises ValueError for
+    figures that make no sense."""
+
+    job: str
+    fleet: str
+    links: tuple[float, ...] = ()
+    """How many times as long as it should each slow link takes."""
+    nodes: tuple[float, ...] = ()
+    """Likewise each slow node, at what it computes for exchanges."""
+    error: float
+    """Of a single price, once these are known: a standard deviation of log time."""
+    degrees: int = 0
+    """Strategies from which the error is known, beyond the figures that were fitted."""
+
+    def __post_init__(self) -> None:
+        for name in ("job", "fleet"):
+            if not (isinstance(said := getattr(self, name), str) and said):
+                raise ValueError(f"{name} is {said!r}")
+        slow = (*self.links, *self.nodes)
+        if len(slow) > MOST_FEATURES or not all(map(_is_time, slow)):
+            raise ValueError("a factor that is none")
+        if not _is_count(self.error) or not _is_count(self.degrees) or self.degrees > MOST_STEPS:
+            raise ValueError("an error that is none")
+
+    @property
+    def context(self) -> tuple[str, str]:
+        """That of the trials from which it is known."""
+        return self.job, self.fleet
+
+    def line(self) -> str:
+        """The line of the log."""
+        return json.dumps({"v": SCHEMA_VERSION, **asdict(self)}, sort_keys=True, allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """What could be read of a log."""
 
     trials: tuple[Trial, ...] = ()
+    fleets: tuple[Shown, ...] = ()
     passed_over: int = 0
-    """Lines that are no trials."""
+    """Lines that are neither."""
 
 
 def read_log(lines: Iterable[str]) -> Log:
-    """The trials of these lines, in order."""
-    trials, passed_over = [], 0
+    """What these lines say, in order."""
+    trials, fleets, passed_over = list[Trial](), list[Shown](), 0
     for line in lines:
         try:
-            trials.append(_trial_of(json.loads(line)))
+            one = _read(json.loads(line))
+            if isinstance(one, Trial):
+                trials.append(one)
+            else:
+                fleets.append(one)
         except (ValueError, TypeError, RecursionError, OverflowError):
             passed_over += 1
-    return Log(trials=tuple(trials), passed_over=passed_over)
+    return Log(trials=tuple(trials), fleets=tuple(fleets), passed_over=passed_over)
 
 
-def _trial_of(raw: Any) -> Trial:
-    names = {field.name for field in fields(Trial)}
-    if not isinstance(raw, dict) or raw.pop("v", None) != SCHEMA_VERSION or set(raw) != names:
+def _read(raw: Any) -> Trial | Shown:
+    if not isinstance(raw, dict) or raw.pop("v", None) != SCHEMA_VERSION:
+        raise ValueError("another schema")
+    if set(raw) == {field.name for field in fields(Shown)}:
+        lists = {name: tuple(raw[name]) for name in ("links", "nodes")}
+        return Shown(**{**raw, **lists})
+    if set(raw) != {field.name for field in fields(Trial)}:
         raise ValueError("another schema")
     if not isinstance(raw["features"], dict) or not isinstance(raw["seconds"], list):
         raise ValueError("no features, or no steps")

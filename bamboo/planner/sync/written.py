@@ -10,7 +10,7 @@ from typing import Any
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.step.links import Link
-from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.situation import Situation, Slow
 
 MOST_ELEMENTS = 2**53
 _KINDS: Mapping[str, type] = {
@@ -58,6 +58,8 @@ def situation_from(raw: Any) -> Situation:
         lists["sources"] = tuple((str(name), str(where)) for name, where in lists["sources"])
     far = found.get("far")
     try:
+        if "slow" in lists:
+            lists["slow"] = tuple(Slow(**one) for one in lists["slow"])
         link = None if far is None else Link(**far)
         return Situation(**{**found, **lists, "far": link})
     except TypeError as error:
