@@ -347,8 +347,7 @@ class Searcher:
     def _book(self, progress: Progress) -> None:
         """Write what searches that are over have tried, each once."""
         for search in self._over:
-            if search.trials and not search.told:
-                search.told = True
+            if search.trials:
                 tried = {"trials": search.trials, "excess_s": search.excess_s}
                 data = {**tried, "why": search.stopped}
                 self._ports.books.event(TRIED, progress, at_s=self._ports.now(), data=data)

@@ -6,8 +6,8 @@ Two real worker processes on the virtual device, over the virtual link: the mixe
 size. What goes from node 0 to node 1 takes `LINK` times as long as the link should, and what node 1
 computes for an exchange `SUMS` times as long (`testbed.faults`). The launcher's own searcher
 follows the run, without a launch around it. Then the strategy with which the run ends is measured
-in turn with those of a hand that knows what is slow: every builder, and the best of a search on
-paper that is told of it, with its neighbours.
+in turn with those of a hand that knows what is slow: the best of a search on paper that is told of
+it, its neighbours, and every builder that is not hopeless.
 """
 
 import argparse
@@ -21,7 +21,8 @@ from typing import Any
 from bamboo.errors import InputError
 from bamboo.planner.sync.builders import BUILDERS, build
 from bamboo.planner.sync.candidates import neighbours
-from bamboo.planner.sync.price import Repriced
+from bamboo.planner.sync.price import price
+from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.search import search
 from bamboo.planner.sync.situation import Slow
 from bamboo.planner.sync.trials import read_log
@@ -41,6 +42,9 @@ SLOW = (
 FAULTS = {0: f"slow_link:i-01.1,{LINK}", 1: f"slow_sums:{SUMS}"}
 NEAR = 6
 """Neighbours of the best on paper that the hand tries."""
+EVALUATIONS = 1000
+WORSE = 2.0
+"""A builder is tried if its price is at most so many times the best one's."""
 BY_HAND_STEPS = 20
 
 
@@ -68,20 +72,20 @@ def followed(case: Case, log: Path) -> dict[str, Any]:
 
 
 def by_hand(case: Case) -> dict[str, Sync]:
-    """What one tries who knows what is slow."""
-    found: dict[str, Sync] = {}
+    """What one tries who knows what is slow: of all builders those that are not hopeless."""
+    there = replace(case.situation, slow=SLOW)
+    best = search(case.facts, there, evaluations=EVALUATIONS)
+    found = {"the best on paper": best.sync}
     for name in BUILDERS:
         try:
-            found[name] = build(name, case.facts, case.situation)
+            sync = build(name, case.facts, case.situation)
         except InputError:
             continue
-    there = replace(case.situation, slow=SLOW)
-    best = search(case.facts, there, evaluations=1000).sync
-    found["on paper"] = best
-    near = [one for one in neighbours(case.facts, case.situation, best) if one.resolved]
-    near.sort(key=lambda one: Repriced(one.resolved).step_s(SLOW) if one.resolved else 0.0)
-    found |= {f"near {number}": one.sync for number, one in enumerate(near[:NEAR])}
-    return {name: sync for name, sync in found.items() if name not in ("owner", "tree")}
+        if price(resolve(sync, case.facts, there)).step_s <= WORSE * best.best.price.step_s:
+            found[name] = sync
+    near = neighbours(case.facts, there, best.sync)
+    near.sort(key=lambda one: one.price_s)
+    return found | {f"near that, {number}": one.sync for number, one in enumerate(near[:NEAR])}
 
 
 def compared(case: Case, ended: Sync, rounds: int) -> dict[str, list[float]]:

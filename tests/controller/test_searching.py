@@ -26,7 +26,7 @@ from bamboo.topology.sync import Sync, sync_of
 from testbed.hidden_costs import WIDE, Fleet, Hidden, wide_situation
 from tests.core.build import joined
 
-STEPS = 120
+STEPS = 80
 GRID = Grid(pipelines=2, stages=1)
 HIDDEN = Hidden(link=(0, 1), link_times=4, noise=0.0)
 
@@ -146,6 +146,6 @@ def test_a_run_tries_strategies_and_ends_with_the_fastest(
 def test_another_density_begins_another_search(tmp_path: Path) -> None:
     log = tmp_path / TRIALS
     world = World(log)
-    world.train(30, density=0.4)
+    world.train(20, density=0.4)
     fleets = [trial.fleet for trial in read_log(log.read_text().splitlines()).trials]
     assert len(set(fleets)) > 1

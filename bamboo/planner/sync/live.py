@@ -99,8 +99,6 @@ class LiveSearch:
         self.excess_s = 0.0
         """What all trials have taken longer than the incumbent would have."""
         self.trials = 0
-        self.told = False
-        """Whether somebody has been told what it took."""
         self.stopped = ""
         """Why the search is over; "" while it is not."""
 
@@ -211,18 +209,15 @@ class LiveSearch:
         """What may be slow, after all that was measured; what would be best then is a candidate."""
         if self._slowness is None:
             return
-        self.explanations = self._slowness.explanations(self._measured(known))
+        self.explanations = self._slowness.explanations(_of(self.candidates, known))
         for one in self._slowness.candidates(self.explanations):
             self.candidates.setdefault(one.hash, one)
-
-    def _measured(self, known: Mapping[str, Measured]) -> list[tuple[Candidate, Measured]]:
-        return [(self.candidates[x], m) for x, m in known.items() if x in self.candidates]
 
     def shown(self) -> Shown | None:
         """What was found to be slow, for the log; None where no trial could have shown it."""
         if self._slowness is None or not self.trials:
             return None
-        measured = self._measured(self._known())
+        measured = _of(self.candidates, self._known())
         return self._slowness.shown(self.explanations[0].slow, measured, self.context)
 
     def _grow(self) -> bool:
@@ -265,14 +260,15 @@ class LiveSearch:
         out: dict[str, Guesses] = {}
         for one, own in zip(untried, prices, strict=True):
             if (before := known.get(one.hash)) is not None:  # by an earlier run on this fleet
-                mean = math.log(before.seconds / best.seconds)
-                spread = math.hypot(before.noise, best.noise)
-                out[one.hash] = [(1.0, Guess(mean=mean, spread=spread))]
+                out[one.hash] = [(1.0, _apart(before, best))]
                 continue
             here = Measured(
-                price_s=self._mean_s(own), features=one.features, seconds=1.0, noise=0.0
+                price_s=_mean_s(self.explanations, own),
+                features=one.features,
+                seconds=1.0,
+                noise=0.0,
             )
-            there = replace(best, price_s=self._mean_s(incumbent))
+            there = replace(best, price_s=_mean_s(self.explanations, incumbent))
             guess = ranking.guess(self.context, here, there)
             learned = guess.mean - math.log(here.price_s / there.price_s)
             out[one.hash] = [
@@ -288,10 +284,6 @@ class LiveSearch:
         logs = [self._slowness.log_prices(one.slow, some) for one in self.explanations]
         return list(zip(*logs, strict=True))
 
-    def _mean_s(self, logs: Sequence[float]) -> float:
-        weights = [one.weight for one in self.explanations]
-        return math.exp(sum(w * log for w, log in zip(weights, logs, strict=True)))
-
     # ------------------------------------------------------------------ what is known
 
     def ranking(self) -> Ranking:
@@ -301,7 +293,7 @@ class LiveSearch:
         here = dict(found.get(self.context, {}))
         mine = [self.candidates[hash] for hash in here if hash in self.candidates]
         for one, logs in zip(mine, self._prices(mine), strict=True):
-            here[one.hash] = replace(here[one.hash], price_s=self._mean_s(logs))
+            here[one.hash] = replace(here[one.hash], price_s=_mean_s(self.explanations, logs))
         if self._slowness is None:
             return Ranking(found)
         error = self._slowness.prior.error
@@ -317,6 +309,24 @@ class LiveSearch:
         self._end_stretch()
         present, self._own = self._own, kept
         return present
+
+
+def _of(
+    candidates: Mapping[str, Candidate], known: Mapping[str, Measured]
+) -> list[tuple[Candidate, Measured]]:
+    return [(candidates[hash], one) for hash, one in known.items() if hash in candidates]
+
+
+def _mean_s(explanations: Sequence[Explanation], logs: Sequence[float]) -> float:
+    """The step by the logs of its prices under each explanation."""
+    weighed = [one.weight * log for one, log in zip(explanations, logs, strict=True)]
+    return math.exp(sum(weighed))
+
+
+def _apart(one: Measured, other: Measured) -> Guess:
+    """What was measured of both."""
+    mean = math.log(one.seconds / other.seconds)
+    return Guess(mean=mean, spread=math.hypot(one.noise, other.noise))
 
 
 def _gain(guesses: Guesses) -> float:

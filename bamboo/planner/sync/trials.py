@@ -106,7 +106,9 @@ class Log:
 
 def read_log(lines: Iterable[str]) -> Log:
     """What these lines say, in order."""
-    trials, fleets, passed_over = list[Trial](), list[Shown](), 0
+    trials: list[Trial] = []
+    fleets: list[Shown] = []
+    passed_over = 0
     for line in lines:
         try:
             one = _read(json.loads(line))

@@ -9,7 +9,7 @@ from bamboo.coord.replay import verify_decisions
 from bamboo.core.state import Phase, State
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.trials import read_log
-from testbed.calm import assert_calm_so_far
+from testbed.calm import assert_calm
 from testbed.cluster import cluster
 from testbed.followed_search import Followed, case_of
 
@@ -35,7 +35,7 @@ def test_a_node_is_killed_in_the_middle_of_a_trial(tmp_path: Path) -> None:
         state = followed.until(lambda state: False)
         assert state.outcome == "done", run.report()
         assert state.syncs[-1].number > chosen, "the search goes on"
-        assert_calm_so_far(run)
+        assert_calm(run)
         assert verify_decisions(run.store).equal
     fleets = {trial.fleet for trial in read_log(log.read_text().splitlines()).trials}
     assert len(fleets) == 2

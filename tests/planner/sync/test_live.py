@@ -21,9 +21,9 @@ SLOW = Hidden(link=(0, 1), link_times=4, node=0, node_times=3)
 
 
 def test_a_search_ends_with_the_best_and_spends_little() -> None:
-    search, found = wide_search(2, "tree", steps=150)
+    search, found = wide_search(2, "tree", steps=100)
     fleet = Fleet(WIDE, wide_situation(2), SLOW, seed=1)
-    played = fleet.play(search, 150)
+    played = fleet.play(search, 100)
     best_s = min(fleet.step_s(one.sync) for one in found)
     assert played.ended_s <= 1.02 * best_s < 0.8 * played.first_s
     assert played.excess_s <= 0.05 * played.total_s
