@@ -82,10 +82,12 @@ class Shipped:
 
 
 class Counts:
-    """The counts of parameters in one situation; like parameters are counted together once."""
+    """The counts of parameters in one situation; like parameters are counted together once.
+    `zones`: as of `exchange_of`."""
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: Situation, zones: tuple[int, ...] = ()) -> None:
         self.situation = situation
+        self._zones = zones
         self._exchanged: dict[tuple[object, ...], Exchanged] = {}
         self._shipped: dict[tuple[object, ...], Shipped] = {}
 
@@ -93,7 +95,7 @@ class Counts:
         """As `exchange_of`."""
         key = (_alike(facts), entry.exchange, entry.owner)
         if key not in self._exchanged:
-            self._exchanged[key] = exchange_of(facts, entry, self.situation)
+            self._exchanged[key] = exchange_of(facts, entry, self.situation, self._zones)
         return self._exchanged[key]
 
     def ship(self, facts: ParameterFacts, entry: SyncEntry) -> Shipped:
@@ -109,8 +111,11 @@ def _alike(facts: ParameterFacts) -> tuple[object, ...]:
     return facts.shape, facts.rows_k, facts.density, facts.step_density
 
 
-def exchange_of(facts: ParameterFacts, entry: SyncEntry, situation: Situation) -> Exchanged:
-    """What a parameter's exchange takes; `entry` is as it is on the grid. Raises ValueError where
+def exchange_of(
+    facts: ParameterFacts, entry: SyncEntry, situation: Situation, zones: tuple[int, ...] = ()
+) -> Exchanged:
+    """What a parameter's exchange takes; `entry` is as it is on the grid. `zones`: those by which
+    `zoned` adds, where the strategy names others than the situation has. Raises ValueError where
     the parameter cannot go by this kind."""
     count, size = situation.pipelines, facts.bytes
     held = partials_of(situation.shares, situation.microbatches)
@@ -122,7 +127,7 @@ def exchange_of(facts: ParameterFacts, entry: SyncEntry, situation: Situation) -
     if count == 1:
         return Exchanged.none(1)
     if entry.exchange == ZONED:
-        out, back = zoned_flow(situation.shares, situation.zones)
+        out, back = zoned_flow(situation.shares, zones or situation.zones)
         return Exchanged(out=out * size, back=back * size, flops=nothing, added=shared)
     if entry.exchange == OWNER:
         out, back = np.zeros((count, count)), np.zeros((count, count))

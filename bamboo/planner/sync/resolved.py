@@ -108,32 +108,22 @@ def resolve(
     *,
     statistics: Mapping[int, int] | None = None,
 ) -> Resolved:
-    """The strategy on a grid. `statistics`: layer -> numbers that go by `tree` and `dense` with its
-    gradients. Raises ValueError for a rule that matches nothing, two that match the same, and a
+    """The strategy on a grid, which is as the runtime has it: `zoned` adds by the zones that the
+    strategy names. `statistics`: layer -> numbers that go by `tree` and `dense` with its gradients.
+    Raises ValueError for a rule that matches nothing, two that match the same, and a
     kind that a parameter cannot go by."""
     trained = [one for one in facts if one.trained]
     named = entries(sync, [one.name for one in trained])
-    zones = sync.zones or situation.zones
-    placed = {name: on_grid(entry, situation.pipelines, zones) for name, entry in named.items()}
-    return resolve_entries(placed, trained, situation, statistics=statistics, bucket=sync.bucket)
-
-
-def resolve_entries(
-    placed: Mapping[str, SyncEntry],
-    trained: Sequence[ParameterFacts],
-    situation: Situation,
-    *,
-    statistics: Mapping[int, int] | None = None,
-    bucket: int | None = None,
-) -> Resolved:
-    """As `resolve`, for entries that are known."""
+    placed = {
+        name: on_grid(entry, situation.pipelines, sync.zones) for name, entry in named.items()
+    }
     measured = [
         ParameterFacts(name=f"{layer}.(statistics)", shape=(size,), layer=layer)
         for layer, size in (statistics or {}).items()
         if size
     ]
-    with_all = {**placed, **{one.name: SyncEntry(bucket=bucket) for one in measured}}
-    counts = Counts(situation)
+    with_all = {**placed, **{one.name: SyncEntry(bucket=sync.bucket) for one in measured}}
+    counts = Counts(situation, sync.zones)
     stages = by_stages([*trained, *measured], situation)
     return Resolved(
         situation=situation,

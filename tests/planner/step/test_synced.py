@@ -87,7 +87,7 @@ def test_a_search_prices_a_step_as_its_dry_run_does(sync: Sync | str, gbps: floa
 
 def test_dollars_between_zones_follow_zoned() -> None:
     grid, shares = Grid(pipelines=4, stages=1), (1, 1, 1, 1)
-    rules = Sync(rules=(SyncRule(match="*", exchange="zoned"),))
+    rules = Sync(rules=(SyncRule(match="*", exchange="zoned"),), zones=(0, 0, 1, 1))
     found = []
     for sync in ("tree", rules):
         times = StepTimes(wide(sync, pipelines=4), "off")

@@ -55,9 +55,14 @@ def test_zoned_sends_a_fraction_between_two_zones(pipelines: int, share: int) ->
     zones = (0,) * (pipelines // 2) + (1,) * (pipelines // 2)
     both = grid(*[1] * pipelines, zones=zones)
     rule = SyncRule(match="*", exchange="zoned")
-    by_tree, by_zone = (resolve(x, [WIDE], both) for x in (Sync(), Sync(rules=(rule,))))
+    named = Sync(rules=(rule,), zones=zones)
+    by_tree, by_zone = (resolve(x, [WIDE], both) for x in (Sync(), named))
     assert by_tree.between_zones() == pytest.approx(share * by_zone.between_zones())
     assert by_zone.between_zones() == pytest.approx(2 * P)
+    # The runtime adds by the strategy's zones, also where links do not differ, and never without.
+    elsewhere = resolve(named, [WIDE], grid(*both.shares))
+    assert elsewhere.between_zones(zones) == pytest.approx(2 * P)
+    assert resolve(Sync(rules=(rule,)), [WIDE], both).sent_by_kind().keys() == {"tree"}
     assert merged_partials(both.shares, zones) == (1, 1)
     apart = (0, 1) * (pipelines // 2)
     assert merged_partials(both.shares, apart) == (pipelines // 2, pipelines // 2)
