@@ -159,7 +159,7 @@ def _exchanged_s(asked: Asked, me: int, step: int, mailbox: Mailbox, together: A
     exchange = Exchange(plan, step)
     gradient = torch.randn(asked.rows, asked.columns)
     if asked.k:
-        exchange.found.factors[0, me] = [_factors(asked.rows, asked.columns, asked.k)]
+        exchange.shared.factors[0, me] = [_factors(asked.rows, asked.columns, asked.k)]
     together.wait(PATIENCE_S)
     begin_s = time.perf_counter()
     exchange.add_leaf(me, [gradient])

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bamboo.planner.sync.builders import Trial as Pricing
+from bamboo.planner.sync.builders import Pricing
 from bamboo.planner.sync.ranking import Ranking, accuracy
 from bamboo.planner.sync.search import space_of
 from bamboo.planner.sync.slowness import prior_of

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.builders import BUILDERS, MIB, Trial, build
+from bamboo.planner.sync.builders import BUILDERS, MIB, Pricing, build
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.search import search, space_of
@@ -97,24 +97,24 @@ def drawn(count: int) -> list[Job]:
     chance, found = random.Random(SEED), list[Job]()
     while len(found) < count:
         job = random_job(chance)
-        trial = Trial(job.facts, job.situation)
-        if LEAST <= space_of(trial.facts, job.situation, bounds=BOUNDS).size <= MOST:
+        pricing = Pricing(job.facts, job.situation)
+        if LEAST <= space_of(pricing.facts, job.situation, bounds=BOUNDS).size <= MOST:
             found.append(job)
     return found
 
 
 def exhaustive_s(job: Job) -> list[float]:
     """The step of each of all strategies."""
-    trial = Trial(job.facts, job.situation)
-    space = space_of(trial.facts, job.situation, bounds=BOUNDS)
+    pricing = Pricing(job.facts, job.situation)
+    space = space_of(pricing.facts, job.situation, bounds=BOUNDS)
     numbers = itertools.product(*(range(len(some)) for some in space.options))
-    return [trial.priced(space.entries(chosen)).price.step_s for chosen in numbers]
+    return [pricing.priced(space.entries(chosen)).price.step_s for chosen in numbers]
 
 
 def compared(job: Job) -> dict[str, Any]:
     """What the search found in one job."""
-    trial = Trial(job.facts, job.situation)
-    size = space_of(trial.facts, job.situation, bounds=BOUNDS).size
+    pricing = Pricing(job.facts, job.situation)
+    size = space_of(pricing.facts, job.situation, bounds=BOUNDS).size
     found = search(job.facts, job.situation, evaluations=int(SHARE * size), bounds=BOUNDS)
     all_s = exhaustive_s(job)
     best_s = min(all_s)

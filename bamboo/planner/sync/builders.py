@@ -143,15 +143,15 @@ def auto(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
     It begins with each parameter's own cheapest kind, under several bounds of buckets. Then each
     group of like parameters tries its other kinds while the whole becomes better.
     """
-    trial = Trial(facts, situation)
-    best = Best(trial.of({}, None))
+    pricing = Pricing(facts, situation)
+    best = Best(pricing.of({}, None))
     bounds = BOUNDS if situation.pipelines > 1 else (None,)
-    for entries in _starts(trial.facts, situation):
+    for entries in _starts(pricing.facts, situation):
         for bound in bounds:
-            best.offer(trial.of(entries, bound))
+            best.offer(pricing.of(entries, bound))
     groups = [
         (group, tried)
-        for group in grouped(trial.facts, situation)
+        for group in grouped(pricing.facts, situation)
         if len(tried := [x for x in choices(group, situation) if x.exchange != OWNER]) > 1
     ]
     improved = True
@@ -160,10 +160,10 @@ def auto(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
         for group, tried in groups:
             for choice in tried:
                 changed = {**best.now.entries, **{one.name: choice for one in group}}
-                improved |= best.offer(trial.of(changed, best.now.bucket))
+                improved |= best.offer(pricing.of(changed, best.now.bucket))
         for bound in bounds:
-            improved |= best.offer(trial.of(best.now.entries, bound))
-    return trial.sync(best.now)
+            improved |= best.offer(pricing.of(best.now.entries, bound))
+    return pricing.sync(best.now)
 
 
 BUILDERS: Mapping[str, Callable[[Sequence[ParameterFacts], Situation], Sync]] = {
@@ -178,7 +178,7 @@ BUILDERS: Mapping[str, Callable[[Sequence[ParameterFacts], Situation], Sync]] = 
 """Name -> builder."""
 
 
-class Trial:
+class Pricing:
     """Prices strategies over the same parameters in the same situation, and counts how many.
 
     Parameters of a layer that `tree` suits best anyway are priced as one.

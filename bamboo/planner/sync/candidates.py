@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from bamboo.errors import InputError
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.builders import BOUNDS, BUILDERS, build, sync_from
-from bamboo.planner.sync.builders import Trial as Pricing
+from bamboo.planner.sync.builders import BOUNDS, BUILDERS, Pricing, build, sync_from
 from bamboo.planner.sync.features import FEATURES, features_of
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import Resolved, fits, resolve

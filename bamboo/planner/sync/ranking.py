@@ -9,7 +9,7 @@ known of them is the curvature at their best value (MacKay, "The evidence framew
 classification networks", 1992).
 
 Rule: features are compared by their logs, so that a log of one job and fleet helps another. What is
-measured of a node or a link by its number holds on its own fleet alone (`local`).
+measured of a node or a link by its number holds on its own fleet alone (`is_local`).
 """
 
 import math

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.builders import BOUNDS, Best, Group, Priced, Trial, choices, grouped
+from bamboo.planner.sync.builders import BOUNDS, Best, Group, Priced, Pricing, choices, grouped
 from bamboo.planner.sync.costs import Counts
 from bamboo.planner.sync.flows import Figures, rates
 from bamboo.planner.sync.situation import Situation
@@ -92,15 +92,15 @@ def search(
     bounds: Sequence[int | None] = BOUNDS,
 ) -> Searched:
     """The best strategy of those that it prices, `evaluations` at most, and one at least."""
-    trial = Trial([one for one in facts if one.trained], situation)
-    space = space_of(trial.facts, situation, bounds=bounds)
-    found = _Found(trial, space, evaluations)
+    pricing = Pricing([one for one in facts if one.trained], situation)
+    space = space_of(pricing.facts, situation, bounds=bounds)
+    found = _Found(pricing, space, evaluations)
     found.descend(round(DESCENT * evaluations))
     proven = found.branch(_Bounds(space, situation))
     return Searched(
-        sync=trial.sync(found.best),
+        sync=pricing.sync(found.best),
         best=found.best,
-        evaluations=trial.evaluations,
+        evaluations=pricing.evaluations,
         size=space.size,
         proven=proven,
     )
@@ -109,8 +109,8 @@ def search(
 class _Found:
     """The best strategy so far."""
 
-    def __init__(self, trial: Trial, space: Space, most: int) -> None:
-        self._trial = trial
+    def __init__(self, pricing: Pricing, space: Space, most: int) -> None:
+        self._pricing = pricing
         self._space = space
         self._most = most
         self._seen: set[tuple[int, ...]] = set()
@@ -123,7 +123,7 @@ class _Found:
         if chosen in self._seen or (self._seen and len(self._seen) >= self._most):
             return False
         self._seen.add(chosen)
-        priced = self._trial.priced(self._space.entries(chosen))
+        priced = self._pricing.priced(self._space.entries(chosen))
         if self._best is None:
             self._best = Best(priced)
         elif not self._best.offer(priced):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.builders import Trial
+from bamboo.planner.sync.builders import Pricing
 from bamboo.planner.sync.features import FEATURES, features
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import resolve
@@ -37,10 +37,10 @@ HERE = Situation(
 
 
 def test_a_search_finds_the_best_of_all_and_never_prices_more_than_it_may() -> None:
-    trial = Trial(FACTS, HERE)
-    space = space_of(trial.facts, HERE, bounds=(None, 0))
+    pricing = Pricing(FACTS, HERE)
+    space = space_of(pricing.facts, HERE, bounds=(None, 0))
     all_s = [
-        trial.priced(space.entries(chosen)).price.step_s
+        pricing.priced(space.entries(chosen)).price.step_s
         for chosen in itertools.product(*(range(len(some)) for some in space.options))
     ]
     found = search(FACTS, HERE, evaluations=60, bounds=(None, 0))
