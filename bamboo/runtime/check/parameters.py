@@ -15,6 +15,7 @@ from bamboo.models.workload import TiedParameter
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.runtime.check.one_layer import same
 from bamboo.runtime.step.factors import Record, Recorder, summed, use_that_forbids
+from bamboo.runtime.step.rows import touched
 
 OTHER_BITS = "has a gradient of other bits than the product of its factors"
 
@@ -64,7 +65,7 @@ class Parameters:
             grad = parameter.grad
             if grad is None or grad.dim() < 2 or not grad.numel():
                 continue
-            rows = grad.detach().contiguous().view(torch.int32).flatten(1).ne(0).any(1)
+            rows = touched(grad.detach().reshape(len(grad), -1))
             self._shares[name].append(float(rows.float().mean()))
             self._touched[name] = self._touched[name] | rows if name in self._touched else rows
 

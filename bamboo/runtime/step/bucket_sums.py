@@ -62,7 +62,7 @@ def _partials_in(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Shared:
     """What the buckets of a step share."""
 
     losses: Losses = field(default_factory=Losses)
@@ -75,9 +75,9 @@ class Found:
 class BucketSum(ABC):
     """One bucket in one step of one slot. With one pipeline it is done once it is filled."""
 
-    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, found: Found) -> None:
+    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, shared: Shared) -> None:
         self._plan = plan
-        self._found = found
+        self._shared = shared
         self.bucket = bucket
         self._step = step
         self._me = plan.slot.pipeline
@@ -194,7 +194,7 @@ class BucketSum(ABC):
         tensors, how = packed([x for flat in partials.values() for x in flat], widths)
         about = {"leaves": [list(leaves) for leaves in partials]} | how
         if self.bucket.number == self._plan.carrier:
-            about |= self._found.losses.meta()
+            about |= self._shared.losses.meta()
         self._post(mailbox, kind, pipeline, list(map(_apart, tensors)), about)
 
     def _take_partials(
@@ -202,7 +202,7 @@ class BucketSum(ABC):
     ) -> Iterable[tuple[tuple[int, int], Sequence[Tensor]]]:
         tensors, meta = self._take(mailbox, kind, pipeline)
         if self.bucket.number == self._plan.carrier:
-            self._found.losses.take(meta)
+            self._shared.losses.take(meta)
         return _partials_in(tensors, meta)
 
     def _widths(self, pieces: Sequence[Piece]) -> list[int]:
@@ -230,8 +230,8 @@ class BucketSum(ABC):
 class Sharded(BucketSum):
     """Each pipeline sums its own pieces, and sends all others the sums."""
 
-    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, found: Found) -> None:
-        super().__init__(plan, bucket, step, found)
+    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, shared: Shared) -> None:
+        super().__init__(plan, bucket, step, shared)
         self._shards = shards_of(plan.tensors, bucket.positions, plan.grid.pipelines)
         self._mine: Mapping[tuple[int, int], Sequence[Tensor]] = {}
         """This pipeline's own pieces of its partial sums."""
@@ -298,8 +298,8 @@ class Zoned(BucketSum):
     """The pipelines of a zone first add what they have; one sum of each zone goes to the pipeline
     that sums a piece, and one comes back."""
 
-    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, found: Found) -> None:
-        super().__init__(plan, bucket, step, found)
+    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, shared: Shared) -> None:
+        super().__init__(plan, bucket, step, shared)
         zones = sorted(set(plan.zones))
         self._zones = [zones.index(zone) for zone in plan.zones]
         self._zone = self._zones[self._me]
@@ -435,14 +435,16 @@ class Factored(BucketSum):
     that lacks some, because a microbatch used a weight in another way than by one product, sends
     its partial sums: more bytes, and the same bits."""
 
-    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, found: Found) -> None:
-        super().__init__(plan, bucket, step, found)
+    def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, shared: Shared) -> None:
+        super().__init__(plan, bucket, step, shared)
         self._waited = set(self._others)
         self._whole: TreeSum[Sequence[Tensor]] = TreeSum(plan.leaves, _sums)
+        self._place = factors.CPU
+        """Where this pipeline's gradients lie, and all sums with them."""
 
     def _send(self, mailbox: Mailbox, partials: Mapping[tuple[int, int], list[Tensor]]) -> None:
         plan, own = self._plan, self._plan.blocks[self._me]
-        positions, found = self.bucket.positions, self._found.factors
+        positions, found = self.bucket.positions, self._shared.factors
         if all((p, v) in found for p in positions for v in own):
             sent = {plan.names[p]: [one for v in own for one in found[p, v]] for p in positions}
             tensors, how = factors.packed(sent)
@@ -454,6 +456,7 @@ class Factored(BucketSum):
             for e in self._others:
                 self._post_partials(mailbox, "factors", e, cut, pieces)
         for (lo, hi), part in partials.items():
+            self._place = part[0].device
             self._whole.push(lo, hi, part)
 
     def _can_advance(self, mailbox: Mailbox) -> bool:
@@ -480,14 +483,11 @@ class Factored(BucketSum):
         plan, positions = self._plan, self.bucket.positions
         shapes = {plan.names[p]: plan.shapes[p] for p in positions}
         came = factors.unpacked(tensors, meta[FACTORS], shapes)
-        for number, virtual_node in enumerate(block):
+        split = [factors.by_virtual_node(came[plan.names[p]], len(block)) for p in positions]
+        for virtual_node, recorded in zip(block, zip(*split, strict=True), strict=True):
             leaf = []
-            for p in positions:
-                of_block = came[plan.names[p]]
-                each = len(of_block) // len(block)
-                recorded = of_block[number * each : (number + 1) * each]
-                place = tensors[0].device if tensors else factors.CPU
-                leaf.append(factors.summed(recorded, plan.shapes[p], place))
+            for p, own in zip(positions, recorded, strict=True):
+                leaf.append(factors.summed(own, plan.shapes[p], self._place))
                 if plan.tensors[p].entry.ship == FACTORS:
-                    self._found.factors[p, virtual_node] = recorded
+                    self._shared.factors[p, virtual_node] = own
             self._whole.push(virtual_node, virtual_node + 1, leaf)

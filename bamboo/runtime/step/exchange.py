@@ -17,7 +17,7 @@ from enum import IntEnum
 from torch import Tensor
 
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.step.bucket_sums import BucketSum, Factored, Found, Sharded, Zoned
+from bamboo.runtime.step.bucket_sums import BucketSum, Factored, Sharded, Shared, Zoned
 from bamboo.runtime.step.exchange_plan import ExchangePlan, Tie
 from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.norm import squares
@@ -49,8 +49,8 @@ class Exchange:
         self.plan = plan
         self.step = step
         self.stand = Stand.FILLING
-        self.found = Found()
-        self.sums = [WAYS[b.way](plan, b, step, self.found) for b in plan.buckets]
+        self.shared = Shared()
+        self.sums = [WAYS[b.way](plan, b, step, self.shared) for b in plan.buckets]
         """Of each bucket, in the order in which they leave."""
         self.gradient: list[Tensor] = []
         self.squares: list[float] = []
@@ -58,19 +58,19 @@ class Exchange:
     @property
     def losses(self) -> Losses:
         """Complete on pipeline 0's last stage when DONE."""
-        return self.found.losses
+        return self.shared.losses
 
     def add_leaf(self, virtual_node: int, gradients: list[Tensor]) -> None:
         """Add the gradient of one virtual node of this pipeline's block, in any order."""
-        for found in self.sums:
-            found.add_leaf(virtual_node, [gradients[place] for place in found.bucket.positions])
+        for one in self.sums:
+            one.add_leaf(virtual_node, [gradients[place] for place in one.bucket.positions])
 
     # ------------------------------------------------------------------ progress
 
     @property
     def filled(self) -> bool:
         """Whether all virtual nodes of this pipeline's block are added."""
-        return all(found.filled for found in self.sums)
+        return all(one.filled for one in self.sums)
 
     def can_advance(self, mailbox: Mailbox) -> bool:
         """Whether `advance` would get any further now."""
@@ -94,22 +94,22 @@ class Exchange:
 
     def send_early(self, mailbox: Mailbox) -> None:
         """Send the buckets that are filled, but for those that leave with the whole backward."""
-        for found in self.sums:
-            if found.filled and not found.sent and self.plan.leaves_early(found.bucket):
-                found.send(mailbox)
-                found.copied = mailbox.copied()
+        for one in self.sums:
+            if one.filled and not one.sent and self.plan.leaves_early(one.bucket):
+                one.send(mailbox)
+                one.copied = mailbox.copied()
 
     def can_sum_early(self, mailbox: Mailbox) -> bool:
         """Whether `sum_early` would get any further now."""
         if self.stand is not Stand.FILLING or not self.plan.cuts:
             return False
-        return any(found.can_advance_early(mailbox) for found in self.sums)
+        return any(one.can_advance_early(mailbox) for one in self.sums)
 
     def sum_early(self, mailbox: Mailbox) -> None:
         """Go on with the buckets that have left, while the backward goes on."""
-        for found in self.sums:
-            if found.can_advance_early(mailbox):
-                found.advance(mailbox, early=True)
+        for one in self.sums:
+            if one.can_advance_early(mailbox):
+                one.advance(mailbox, early=True)
 
     def _has(self, mailbox: Mailbox, kind: MessageKind, index: int = 0) -> bool:
         return mailbox.has(self.plan.slot, kind, self.step, index)
@@ -127,27 +127,27 @@ class Exchange:
     # ------------------------------------------------------------------ between pipelines
 
     def _send(self, mailbox: Mailbox) -> None:
-        for found in self.sums:
-            if not found.sent:
-                found.send(mailbox)
+        for one in self.sums:
+            if not one.sent:
+                one.send(mailbox)
         self.stand = Stand.SUMMING
         self._end_summing(mailbox)
 
     def _sum(self, mailbox: Mailbox) -> None:
-        for found in self.sums:
-            found.advance(mailbox)
+        for one in self.sums:
+            one.advance(mailbox)
         if not self._end_summing(mailbox) and self._has(mailbox, "reduced"):
             self._copy_reduced(mailbox)
 
     def _end_summing(self, mailbox: Mailbox) -> bool:
         """Put the gradient together once all buckets are summed."""
-        if not all(found.done for found in self.sums):
+        if not all(one.done for one in self.sums):
             return False
         by_position: dict[int, Tensor] = {}
-        for found in self.sums:
-            assert found.gradient is not None, "it is done"
-            by_position |= zip(found.bucket.positions, found.gradient, strict=True)
-            found.gradient = []
+        for one in self.sums:
+            assert one.gradient is not None, "it is done"
+            by_position |= zip(one.bucket.positions, one.gradient, strict=True)
+            one.gradient = []
         self.gradient = [by_position[place] for place in range(len(self.plan.shapes))]
         self._send_tied(mailbox)
         return True
@@ -170,7 +170,11 @@ class Exchange:
 
     def _own_place(self, tie: Tie) -> int:
         """The position of this stage's first use of a tied parameter among its parameters."""
-        layer, name = tie.uses[tie.stages.index(self.plan.slot.stage)]
+        return self._place_of(tie.uses[tie.stages.index(self.plan.slot.stage)])
+
+    def _place_of(self, use: tuple[int, str]) -> int:
+        """The position of a use on this stage among its parameters."""
+        layer, name = use
         return self.plan.names.index(f"{layer}.{name}")
 
     def _tie_known(self, mailbox: Mailbox, tie: Tie) -> bool:
@@ -186,8 +190,8 @@ class Exchange:
         for tie in self._own_ties():
             for position, (stage, use) in enumerate(zip(tie.stages, tie.uses, strict=True)):
                 if stage == own.stage:
-                    place = self.plan.names.index(f"{use[0]}.{use[1]}")
-                    self._post_tied(mailbox, tie, position, self.gradient[place].clone())
+                    gradient = self.gradient[self._place_of(use)].clone()
+                    self._post_tied(mailbox, tie, position, gradient)
         self.stand = Stand.TYING
 
     def _send_totals(self, mailbox: Mailbox) -> None:
@@ -212,7 +216,7 @@ class Exchange:
             total = self._sum_of_uses(mailbox, tie)
             for stage, use in zip(tie.stages, tie.uses, strict=True):
                 if stage == self.plan.slot.stage:
-                    self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")] = total
+                    self.gradient[self._place_of(use)] = total
         self._finish(mailbox)
 
     def _sum_of_uses(self, mailbox: Mailbox, tie: Tie) -> Tensor:
@@ -222,7 +226,7 @@ class Exchange:
         uses = []
         for position, (stage, use) in enumerate(zip(tie.stages, tie.uses, strict=True)):
             if stage == own.stage:
-                uses.append(self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")])
+                uses.append(self.gradient[self._place_of(use)])
             else:
                 uses.append(self._tied(mailbox, tie, position))
         total = uses[0].clone()

@@ -61,13 +61,24 @@ def weight_gradient(factors: Factors) -> Tensor:
 def summed(recorded: Recorded, shape: torch.Size, place: torch.device = CPU) -> Tensor:
     """The weight's gradient of these microbatches, as autograd accumulates it: the first product is
     taken as it is, each further one is added to it, and a microbatch without one adds nothing.
-    Zeros where no microbatch has one, as `Stage.take_gradients` gives them."""
+    Zeros where no microbatch has one, as `Stage.take_gradients` gives them; they lie at `place`."""
     total: Tensor | None = None
     for factors in recorded:
         if factors is not None:
             product = weight_gradient(factors)
             total = product if total is None else total.add_(product)
     return torch.zeros(shape, device=place) if total is None else total
+
+
+def by_virtual_node(recorded: Recorded, virtual_nodes: int) -> list[Recorded]:
+    """The microbatches of so many virtual nodes, of which each has as many. Raises ValueError where
+    that cannot be."""
+    each, over = divmod(len(recorded), virtual_nodes)
+    if over:
+        raise ValueError(
+            f"factors of {len(recorded)} microbatches, of {virtual_nodes} virtual nodes"
+        )
+    return [recorded[place * each : (place + 1) * each] for place in range(virtual_nodes)]
 
 
 # ---------------------------------------------------------------------- in a message

@@ -372,11 +372,15 @@ class Operations:
         message = self._mailbox.take(run.slot, "ship", run.step)
         total = float(message.meta["total_square"])
         losses = Losses(message.meta)
-        run.exchange.gradient = gradient_shipped(run.plan, message)
-        done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
         run.stage.drop_gradients()
         factor = clip_factor([total], self._clip_norm)
-        self.device.run("R", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
+
+        def work() -> None:
+            run.exchange.gradient = gradient_shipped(run.plan, message, self.device.place)
+            self._update(run, run.exchange.gradient, factor)
+
+        self.device.run("R", op.stage, work)
+        done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
         run.next_step()
         self._listener.stepped(run, done, factor)
         return True

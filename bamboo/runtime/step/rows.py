@@ -3,7 +3,7 @@
 Rule: it is lossless. A row is left out when no bit of it is set, so it is +0.0 throughout, and the
 receiver puts +0.0 in its place; a row of -0.0 is sent. What rows do not make smaller goes as it is,
 so nobody chooses for a message; its meta says what was done.
-(Kim et al., Parallax, EuroSys 2019, sends the sparse gradients of a graph likewise.)
+(Kim et al., "Parallax", EuroSys 2019, sends a sparse gradient as its rows, too.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,14 +35,14 @@ def _rows_of(tensor: Tensor, width: int) -> tuple[Tensor, Tensor] | None:
     """The numbers (int32) and the contents of the rows with a bit set; None where they take as many
     bytes as the tensor, or more."""
     table = tensor.reshape(-1, width)
-    numbers = _touched(table).nonzero().flatten()
+    numbers = touched(table).nonzero().flatten()
     if numbers.numel() * (width + 1) >= tensor.numel():
         return None
     return numbers.to(torch.int32), table[numbers]
 
 
-def _touched(table: Tensor) -> Tensor:
-    """Which rows have a bit set."""
+def touched(table: Tensor) -> Tensor:
+    """Which rows of a contiguous float32 matrix have a bit set."""
     bits = table.view(torch.int32)
     # Two passes over the bits take a third of the time of one that asks whether any is set.
     return (bits.amax(1) != 0) | (bits.amin(1) != 0)
@@ -81,7 +81,7 @@ def densities(tensors: Sequence[Tensor]) -> list[float]:
     that have elements."""
     if not tensors:
         return []
-    counts = [_touched(x.reshape(len(x), -1)).count_nonzero() for x in tensors]
+    counts = [touched(x.reshape(len(x), -1)).count_nonzero() for x in tensors]
     # All numbers are read at once, because a GPU is idle while one is read.
     found: list[int] = torch.stack(counts).tolist()
     return [count / len(x) for count, x in zip(found, tensors, strict=True)]

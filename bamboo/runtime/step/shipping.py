@@ -10,6 +10,7 @@ owner that lacks the factors of other pipelines, as after it copied a whole grad
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bamboo.runtime.step import factors
@@ -27,44 +28,45 @@ COUNT = "sums"
 
 def shipped(exchange: Exchange) -> tuple[list[Tensor], dict[str, Any]]:
     """The tensors of the message with a whole gradient, and what its meta says of them."""
-    plan, own = exchange.plan, exchange.found.factors
+    plan, own = exchange.plan, exchange.shared.factors
     leaves = range(plan.leaves)
     recorded = {
         position: [one for v in leaves for one in own[position, v]]
         for position, tensor in enumerate(plan.tensors)
         if tensor.entry.ship == FACTORS and all((position, v) in own for v in leaves)
     }
-    sums = [(x, w) for p, (x, w) in _with_widths(exchange) if p not in recorded]
-    tensors, how = packed([x for x, _ in sums], [width for _, width in sums])
+    sums = [position for position in range(len(plan.tensors)) if position not in recorded]
+    tensors, how = packed(
+        [exchange.gradient[position] for position in sums],
+        [plan.ship_widths[position] for position in sums],
+    )
     if not recorded:
         return tensors, how
     more, of = factors.packed({plan.names[p]: found for p, found in recorded.items()})
     return [*tensors, *more], how | {COUNT: len(tensors), FACTORS: of}
 
 
-def _with_widths(exchange: Exchange) -> list[tuple[int, tuple[Tensor, int]]]:
-    return [*enumerate(zip(exchange.gradient, exchange.plan.ship_widths, strict=True))]
-
-
-def gradient_shipped(plan: ExchangePlan, message: Message) -> list[Tensor]:
-    """The gradient that such a message carries. Raises ValueError where it does not fit the
-    plan."""
+def gradient_shipped(
+    plan: ExchangePlan, message: Message, place: torch.device = factors.CPU
+) -> list[Tensor]:
+    """The gradient that such a message carries, on the device on which its tensors lie, `place`.
+    Raises ValueError where it does not fit the plan."""
     shapes = dict(zip(plan.names, plan.shapes, strict=True))
     said = message.meta.get(FACTORS, {})
     count = int(message.meta.get(COUNT, len(message.tensors)))
     tensors, more = message.tensors[:count], message.tensors[count:]
     products = factors.unpacked(more, said, {n: shapes[n] for n in said if n in shapes})
-    sums = iter(unpacked(tensors, message.meta))
-    place = message.tensors[0].device if message.tensors else factors.CPU
+    sums = unpacked(tensors, message.meta)
+    if len(sums) + len(products) != len(shapes):
+        raise ValueError(f"{len(sums)} sums and {len(products)} products of {len(shapes)} tensors")
+    left = iter(sums)
     out = []
     for name, shape in shapes.items():
         if name not in products:
-            out.append(next(sums).reshape(shape))
+            out.append(next(left).reshape(shape))
             continue
         tree: TreeSum[list[Tensor]] = TreeSum(plan.leaves, added)
-        each = len(products[name]) // plan.leaves
-        for v in range(plan.leaves):
-            recorded = products[name][v * each : (v + 1) * each]
+        for v, recorded in enumerate(factors.by_virtual_node(products[name], plan.leaves)):
             tree.push(v, v + 1, [factors.summed(recorded, shape, place)])
         assert tree.root is not None, "every virtual node was added"
         out += tree.root

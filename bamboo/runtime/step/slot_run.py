@@ -134,11 +134,13 @@ class SlotRun:
         self._metrics: dict[int, Mapping[str, Tensor]] = {}
 
     def change_plan(self, from_step: int, plan: ExchangePlan) -> None:
-        """Exchange by this plan from a step on of which nothing is computed yet."""
+        """Exchange by this plan from a step on of which nothing is computed here yet. A replica
+        whose state was copied beyond that step may read the decision later than its owner."""
+        built_at = min(self._plans)
         self._plans = {s: held for s, held in self._plans.items() if s < from_step}
         self._plans[from_step] = plan
         if from_step <= self.step:
-            begun = self.cursor or self.pending or from_step < self.step
+            begun = self.cursor or self.pending or max(from_step, built_at) < self.step
             assert not begun, f"step {self.step} has begun, and a plan is from {from_step} on"
             self._exchange_by_plan()
 
@@ -225,13 +227,13 @@ class SlotRun:
         if (microbatch + 1) % self.batch.microbatches == 0:
             trained = len(self.stage.params)
             statistics = self.stage.untrained.take() if last else ()
-            for found in passed:
-                places = found.bucket.positions
+            for one in passed:
+                places = one.bucket.positions
                 gradients = self.stage.take_gradients(p for p in places if p < trained)
                 gradients += [statistics[p - trained] for p in places if p >= trained]
                 virtual_node = self.batch.virtual_node_of(microbatch)
-                self._keep_factors(found.bucket.positions, virtual_node)
-                found.add_leaf(virtual_node, gradients)
+                self._keep_factors(places, virtual_node)
+                one.add_leaf(virtual_node, gradients)
         if last:
             self._end_backward(local)
         return out
@@ -239,7 +241,7 @@ class SlotRun:
     def _keep_factors(self, positions: Sequence[int], virtual_node: int) -> None:
         named = {self.plan.names[p]: p for p in positions if p in self.plan.recorded}
         for name, found in self.stage.factors.take(named).items():
-            self.exchange.found.factors[named[name], virtual_node] = found
+            self.exchange.shared.factors[named[name], virtual_node] = found
 
     def _end_backward(self, local: int) -> None:
         pending = self.pending[local]

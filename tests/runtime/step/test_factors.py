@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bamboo.models import run_back, run_layers
+from bamboo.runtime.step.exchange import Exchange
+from bamboo.runtime.step.exchange_plan import ExchangePlan
 from bamboo.runtime.step.factors import (
     Factors,
     Record,
@@ -21,8 +24,13 @@ from bamboo.runtime.step.factors import (
     unpacked,
     use_that_forbids,
 )
+from bamboo.runtime.step.shipping import COUNT, gradient_shipped
 from bamboo.runtime.wire.frames import to_buffer, to_gradient
+from bamboo.runtime.wire.messages import Mailbox, Message
 from bamboo.runtime.wire.operands import Operand, operand_in
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
+from bamboo.topology.sync import FACTORS, SyncEntry
 
 SHAPES = [(5, 8), (1, 8), (64, 48), (2, 5, 8), (3, 1, 16), (16, 32, 24), (2, 3, 4, 8)]
 NAME = "0.linear.weight"
@@ -196,6 +204,46 @@ def test_any_small_shape_has_the_bits_of_autograd(
     back = [order.index(place) for place in range(3)]
     layer = Layer(sizes[2], sizes[3], lambda x: x.permute(back), ODD[after][1], bias=bias)
     trained_alike(layer, [torch.randn(shape) for _ in range(microbatches)])
+
+
+class NoFactorsCame:
+    """A mailbox in which the other pipeline's message has no factor of any microbatch."""
+
+    def post(self, *_: object, **__: object) -> None:
+        pass
+
+    def has(self, *_: object) -> bool:
+        return True
+
+    def take(self, *_: object) -> Message:
+        return Message(tensors=(), meta={FACTORS: {NAME: [None]}})
+
+
+def test_zeros_in_place_of_factors_lie_where_the_gradients_do() -> None:
+    elsewhere = torch.device("meta")  # stands for a GPU, which adds nothing that lies on the host
+    two = ExchangePlan(
+        slot=Slot(pipeline=0, stage=0),
+        grid=Grid(pipelines=2, stages=1),
+        leaves=2,
+        blocks=(range(1), range(1, 2)),
+        shapes=(torch.Size((4, 2)),),
+        names=(NAME,),
+        counts_in_norm=(True,),
+        ties=(),
+        entries=(SyncEntry(exchange=FACTORS, ship=FACTORS),),
+    )
+    mailbox = cast(Mailbox, NoFactorsCame())
+    found = next(one for one in Exchange(two, step=0).sums if one.bucket.way == FACTORS)
+    found.add_leaf(0, [torch.ones(4, 2, device=elsewhere)])
+    found.send(mailbox)
+    found.advance(mailbox)
+    assert found.gradient is not None
+    assert found.gradient[0].device == elsewhere
+    ship = Message(tensors=(), meta={COUNT: 0, FACTORS: {NAME: [None, None]}})
+    assert gradient_shipped(two, ship, elsewhere)[0].device == elsewhere
+    for nonsense in ({}, {COUNT: 0, FACTORS: {NAME: [None]}}):
+        with pytest.raises(ValueError, match=r"sums|factors"):
+            gradient_shipped(two, Message(tensors=(), meta=nonsense))
 
 
 class Sub(nn.Linear):

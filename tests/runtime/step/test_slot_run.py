@@ -13,6 +13,7 @@ from bamboo.runtime.step.slot_run import SlotRun
 from bamboo.runtime.step.stage import Pending
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.slots import Slot
+from bamboo.topology.sync import Sync
 from testbed.simulated import builder_of
 from tests.runtime.test_interleavings import job
 
@@ -54,6 +55,16 @@ def test_microbatches_are_those_of_the_pipelines_virtual_nodes() -> None:
     found = [tuple(build(Slot(pipeline=d, stage=0), settings).microbatches) for d in range(3)]
     assert sorted(m for block in found for m in block) == list(range(8))
     assert {len(block) for block in found} == {2, 4}
+
+
+def test_a_replica_copied_beyond_a_change_takes_its_plan_and_no_run_does_for_a_past_step() -> None:
+    run = builder_of(job(stages=2)).build(LAST, owner=False, step=5)
+    other = run.plan.by(Sync(bucket=0))
+    run.change_plan(3, other)
+    assert run.exchange.plan is other
+    run.next_step()
+    with pytest.raises(AssertionError, match="step 6 has begun, and a plan is from 5 on"):
+        run.change_plan(5, other)
 
 
 class HandsOn(nn.Module):
