@@ -153,7 +153,7 @@ def exchange_of(
 def _factors(facts: ParameterFacts, situation: Situation) -> Exchanged:
     check_plain(facts)
     held, count = partials_of(situation.shares, situation.microbatches), situation.pipelines
-    own = held.rows_of
+    own = held.totals
     sides = sum(facts.shape)
     each = situation.factor_bytes * facts.rows_k * sides
     out = np.repeat((own * each)[:, None], count, axis=1) * (1.0 - np.eye(count))

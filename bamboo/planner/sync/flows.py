@@ -54,7 +54,7 @@ class Partials:
         return np.array([len(own) for own in self.microbatches], dtype=np.float64)
 
     @property
-    def rows_of(self) -> Figures:
+    def totals(self) -> Figures:
         """Microbatches of each pipeline."""
         return np.array([sum(own) for own in self.microbatches], dtype=np.float64)
 

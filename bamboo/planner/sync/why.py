@@ -40,7 +40,7 @@ class Kind:
 
 def rows_of(one: ParameterFacts, situation: Situation) -> int:
     """Rows of the linear layer's input in one pipeline's step: in the busiest one."""
-    own = partials_of(situation.shares, situation.microbatches).rows_of
+    own = partials_of(situation.shares, situation.microbatches).totals
     return int(one.rows_k * own.max())
 
 
