@@ -1,4 +1,5 @@
-"""The strategies of synchronisation of a run, which lie beside its state in the store.
+"""The rules of synchronisation (`topology.sync.Sync`) that a run has or is asked about, which lie
+beside its state in the store.
 
 Rule: a strategy is found by its hash, so what a name stands for never changes. What is read is
 compared with the hash by which the core knows it, and never believed without.
@@ -62,7 +63,7 @@ class Strategies:
 
     def fetch(self, store: Store, state: State, stop: threading.Event) -> bool:
         """Read what the state names and is not known yet; whether any was read. Tries for FETCH_S
-        while the store is away. What it does not have, or is another strategy, stays unknown."""
+        while the store is away. What the store lacks, or has with another hash, stays unknown."""
         give_up_s = time.monotonic() + FETCH_S
         missing = sorted(needed(state).difference(self._known))
         found = 0
