@@ -95,18 +95,24 @@ class ExchangePlan:
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """The buckets of the gradient, in the order in which they leave."""
-        measures = self.grid.pipelines > 1 and self.slot.stage == self.grid.stages - 1
-        return buckets_of(self.tensors, first_layer=self.first_layer, carrier=measures)
+        return buckets_of(self.tensors, first_layer=self.first_layer, carrier=self._measures)
+
+    @property
+    def _measures(self) -> bool:
+        """Whether the stage measures losses, of which other pipelines are told."""
+        return self.grid.pipelines > 1 and self.slot.stage == self.grid.stages - 1
 
     @cached_property
     def carrier(self) -> int:
         """The number of the bucket with which all that the stage has measured goes; -1: none."""
+        if not self._measures:
+            return -1
         whole = [
             bucket.number
             for bucket in self.buckets
             if bucket.way == SHARDED and not self.leaves_early(bucket)
         ]
-        return whole[-1] if whole else -1
+        return whole[-1]
 
     def leaves_early(self, bucket: Bucket) -> bool:
         """Whether the bucket leaves before the last local backward is done."""

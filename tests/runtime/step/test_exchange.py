@@ -239,6 +239,19 @@ def test_every_mapping_and_order_gives_the_canonical_sum(
     columns.check()
 
 
+def test_only_of_the_stage_with_losses_do_pipelines_hear_that_sum_nothing() -> None:
+    columns, draw = Columns(3, 2, 3), random.Random(0)
+    columns.entries = (SyncEntry(exchange=OWNER, owner=0),) * len(SHAPES)
+    columns.exchanges = {slot: Exchange(columns.plan(slot), STEP) for slot in columns.nodes}
+    for slot in columns.grid.slots():
+        columns.fill(slot, draw)
+    columns.settle(draw)
+    columns.check()
+    partials = [key.to for _, key, _ in columns.posted if key.kind == "partial"]
+    heard = [{to.pipeline for to in partials if to.stage == stage} for stage in range(2)]
+    assert heard == [{0}, {0, 1, 2}]
+
+
 TIES = (
     Tie(number=0, uses=((0, "p"), (6, "p")), stages=(0, 2)),
     Tie(number=1, uses=((1, "p"), (4, "p"), (7, "p")), stages=(0, 1, 2)),
