@@ -240,7 +240,11 @@ class Searcher:
                 "the layout is another one than was planned: no strategies are tried on it"
             )
             return None
-        now = self.sync_of_hash(self._hash_at(state, step))
+        try:
+            now = self.sync_of_hash(self._hash_at(state, step))
+        except InputError as error:  # a store that began again may lack it
+            self._ports.screen.note(f"no strategies are tried from step {step} on: {error}")
+            return None
         found = candidates(self._facts, situation, now=now, now_words=self._of.words)
         self._search = LiveSearch(
             found,
@@ -255,7 +259,7 @@ class Searcher:
 
     def sync_of_hash(self, hash: str) -> Sync:
         """The strategy of a step, which an earlier launcher may have proposed. Raises
-        StoreUnavailable."""
+        StoreUnavailable, InputError."""
         known = self._syncs.get(hash)
         if known is None and hash != self._of.strategy.placement.sync.hash():
             return sync_of(json.loads(self._store.document(document_of(hash))))

@@ -16,6 +16,7 @@ from bamboo.coord.strategies import document_of
 from bamboo.core.events import StrategyReady
 from bamboo.core.rounds import choice_at
 from bamboo.core.state import Policy, initial_state
+from bamboo.errors import InputError
 from bamboo.ids import run_id
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.trials import read_log
@@ -149,3 +150,26 @@ def test_another_density_begins_another_search(tmp_path: Path) -> None:
     world.train(20, density=0.4)
     fleets = [trial.fleet for trial in read_log(log.read_text().splitlines()).trials]
     assert len(set(fleets)) > 1
+
+
+def test_a_strategy_that_the_store_has_lost_ends_no_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / TRIALS)
+    world.train(STEPS)
+    state = world.driver.state()
+    chosen = state.syncs[-1]
+    assert chosen.hash != world.first.hash()
+    attached = Searcher(
+        searched(tmp_path / TRIALS, world.first), world.searcher._ports, world.store
+    )
+    lost = Mock(side_effect=InputError("run r has no document"))
+    monkeypatch.setattr(world.store, "document", lost)
+    follower = Follower()
+    for decision in follower.poll(world.store, timeout_s=0.0):
+        attached.decided(decision)
+
+    attached.measured({"kind": "step", "step": STEPS, "t_s": world.now_s})
+
+    assert lost.called
+    assert "no strategies are tried" in world.notes[-1]
