@@ -51,6 +51,7 @@ DRIFT = 1.5
 RECENT = 0.3
 """Weight of a record in the moving average of a density."""
 ASKED_AGAIN_S = 2.0
+OF_ANOTHER = "the strategy that another launcher chose"
 _CALM = (Phase.RUNNING, Phase.DEGRADED)
 
 
@@ -132,6 +133,7 @@ class Searcher:
         self._search: LiveSearch | None = None
         self._fleet = ""
         self._syncs: dict[str, Sync] = {}
+        self._words = {searched.strategy.placement.sync.hash(): searched.words}
         self._state: State | None = None
         self._last: tuple[int, float, int] | None = None
         """The newest step, when it was done, and the generation then."""
@@ -182,6 +184,7 @@ class Searcher:
         self._write(search.ended())
         if asked is not None:
             self._syncs[asked.hash] = search.candidates[asked.hash].sync
+            self._words.setdefault(asked.hash, search.candidates[asked.hash].words)
             self._wanted = StrategyProposed(reporter="launcher", hash=asked.hash, why=asked.why)
             self._asked_s = 0.0
 
@@ -245,7 +248,8 @@ class Searcher:
         except InputError as error:  # a store that began again may lack it
             self._ports.screen.note(f"no strategies are tried from step {step} on: {error}")
             return None
-        found = candidates(self._facts, situation, now=now, now_words=self._of.words)
+        words = self._words.get(now.hash(), OF_ANOTHER)
+        found = candidates(self._facts, situation, now=now, now_words=words)
         self._search = LiveSearch(
             found,
             context=(self._job(), fleet),

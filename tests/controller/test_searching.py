@@ -127,6 +127,7 @@ def test_a_run_tries_strategies_and_ends_with_the_fastest(
     last = sync_from_text(world.store.document(document_of(state.syncs[-1].hash)))
     assert fleet.step_s(last) < 0.5 * fleet.step_s(world.first)
     assert "is the fastest of" in state.syncs[-1].why or "a trial of" in state.syncs[-1].why
+    assert world.searcher._words[state.syncs[-1].hash] in state.syncs[-1].why
     found = read_log(log.read_text().splitlines())
     assert found.passed_over == 1
     assert len({trial.strategy for trial in found.trials}) > 3

@@ -16,6 +16,7 @@ from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import Resolved, fits, resolve
 from bamboo.planner.sync.search import search, space_of
 from bamboo.planner.sync.situation import Situation
+from bamboo.quantities import size
 from bamboo.topology.sync import FACTORS, OWNER, ROWS, TREE, Sync, SyncEntry, entry_of
 
 EVALUATIONS = 300
@@ -128,8 +129,9 @@ def _strategies(
             said = f"{words} with pipeline {owner} for what goes by `tree`"
             yield pricing.sync(pricing.priced(entries)), said
     for bound in BOUNDS if situation.pipelines > 1 else ():
-        size = "one bucket" if bound is None else f"buckets of {bound} bytes"
-        yield sync_from({}, bucket=bound), f"`tree` with {size}"
+        buckets = f"buckets of {size(bound)}" if bound else "a bucket for each layer"
+        words = "one bucket" if bound is None else buckets
+        yield sync_from({}, bucket=bound), f"`tree` with {words}"
     space = space_of(pricing.facts, situation, bounds=(None,))
     for group, options in zip(space.groups, space.options, strict=True):
         for option in options:
