@@ -29,7 +29,9 @@ def asked(request: Mapping[str, Any]) -> dict[str, Any]:
     file, function = Path(request["file"]), str(request["function"])
     facts = tuple(map(facts_from, request["facts"]))
     try:
-        build = getattr(load_entry(entry_of(file)), function)
+        build = getattr(load_entry(entry_of(file)), function, None)
+        if not callable(build):
+            raise InputError(f"{file.name} has no function {function!r}; define it there")
         found = build(facts, situation_from(request["situation"]))
         return _as_json(found)
     except InputError:
