@@ -41,8 +41,8 @@ LATELY = 10
 LITTLE, LITTLE_S = 0.02, 0.002
 """Shares of the bytes and of the time of a step below which nothing is to be won."""
 FREE = (
-    "Its links are within one machine and have no rate in the model, so bytes cost no time, and no "
-    "kind makes a step shorter. Kinds are compared by bytes alone here."
+    "have no rate in the model, so bytes cost no time, and no kind makes a step shorter. Kinds are "
+    "compared by bytes alone here."
 )
 WORTH_A_LOOK = ("auto", "sparse-hybrid", "factors-hybrid")
 """Builders that may win over `tree` on any grid."""
@@ -141,7 +141,7 @@ def _explained(
         name=name,
         grid=Grid(pipelines=situation.pipelines, stages=situation.stages),
         builder=synced.builder,
-        said=_said(synced, totals),
+        said=_said(synced, totals, job),
         totals=totals,
         has_times=situation.bytes_per_s > 0,
         rows=explained(
@@ -155,7 +155,7 @@ def _explained(
     )
 
 
-def _said(synced: Synchronised, totals: Totals) -> str:
+def _said(synced: Synchronised, totals: Totals, job: JobConfig) -> str:
     """What a step sends, and whether anything is to be won."""
     if not totals.tree_bytes:
         return "Nothing is sent between pipelines or to shadows, so nothing is to be won."
@@ -164,7 +164,9 @@ def _said(synced: Synchronised, totals: Totals) -> str:
     said += ", all by tree and dense" if alone else " by these kinds"
     said += "" if alone else f", and {size(totals.tree_bytes)} by tree and dense"
     if not synced.situation.bytes_per_s:
-        return f"{said}. {FREE}"
+        here = job.cloud.provider == "local"
+        links = "links are within one machine and" if here else "times are measured here, and links"
+        return f"{said}. Its {links} {FREE}{_modelled_words(job)}"
     step_s = _step_s(synced)
     others = [replace(synced, sync=build(x, synced.facts, synced.situation)) for x in WORTH_A_LOOK]
     for name, other in zip(WORTH_A_LOOK, others, strict=True):
@@ -178,6 +180,15 @@ def _said(synced: Synchronised, totals: Totals) -> str:
             return f'{said}. By sync = "{name}" it would be {size(sent)}, in the same time.'
     more = "" if alone else "more "
     return f"{said}. By the model nothing {more}is to be won: no builder makes a step shorter."
+
+
+def _modelled_words(job: JobConfig) -> str:
+    """How to see what the links of instances would make of it."""
+    if job.cluster.device == "virtual":
+        return ""
+    file = Path(job.file).name
+    first = "" if job.model.is_gpt else f"`bamboo profile {file}` and then "
+    return f" See {first}`bamboo explain {file} --gpu` for the links of the job's instances."
 
 
 def _step_s(synced: Synchronised) -> float:

@@ -106,6 +106,7 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert 'By sync = "auto" it would be' in body["sentence"]
     bare = body_of(capsys, "explain", "job.toml", "--json", *sets("cluster.pipelines=1"))
     assert "have no rate in the model, so bytes cost no time" in bare["sentence"]
+    assert "See `bamboo explain job.toml --gpu` for the links of the job's " in bare["sentence"]
     assert run(["explain", "job.toml", *SPARSE]) == 0
     text = capsys.readouterr().out
     assert "2 pipelines of 2 stages, gradients by tree" in text
@@ -328,4 +329,5 @@ def test_a_builder_of_the_users_own_makes_rules_or_is_named_with_what_it_did(
         assert "cluster.sync = 'mine.py:build': " in error
         assert said in error
     Path("mine.py").write_text("x = 1\n")
-    assert "mine" in refused(capsys, ["plan", "job.toml", *own])
+    error = refused(capsys, ["plan", "job.toml", *own])
+    assert "'mine.py:build': mine.py has no function 'build'; define it there" in error
