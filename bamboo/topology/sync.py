@@ -147,7 +147,8 @@ def entries(sync: Sync, names: Sequence[str]) -> dict[str, SyncEntry]:
         alone = known if _is_pattern(rule) else known & {rule.match}
         found = {name for name in alone if _matches(rule, name)}
         if not found:
-            raise ValueError(f"the rule for {rule.match!r} matches no trained parameter")
+            named = f", of which one is {names[0]!r}" if names else ""
+            raise ValueError(f"the rule for {rule.match!r} matches no trained parameter{named}")
         for name in sorted(found):
             if name in matched:
                 raise ValueError(

@@ -9,7 +9,7 @@ from bamboo.planner.sync.catalogue import BLOCKS, LETTERS, Block
 from bamboo.quantities import count, size
 from bamboo.study.compared import Difference
 from bamboo.study.synchronising import Synchronised
-from bamboo.topology.sync import OWNER, SyncEntry
+from bamboo.topology.sync import OWNER, TREE, SyncEntry
 from cli.echo import columns, paragraph
 
 NO_BYTES = (
@@ -111,14 +111,19 @@ def bucket_words(bound: int | None) -> str:
 def way_words(entry: SyncEntry, *, bucket: bool = True) -> str:
     """`rows, dense`; with what belongs to it: `owner 1, dense, bucket 4.0 MiB`."""
     exchange = f"{entry.exchange} {entry.owner}" if entry.exchange == OWNER else entry.exchange
-    bound = f", bucket {size(entry.bucket)}" if bucket and entry.bucket is not None else ""
-    return f"{exchange}, {entry.ship}{bound}"
+    words = [exchange, entry.ship]
+    if bucket and entry.bucket is not None:
+        words.append(f"bucket {size(entry.bucket)}" if entry.bucket else "a bucket for each layer")
+    return ", ".join(words)
 
 
 def synced_lines(synced: Synchronised) -> list[str]:
     """What a plan says of its strategy, as a paragraph: kinds, and bytes against `tree`."""
     if synced.facts and not synced.sync.rules and not synced.note:
-        return paragraph("gradients go whole, by tree; `bamboo explain` says what other kinds save")
+        chosen = "by tree" if synced.builder == TREE else f"as {synced.builder} takes no other kind"
+        return paragraph(
+            f"gradients go whole, {chosen}; `bamboo explain` says what other kinds save"
+        )
     totals = synced.totals()
     if totals is None:
         return []

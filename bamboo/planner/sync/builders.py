@@ -334,8 +334,8 @@ def check_zones(situation: Situation) -> None:
     """Raises InputError unless some zone's pipelines have siblings of the tree to add."""
     if len(set(situation.zones)) < 2:
         raise InputError(
-            "sync 'zoned' needs the pipelines in two zones or more; take 'tree', or a spread "
-            "`pipelines`"
+            "sync 'zoned' needs the pipelines in two zones or more; take 'tree', or "
+            "cluster.spread = 'pipelines'"
         )
     if not _zones_merge(situation):
         raise InputError(
