@@ -60,9 +60,10 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
     elif body.get("unspent"):
         lines += paragraph(body["unspent"])
     if (trials := body.get("trials")) is not None:
+        tried = count(trials["count"], "trial of another strategy", "trials of other strategies")
         lines += paragraph(
-            f"of this, {usd(trials['usd'])} for {trials['count']} trials of other strategies, "
-            f"which took {trials['excess_s']:.1f} s longer than the best one that was known"
+            f"of this, {usd(trials['usd'])} for {tried}, which took {trials['excess_s']:.1f} s "
+            "longer than the best one that was known"
         )
     for resize in body.get("resizes", ()):
         lines += paragraph(f"after step {resize['step']}: {resize['reason']}")
