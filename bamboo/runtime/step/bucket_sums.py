@@ -26,7 +26,7 @@ from bamboo.runtime.step.losses import Losses
 from bamboo.runtime.step.rows import packed, unpacked
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.topology.reduction import TreeSum
-from bamboo.topology.shards import Bucket, Delegated, Piece, delegated, shards_of
+from bamboo.topology.shards import Bucket, Delegated, Piece, delegated
 from bamboo.topology.slots import Slot
 from bamboo.topology.sync import FACTORS
 
@@ -232,7 +232,7 @@ class Sharded(BucketSum):
 
     def __init__(self, plan: ExchangePlan, bucket: Bucket, step: int, shared: Shared) -> None:
         super().__init__(plan, bucket, step, shared)
-        self._shards = shards_of(plan.tensors, bucket.positions, plan.grid.pipelines)
+        self._shards = plan.shards[bucket.number]
         self._mine: Mapping[tuple[int, int], Sequence[Tensor]] = {}
         """This pipeline's own pieces of its partial sums."""
         self._sum: Sequence[Tensor] | None = None

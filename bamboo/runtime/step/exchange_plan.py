@@ -1,13 +1,13 @@
 """What an exchange needs to know of its slot; it follows from strategy and layout alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
 from bamboo.topology.grid import Grid
-from bamboo.topology.shards import SHARDED, Bucket, Synced, buckets_of
+from bamboo.topology.shards import SHARDED, Bucket, Piece, Synced, buckets_of, shards_of
 from bamboo.topology.slots import Slot
 from bamboo.topology.sync import FACTORS, ROWS, Sync, SyncEntry, entry_of, on_grid
 
@@ -101,6 +101,15 @@ class ExchangePlan:
     def _measures(self) -> bool:
         """Whether the stage measures losses, of which other pipelines are told."""
         return self.grid.pipelines > 1 and self.slot.stage == self.grid.stages - 1
+
+    @cached_property
+    def shards(self) -> Mapping[int, Sequence[Sequence[Piece]]]:
+        """By the number of a sharded bucket, the pieces of it that each pipeline sums."""
+        return {
+            bucket.number: shards_of(self.tensors, bucket.positions, self.grid.pipelines)
+            for bucket in self.buckets
+            if bucket.way == SHARDED
+        }
 
     @cached_property
     def carrier(self) -> int:
