@@ -40,6 +40,7 @@ from bamboo.study.synchronising import (
     refuse_beyond_memory,
     situated,
     synchronised,
+    with_bill,
     with_rules,
 )
 from bamboo.study.workload import (
@@ -294,6 +295,10 @@ def _as_synchronised(
     """The plan as its gradients are synchronised. What suits them depends on the grid and on where
     its nodes lie, so it is planned first with what a builder makes wherever they lie."""
     plan = make(timed=timed)
+    billed = with_bill(timed, plan)
+    if billed is not timed and not is_plain(billed):
+        timed = billed
+        plan = make(timed=timed)
     facts = parameters_of(timed)
     synced = synchronised(job, facts, situated(plan, timed), given, search=search)
     ruled = with_rules(timed, synced)

@@ -21,10 +21,12 @@ from bamboo.planner.risks.zones import USD_PER_GB
 from bamboo.planner.step.step_time import StepTimes
 from bamboo.planner.step.synced import in_zones, zones_of
 from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.worth import may_win
 from bamboo.planner.sync.written import facts_body, situation_body
 from bamboo.quantities import size
 from bamboo.study.strategies import Given
 from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.strategy import AUTO
 from bamboo.topology.sync import FACTORS, ROWS, TREE, ZONED, Sync, entries, sync_of
 
 OWN_REMEDY = (
@@ -109,11 +111,26 @@ def situated(plan: Plan, workload: WorkloadFigures) -> Situation:
     shares = equal_shares(workload.shape.virtual_nodes, plan.grid.pipelines)
     found = StepTimes(work, plan.mode).situation(plan.grid, shares)
     spare = [plan.instance_type.gpu_memory_bytes - x.total + x.factors for x in plan.memory]
-    found = replace(found, spare_bytes=tuple(max(0, left) for left in spare))
+    return replace(
+        found,
+        spare_bytes=tuple(max(0, left) for left in spare),
+        billed_s_per_byte=_billed_s_per_byte(plan),
+    )
+
+
+def with_bill(workload: WorkloadFigures, plan: Plan) -> WorkloadFigures:
+    """The workload with what a byte between zones costs, where `auto` may then send fewer, and
+    another spread of the nodes over zones be the cheapest."""
+    if len(plan.spreads) < 2 or plan.grid.pipelines == 1 or workload.syncing.sync != AUTO:
+        return workload
+    syncing = replace(workload.syncing, billed_s_per_byte=_billed_s_per_byte(plan))
+    return replace(workload, syncing=syncing)
+
+
+def _billed_s_per_byte(plan: Plan) -> float:
+    """Seconds for which the price of a byte between zones would rent all nodes of a plan."""
     usd_per_hour = 0.0 if plan.chosen is None else plan.chosen.instances_usd_per_hour
-    if not usd_per_hour:
-        return found
-    return replace(found, billed_s_per_byte=USD_PER_GB / 1e9 / (usd_per_hour / 3600))
+    return USD_PER_GB / 1e9 / (usd_per_hour / 3600) if usd_per_hour else 0.0
 
 
 def with_rules(workload: WorkloadFigures, found: Synchronised) -> WorkloadFigures:
@@ -197,7 +214,7 @@ def _searched(
 def _made(job: JobConfig, facts: Sequence[ParameterFacts], situation: Situation, at: str) -> Sync:
     """What the job's builder makes; one of the user's is asked in a process of its own."""
     own = job.cluster.own_builder
-    if job.cluster.sync == TREE:
+    if job.cluster.sync == TREE or (job.cluster.sync == AUTO and not may_win(facts, situation)):
         return Sync()
     from bamboo.planner.sync.builders import build
 

@@ -33,10 +33,17 @@ PROFILED = "profiled"
 """Key in what was seen of a job: its times come from a profile, named by the value."""
 ADDED_PER_S = 9e8
 """Numbers that a CPU adds in a second: 0.92 billion of two cores (`benchmarks.break_even_k`)."""
+WRITTEN_PER_S = 9e8
+"""Numbers that a CPU writes in a second: 0.91 billion of products of 4 to 32 rows, 0.88 billion
+that are put together and squared, of one of two cores."""
 ADDED_ON_CARD_PER_S = 2e10
 """Likewise on a GPU, of some hundred GB/s."""
 MESSAGE_S = 2e-4
 """Work of a node for a message, whatever its size."""
+SEEN = 0.02
+"""Share of a step's operations on the virtual device, whose figures are given, from which on an
+optimizer counts, which takes what it takes here: less is not worth a plan that differs each
+time."""
 ASSUMED = "assumed"
 MODELLED = "modelled"
 """Key in what was seen of a job: a Modelled, where no layer was run."""
@@ -195,12 +202,15 @@ def workload_of(
         source = "given: the virtual device's figures"
         forward_s = by_layer(cluster.virtual_forward_ms, cuts[-1])
         backward_s = by_layer(cluster.virtual_backward_ms, cuts[-1])
-        optimizer_s: tuple[float, ...] = ()
     else:
         source = f"{_measured_here(job)}{seen.get(PROFILED, '')}{OWN_CORES}"
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
-        optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
+    optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
+    if cluster.device == "virtual":
+        operations_s = batch_shape(job).total / cluster.pipelines * sum((*forward_s, *backward_s))
+        if sum(optimizer_s) < SEEN * operations_s:
+            optimizer_s = ()
     facts = layer_facts(job, seen)
     measured_s = [float(layer["forward_ms"]) / 1e3 for layer in layers]
     found = WorkloadFigures(
@@ -236,12 +246,14 @@ def syncing_of(
         sync=job.cluster.sync if job.cluster.own_builder is None else "tree",
         flops_per_s=flops_per_s,
         added_per_s=ADDED_ON_CARD_PER_S if card else ADDED_PER_S,
+        written_per_s=0.0 if card else WRITTEN_PER_S,
         message_s=MESSAGE_S,
         factor_bytes=BOUNDARY_BYTES[job.train.precision],
         sums_early=job.cluster.device == "virtual",
         sources=(
             ("flops_per_s", "of the job's own linear layers" if flops_per_s else "unknown"),
             ("added_per_s", ASSUMED),
+            ("written_per_s", ASSUMED),
             ("message_s", ASSUMED),
         ),
     )
@@ -275,7 +287,8 @@ def on_cores(
 ) -> WorkloadFigures:
     """Count the cores of this machine where the nodes are processes that share them. The run still
     decides as if each node had its own core. A virtual device needs a core while it computes, and
-    sleeps for the rest of its time."""
+    sleeps for the rest of its time; but sums and the optimizer's step take what they take, and all
+    nodes come to them at the same time, because they wait for each other."""
     cores = seen.get("cores", 0) / job.cluster.threads
     if job.cloud.provider != "local" or MODELLED in seen or not 0 < cores < nodes:
         return workload
@@ -283,9 +296,26 @@ def on_cores(
     if job.cluster.device == "virtual":
         computed_s = sum(x["forward_ms"] + x["backward_ms"] for x in seen["layers"]) / 1e3
         share, whose = min(1.0, computed_s / sum(workload.both_s)), "what it computes on "
+        workload = _at_once(workload, nodes / cores)
     source = workload.source.removesuffix(OWN_CORES)
     source += f", {whose}{cores:.3g} cores that {nodes} nodes share"
     return replace(workload, source=source, cores=cores, core_share=share)
+
+
+def _at_once(workload: WorkloadFigures, nodes: float) -> WorkloadFigures:
+    """The same where so many nodes to a core exchange and step at once."""
+    syncing = workload.syncing
+    return replace(
+        workload,
+        optimizer_s=tuple(nodes * time_s for time_s in workload.optimizer_s),
+        syncing=replace(
+            syncing,
+            flops_per_s=syncing.flops_per_s / nodes,
+            added_per_s=syncing.added_per_s / nodes,
+            written_per_s=syncing.written_per_s / nodes,
+            message_s=syncing.message_s * nodes,
+        ),
+    )
 
 
 def grids_of(

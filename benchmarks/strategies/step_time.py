@@ -114,11 +114,9 @@ def case_of(name: str, folder: Path, steps: int) -> Case:
     seen = wiring.run_preflight(job)
     planned = plan_job(job, seen, run=RunId("time"), now_s=0.0)
     cut = planned.strategy.placement.cut
-    # On a virtual device a step of the optimizer takes as long as its arithmetic.
-    optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in seen["layers"])
     return Case(
         job=replace(job, cluster=replace(cluster, cut=cut[:-1])),
-        workload=replace(planned.workload, optimizer_s=optimizer_s),
+        workload=planned.workload,
         grid=Grid(pipelines=pipelines, stages=stages),
     )
 

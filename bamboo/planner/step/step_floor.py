@@ -18,7 +18,10 @@ from bamboo.planner.step.synced import (
     SyncedStep,
     in_zones,
     is_plain,
+    is_plain_in,
     parameters_of,
+    plain_work_s,
+    put_together_s,
     resolved_in,
     situation_of,
     synced_step,
@@ -143,11 +146,15 @@ class StepFloor:
             self._resolved[key] = resolved_in(self._workload, self.situation(grid, shares, link))
         return self._resolved[key]
 
+    def _is_plain(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> bool:
+        work = self._workload
+        return is_plain(work) or is_plain_in(work, self.situation(grid, shares, link))
+
     def held_factors(self, grid: Grid) -> tuple[int, ...]:
         """Bytes of factors that the node of each stage holds at the start; empty: none."""
-        if is_plain(self._workload):
-            return ()
         shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
+        if self._is_plain(grid, shares):
+            return ()
         from bamboo.planner.sync.resolved import held_factors
 
         return held_factors(self.resolved(grid, shares), parameters_of(self._workload))
@@ -157,11 +164,14 @@ class StepFloor:
         between zones that the owners of any stage have."""
         key = (grid, shares, link)
         if key not in self._synced:
-            if is_plain(self._workload):
+            if self._is_plain(grid, shares, link):
                 found = self._plain(grid, partials=self._most_partials(shares), link=link)
             else:
                 resolved = self.resolved(grid, shares, link)
-                found = synced_step(resolved, works_of_tree(self._workload, resolved.situation))
+                works_s = works_of_tree(self._workload, resolved.situation)
+                cut = self._cut(grid.stages)
+                whole_s = put_together_s(self._workload, cut, grid.pipelines)
+                found = synced_step(resolved, works_s, whole_s)
             self._synced[key] = found
         return self._synced[key]
 
@@ -245,7 +255,7 @@ class StepFloor:
             sent_bytes=tuple(sent),
             ship_bytes=tuple(gradient),
             peers_s=tuple(seconds),
-            work_s=none,
+            work_s=plain_work_s(work, self._cut(grid.stages), grid.pipelines, partials),
             rebuild_s=none,
             links_bytes=(),
         )

@@ -8,6 +8,7 @@ What counts with arrays is imported where it is used, so that such a plan does n
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from operator import add
 from typing import TYPE_CHECKING
 
 from bamboo.errors import InputError
@@ -16,7 +17,10 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.links import Link
 from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.worth import may_win
 from bamboo.topology.assignment import Assignment
+from bamboo.topology.shards import FLOAT_BYTES
+from bamboo.topology.strategy import AUTO
 from bamboo.topology.sync import Sync
 
 if TYPE_CHECKING:
@@ -46,8 +50,19 @@ def parameters_of(workload: WorkloadFigures) -> tuple[ParameterFacts, ...]:
 
 
 def is_plain(workload: WorkloadFigures) -> bool:
-    """Whether the exchange needs no look at parameters: without a strategy, or facts."""
-    return workload.syncing.is_plain or not any(layer.synced for layer in workload.layers)
+    """Whether the exchange needs no look at parameters: without a strategy, or facts, or where
+    `auto` cannot win because nothing that is sent takes time."""
+    if workload.syncing.is_plain or not any(layer.synced for layer in workload.layers):
+        return True
+    times = (workload.bytes_per_s, workload.node_bytes_per_s, workload.latency_s, workload.far)
+    syncing = workload.syncing
+    return syncing.sync == AUTO and not any((*times, syncing.billed_s_per_byte))
+
+
+def is_plain_in(workload: WorkloadFigures, situation: Situation) -> bool:
+    """The same on one grid."""
+    parameters = parameters_of(workload)
+    return workload.syncing.sync == AUTO and not may_win(parameters, situation)
 
 
 def situation_of(
@@ -73,6 +88,8 @@ def situation_of(
     for first, stop in pairwise(cut):
         passed_s += [0.0, *accumulate(workload.back_s[first:stop])][:-1]
     both_s = workload.sums(workload.both_s, cut)
+    whole_s = put_together_s(workload, cut, len(shares))
+    after_s = tuple(map(add, steps_s, whole_s))
     return Situation(
         cut=tuple(cut),
         shares=shares,
@@ -86,14 +103,39 @@ def situation_of(
         far=far,
         flops_per_s=syncing.flops_per_s,
         added_per_s=syncing.added_per_s,
+        written_per_s=syncing.written_per_s,
         message_s=syncing.message_s,
+        billed_s_per_byte=syncing.billed_s_per_byte,
         sums_early=syncing.sums_early,
         ends_s=tuple(ends_s),
         passed_s=tuple(passed_s),
-        busy_s=tuple(count * both + own for both, own in zip(both_s, steps_s, strict=True)),
-        after_s=steps_s,
+        busy_s=tuple(count * both + own for both, own in zip(both_s, after_s, strict=True)),
+        after_s=after_s,
         sources=(("times", workload.source), *syncing.sources),
     )
+
+
+def put_together_s(
+    workload: WorkloadFigures, cut: Sequence[int], pipelines: int
+) -> tuple[float, ...]:
+    """The time in which the node of each stage puts its whole gradient together after an exchange
+    and squares it, whatever the kinds."""
+    numbers = workload.sums([layer.gradient_bytes / FLOAT_BYTES for layer in workload.layers], cut)
+    rate = workload.syncing.written_per_s
+    return tuple(x / rate if rate and pipelines > 1 else 0.0 for x in numbers)
+
+
+def plain_work_s(
+    workload: WorkloadFigures, cut: Sequence[int], pipelines: int, partials: int
+) -> tuple[float, ...]:
+    """What the node of each stage computes for an exchange by `tree` with so many partial sums in a
+    pipeline. Where nothing is known of a node's memory it is left out."""
+    syncing, whole_s = workload.syncing, put_together_s(workload, cut, pipelines)
+    if pipelines == 1 or not syncing.written_per_s:
+        return whole_s
+    added = (partials * pipelines - 1) / pipelines * syncing.written_per_s / syncing.added_per_s
+    messages_s = 4 * (pipelines - 1) * syncing.message_s
+    return tuple(one_s * (1 + added) + messages_s for one_s in whole_s)
 
 
 def resolved_in(workload: WorkloadFigures, situation: Situation) -> "Resolved":
@@ -111,8 +153,10 @@ def resolved_in(workload: WorkloadFigures, situation: Situation) -> "Resolved":
 
 
 def works_of_tree(workload: WorkloadFigures, situation: Situation) -> tuple[float, ...]:
-    """What the node of each stage computes for the exchange by `tree` alone: sums and messages,
-    which a plan without a strategy does not count."""
+    """What of the work for an exchange a plan without a strategy does not count, so that plans with
+    and without one compare: the sums and messages of `tree`, unless `plain_work_s` has them."""
+    if situation.written_per_s:
+        return (0.0,) * situation.stages
     from bamboo.planner.sync.price import stage_price
 
     plain = _resolved(workload, situation, Sync())
@@ -151,9 +195,10 @@ def in_zones(workload: WorkloadFigures, zones: tuple[int, ...]) -> WorkloadFigur
     return replace(workload, syncing=replace(workload.syncing, zones=zones))
 
 
-def synced_step(resolved: "Resolved", works_of_tree_s: Sequence[float]) -> SyncedStep:
-    """What a dry run needs of a strategy on a grid. Of the work it counts what is beyond that of
-    `tree`, so that plans with and without a strategy compare."""
+def synced_step(
+    resolved: "Resolved", works_of_tree_s: Sequence[float], whole_s: Sequence[float]
+) -> SyncedStep:
+    """What a dry run needs of a strategy on a grid. `whole_s`: see `put_together_s`."""
     from bamboo.planner.sync.price import stage_price
 
     prices = [stage_price(stage, resolved.situation) for stage in resolved.stages]
@@ -164,8 +209,8 @@ def synced_step(resolved: "Resolved", works_of_tree_s: Sequence[float]) -> Synce
         ship_bytes=tuple(stage.shipped.bytes for stage in resolved.stages),
         peers_s=tuple(max(0.0, one.exposed_s - one.work_s) for one in prices),
         work_s=tuple(
-            max(0.0, min(one.work_s, one.exposed_s) - tree_s)
-            for one, tree_s in zip(prices, works_of_tree_s, strict=True)
+            max(0.0, min(one.work_s, one.exposed_s) - tree_s) + own_s
+            for one, tree_s, own_s in zip(prices, works_of_tree_s, whole_s, strict=True)
         ),
         rebuild_s=tuple(one.rebuild_s for one in prices),
         links_bytes=tuple(

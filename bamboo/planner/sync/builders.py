@@ -19,6 +19,7 @@ from bamboo.planner.sync.flows import partials_of, rates
 from bamboo.planner.sync.price import Price, StagePrice, stage_price, whole_price, work_seconds
 from bamboo.planner.sync.resolved import Resolved, StageCost, by_stages, stage_cost
 from bamboo.planner.sync.situation import Situation, merged_partials
+from bamboo.planner.sync.worth import LEAST, may_win
 from bamboo.topology.sync import (
     DENSE,
     FACTORS,
@@ -137,14 +138,17 @@ def zoned(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
 
 def auto(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
     """Whatever is predicted to cost least, in time and in bytes that are billed, to within SAME of
-    it; among those what keeps links and nodes busy for least. So it is `tree` where nothing is to
-    be won.
+    it; among those what keeps links and nodes busy for least. Where that wins less than LEAST it is
+    `tree`.
 
     It begins with each parameter's own cheapest kind, under several bounds of buckets. Then each
     group of like parameters tries its other kinds while the whole becomes better.
     """
+    if not may_win(facts, situation):
+        return Sync()
     pricing = Pricing(facts, situation)
-    best = Best(pricing.of({}, None))
+    plain = pricing.of({}, None)
+    best = Best(plain)
     bounds = BOUNDS if situation.pipelines > 1 else (None,)
     for entries in _starts(pricing.facts, situation):
         for bound in bounds:
@@ -163,6 +167,8 @@ def auto(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
                 improved |= best.offer(pricing.of(changed, best.now.bucket))
         for bound in bounds:
             improved |= best.offer(pricing.of(best.now.entries, bound))
+    if best.now.price.cost_s > (1 - LEAST) * plain.price.cost_s:
+        return Sync()
     return pricing.sync(best.now)
 
 

@@ -3,7 +3,8 @@
 Rule: counts alone, no times. With D pipelines, k partial sums in each and a parameter of P bytes, a
 node sends (k+1)(D-1)/D P by `tree`; by `owner` each other pipeline sends k P and the owner (D-1) P;
 by `factors`, for K rows of its own, 4K(D-1)(M+N), and forms the products of the others' rows, 2KMN
-flops for each of those. `rows` scales `tree` by the share of rows with a bit set, message by
+flops for each of those; a product of few rows counts as one of so many as take as long as to write
+its result. `rows` scales `tree` by the share of rows with a bit set, message by
 message, up to the whole. `zoned` is counted in `flows.zoned_flow`.
 """
 
@@ -161,9 +162,14 @@ def _factors(facts: ParameterFacts, situation: Situation) -> Exchanged:
     return Exchanged(
         out=out,
         back=np.zeros((count, count)),
-        flops=others * 2.0 * facts.rows_k * facts.size,
+        flops=others * _product_flops(facts, situation),
         added=(others + held.counts) * facts.size,
     )
+
+
+def _product_flops(facts: ParameterFacts, situation: Situation) -> float:
+    """Of one microbatch."""
+    return 2.0 * max(facts.rows_k, situation.least_rows) * facts.size
 
 
 def ship_of(facts: ParameterFacts, entry: SyncEntry, situation: Situation) -> Shipped:
@@ -176,7 +182,7 @@ def ship_of(facts: ParameterFacts, entry: SyncEntry, situation: Situation) -> Sh
         rows = facts.rows_k * situation.total
         return Shipped(
             bytes=float(situation.factor_bytes * rows * sum(facts.shape)),
-            flops=2.0 * rows * facts.size,
+            flops=situation.total * _product_flops(facts, situation),
             added=float(situation.total * facts.size),
         )
     if entry.ship == ROWS:

@@ -97,8 +97,9 @@ def _step_s(situation: Situation, stages: Sequence[StagePrice], most_sent: float
             ends_s, stages, rebuilds_s, busy_s, steps_s, strict=True
         )
     )
+    # What is added early is added beside the operations, not between them.
     works_s = [
-        busy + one.work_s + rebuild_s
+        busy + (0.0 if situation.sums_early else one.work_s) + rebuild_s
         for busy, one, rebuild_s in zip(busy_s, stages, rebuilds_s, strict=True)
     ]
     rate = situation.node_bytes_per_s

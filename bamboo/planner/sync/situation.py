@@ -24,9 +24,11 @@ class Syncing:
     flops_per_s: float = 0.0
     """See `Situation`; likewise those that follow."""
     added_per_s: float = 0.0
+    written_per_s: float = 0.0
     message_s: float = 0.0
     factor_bytes: int = FLOAT_BYTES
     sums_early: bool = False
+    billed_s_per_byte: float = 0.0
     sources: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -81,6 +83,9 @@ class Situation:
     """Rate of the matrix products that form a gradient from factors."""
     added_per_s: float = 0.0
     """Numbers that a node adds, or searches for rows with a bit set, in a second."""
+    written_per_s: float = 0.0
+    """Numbers that a node writes in a second, of the result of a product or of a whole gradient
+    that it puts together and squares; 0: not counted, as where a GPU's memory is fast."""
     message_s: float = 0.0
     """Work of a node for each message that it sends or receives, whatever its size."""
     sums_early: bool = False
@@ -93,7 +98,7 @@ class Situation:
     busy_s: tuple[float, ...] = ()
     """Per stage, the time of a step for which its node computes, without the exchange."""
     after_s: tuple[float, ...] = ()
-    """Per stage, the optimizer's step."""
+    """Per stage, the optimizer's step, and what its node does with the whole gradient before."""
     spare_bytes: tuple[int, ...] = ()
     """Per stage, the memory of a node that is left for factors; empty: nobody knows."""
     sources: tuple[tuple[str, str], ...] = ()
@@ -119,6 +124,12 @@ class Situation:
     def total(self) -> int:
         """Microbatches of a step."""
         return sum(self.shares) * self.microbatches
+
+    @property
+    def least_rows(self) -> float:
+        """Rows of a product that take as long as to write its result: fewer take no less."""
+        rates = self.flops_per_s, self.written_per_s
+        return self.flops_per_s / self.written_per_s / 2 if all(rates) else 0.0
 
     def stage_of(self, layer: int) -> int:
         """The stage that has this layer."""

@@ -4,6 +4,7 @@ Rule: sentences over figures of `costs` and `builders`; nothing is decided here.
 """
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import seconds, ship_seconds
@@ -142,15 +143,23 @@ def _rows(even: BreakEven) -> str:
 
 
 def _even(one: ParameterFacts, situation: Situation, rows: int) -> float:
-    """Rows at which factors take as long as `tree`: their time is linear in the rows."""
+    """Rows at which factors take as long as `tree`: their time is linear in the rows, from as many
+    on as take as long as to write a product, and below those."""
     whole = _time(one, TREE, situation)
-    once = _time(one, FACTORS, situation)
-    twice = _time(replace(one, rows_k=2 * one.rows_k), FACTORS, situation)
-    each = (twice - once) / rows
-    fixed = once - each * rows
-    if each <= 0:
-        return ENDLESS if fixed <= whole else 0.0
-    return max(0.0, (whole - fixed) / each)
+    least = ceil(situation.least_rows)
+    found = 0.0
+    for first, second in ((max(1, least // 2), max(2, least)), (least + 1, 2 * least + 2)):
+        of_first, of_second = (
+            _time(replace(one, rows_k=many), FACTORS, situation) for many in (first, second)
+        )
+        each = (of_second - of_first) / (second - first)
+        if each <= 0:
+            found = ENDLESS if of_first <= whole else 0.0
+        else:
+            found = max(0.0, first + (whole - of_first) / each)
+        if found <= least:
+            break
+    return found * rows / one.rows_k
 
 
 def _time(one: ParameterFacts, kind: str, situation: Situation) -> float:

@@ -1,0 +1,87 @@
+"""The most that any strategy can win over `tree`, from sums alone.
+
+Rule: no arrays are needed here, so a plan of which nothing is to be won neither loads numpy nor
+prices a strategy. It is an upper bound of what prices say, but for the work of a few messages.
+"""
+
+from collections.abc import Sequence
+
+from bamboo.planner.layers.synced import ParameterFacts
+from bamboo.planner.sync.situation import Situation
+from bamboo.topology.reduction import subtrees
+from bamboo.topology.shards import FLOAT_BYTES
+from bamboo.topology.virtual_nodes import blocks_of
+
+LEAST = 0.01
+"""Share of a step's cost for which a strategy is taken at all. For less a run stays with `tree`,
+whose work is the least and whose step has been predicted best."""
+
+
+def may_win(facts: Sequence[ParameterFacts], situation: Situation) -> bool:
+    """Whether some strategy may cost less than `tree` by LEAST."""
+    return most_won(facts, situation) >= LEAST
+
+
+def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
+    """The share of the cost of a step by `tree` that is gone if nothing is sent and added. Without
+    a rate, a latency or a bill of any link that is 0, as no kind has less work than `tree`; all of it
+    where a link or a node is taken to be slow."""
+    here, count = situation, situation.stages
+    rates = (here.bytes_per_s, here.node_bytes_per_s, here.latency_s, here.billed_s_per_byte)
+    if not any(rates) and here.far is None:
+        return 0.0
+    if here.slow:
+        return 1.0
+    sizes = [0] * count
+    for one in facts:
+        sizes[here.stage_of(one.layer)] += one.bytes if one.trained else 0
+    ends_s, busy_s = here.ends_s or (0.0,) * count, here.busy_s or (0.0,) * count
+    after_s = max(here.after_s, default=0.0)
+    least_s = max(max(ends_s) + after_s, *busy_s)
+    partials = [
+        len(subtrees(block.start, block.stop, sum(here.shares))) for block in blocks_of(here.shares)
+    ]
+    most_s = least_s
+    for size, end_s, own_s in zip(sizes, ends_s, busy_s, strict=True):
+        sent_s, added_s = _by_tree(size, max(partials), sum(partials), here)
+        whole_s = max(end_s + sent_s + after_s, own_s) + added_s
+        most_s = max(most_s, whole_s, _as_sent(size, max(partials), here))
+    billed = here.billed_s_per_byte * _crossing(sum(sizes), partials, here)
+    return 1 - least_s / (most_s + billed) if most_s + billed > 0 else 0.0
+
+
+def _by_tree(size: int, most: int, partials: int, here: Situation) -> tuple[float, float]:
+    """Seconds in which so many bytes go both ways in one bucket, and are added. `most`: the partial
+    sums of a pipeline; `partials`: of all."""
+    count = here.pipelines
+    if count == 1:
+        return 0.0, 0.0
+    links = [(here.latency_s, here.bytes_per_s)]
+    links += [] if here.far is None else [(here.far.latency_s, here.far.bytes_per_s)]
+    per_byte = max(1 / rate if rate else 0.0 for _, rate in links)
+    if here.node_bytes_per_s:
+        per_byte = max(per_byte, (count - 1) / here.node_bytes_per_s)
+    numbers = size / FLOAT_BYTES * (partials - 1) / count
+    added_s = numbers / here.added_per_s if here.added_per_s else 0.0
+    wire_s = 2 * max(latency_s for latency_s, _ in links)
+    return wire_s + size / count * (most + 1) * per_byte, added_s
+
+
+def _as_sent(size: int, most: int, here: Situation) -> float:
+    """Seconds for which a link or a node sends, whatever a step waits for."""
+    shipped = size if here.replica else 0
+    exchanged = size * (most + 1) * (here.pipelines - 1) / here.pipelines
+    link_s = shipped / here.bytes_per_s if here.bytes_per_s else 0.0
+    node_s = (shipped + exchanged) / here.node_bytes_per_s if here.node_bytes_per_s else 0.0
+    return max(link_s, node_s)
+
+
+def _crossing(size: int, partials: Sequence[int], here: Situation) -> float:
+    """Bytes between zones by `tree`."""
+    if not here.zones:
+        return 0.0
+    each = size / here.pipelines
+    return sum(
+        each * (own + 1) * sum(zone != other for other in here.zones)
+        for own, zone in zip(partials, here.zones, strict=True)
+    )
