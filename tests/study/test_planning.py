@@ -37,9 +37,11 @@ JOB = JobConfig(
 )
 
 
-def plan(job: JobConfig = JOB, *, cores: int = 64) -> Planned:
+def plan(job: JobConfig = JOB, *, cores: int = 64, optimizer_ms: float = 0.0) -> Planned:
     job = resolve(job)
-    return plan_job(job, {**seen(job), "cores": cores}, run=RunId("r"), now_s=1000.0)
+    here = seen(job)
+    here["layers"] = [{**layer, "optimizer_ms": optimizer_ms} for layer in here["layers"]]
+    return plan_job(job, {**here, "cores": cores}, run=RunId("r"), now_s=1000.0)
 
 
 def test_the_cheapest_pool_is_taken() -> None:
@@ -192,7 +194,13 @@ def test_a_virtual_device_needs_a_core_only_while_it_computes() -> None:
     )
     roomy = replace(job, cluster=replace(tight, virtual_forward_ms=(200.0,),
                                          virtual_backward_ms=(400.0,)))  # fmt: skip
-    assert plan(roomy, cores=2).promised()["step_s"] == plan(roomy).promised()["step_s"]
+    calm_s = plan(roomy).promised()["step_s"]
+    assert plan(roomy, cores=2).promised()["step_s"] == calm_s
+    # The optimizer takes what it takes, of all nodes at once, once that is worth a word.
+    assert plan(roomy, cores=2, optimizer_ms=10.0).promised()["step_s"] == calm_s
+    for cores, times in ((4, 1), (2, 2)):
+        found_s = plan(roomy, cores=cores, optimizer_ms=50.0).promised()["step_s"]
+        assert found_s == pytest.approx(calm_s + times * 2 * 0.050)
 
 
 def test_the_prices_of_the_spreads_on_paper() -> None:

@@ -255,7 +255,9 @@ class StepFloor:
             sent_bytes=tuple(sent),
             ship_bytes=tuple(gradient),
             peers_s=tuple(seconds),
-            work_s=plain_work_s(work, self._cut(grid.stages), grid.pipelines, partials),
+            work_s=plain_work_s(
+                work, self._cut(grid.stages), grid.pipelines, grid.pipelines * partials
+            ),
             rebuild_s=none,
             links_bytes=(),
         )

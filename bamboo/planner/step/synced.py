@@ -17,7 +17,7 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.links import Link
 from bamboo.planner.sync.situation import Situation
-from bamboo.planner.sync.worth import may_win
+from bamboo.planner.sync.worth import may_win, partial_sums
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.shards import FLOAT_BYTES
 from bamboo.topology.strategy import AUTO
@@ -128,20 +128,34 @@ def put_together_s(
 def plain_work_s(
     workload: WorkloadFigures, cut: Sequence[int], pipelines: int, partials: int
 ) -> tuple[float, ...]:
-    """What the node of each stage computes for an exchange by `tree` with so many partial sums in a
-    pipeline. Where nothing is known of a node's memory it is left out."""
-    syncing, whole_s = workload.syncing, put_together_s(workload, cut, pipelines)
-    if pipelines == 1 or not syncing.written_per_s:
+    """What the node of each stage computes for an exchange by `tree` with so many partial sums in
+    all. Where nothing is known of a node's memory it is left out."""
+    whole_s = put_together_s(workload, cut, pipelines)
+    if not workload.syncing.written_per_s:
         return whole_s
-    added = (partials * pipelines - 1) / pipelines * syncing.written_per_s / syncing.added_per_s
-    messages_s = 4 * (pipelines - 1) * syncing.message_s
-    return tuple(one_s * (1 + added) + messages_s for one_s in whole_s)
+    return tuple(map(add, whole_s, _tree_s(workload, cut, pipelines, partials)))
+
+
+def _tree_s(
+    workload: WorkloadFigures, cut: Sequence[int], pipelines: int, partials: int
+) -> tuple[float, ...]:
+    """The sums and messages of `tree` in the node of each stage."""
+    syncing, others = workload.syncing, pipelines - 1
+    if not others:
+        return (0.0,) * (len(cut) - 1)
+    added = [layer.gradient_bytes / FLOAT_BYTES for layer in workload.layers]
+    rate = syncing.added_per_s and syncing.added_per_s * pipelines / (partials - 1)
+    return tuple(
+        (numbers / rate if rate else 0.0) + 4 * others * syncing.message_s
+        for numbers in workload.sums(added, cut)
+    )
 
 
 def resolved_in(workload: WorkloadFigures, situation: Situation) -> "Resolved":
     """The workload's strategy there; a builder makes one, and `tree` stands for one that cannot be
     made on this grid. Raises ValueError for rules that do not fit the parameters."""
     from bamboo.planner.sync.builders import build
+    from bamboo.planner.sync.resolved import resolve
 
     sync = workload.syncing.sync
     if isinstance(sync, str):
@@ -149,7 +163,11 @@ def resolved_in(workload: WorkloadFigures, situation: Situation) -> "Resolved":
             sync = build(sync, parameters_of(workload), situation)
         except InputError:
             sync = Sync()
-    return _resolved(workload, situation, sync)
+    beside = {
+        index: layer.statistics + (0 if layer.synced else layer.parameters)
+        for index, layer in enumerate(workload.layers)
+    }
+    return resolve(sync, parameters_of(workload), situation, statistics=beside)
 
 
 def works_of_tree(workload: WorkloadFigures, situation: Situation) -> tuple[float, ...]:
@@ -157,20 +175,8 @@ def works_of_tree(workload: WorkloadFigures, situation: Situation) -> tuple[floa
     and without one compare: the sums and messages of `tree`, unless `plain_work_s` has them."""
     if situation.written_per_s:
         return (0.0,) * situation.stages
-    from bamboo.planner.sync.price import stage_price
-
-    plain = _resolved(workload, situation, Sync())
-    return tuple(stage_price(stage, situation).work_s for stage in plain.stages)
-
-
-def _resolved(workload: WorkloadFigures, situation: Situation, sync: Sync) -> "Resolved":
-    from bamboo.planner.sync.resolved import resolve
-
-    beside = {
-        index: layer.statistics + (0 if layer.synced else layer.parameters)
-        for index, layer in enumerate(workload.layers)
-    }
-    return resolve(sync, parameters_of(workload), situation, statistics=beside)
+    partials = sum(partial_sums(situation.shares))
+    return _tree_s(workload, situation.cut, situation.pipelines, partials)
 
 
 def zones_of(assignment: Assignment, zone_of: Mapping[NodeId, str]) -> tuple[int, ...]:

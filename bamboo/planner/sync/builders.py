@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from bamboo.errors import InputError
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.costs import Counts, check_plain, exchange_of, ship_of
+from bamboo.planner.sync.costs import Counts, alike, check_plain, exchange_of, ship_of
 from bamboo.planner.sync.flows import partials_of, rates
 from bamboo.planner.sync.price import Price, StagePrice, stage_price, whole_price, work_seconds
 from bamboo.planner.sync.resolved import Resolved, StageCost, by_stages, stage_cost
@@ -242,8 +242,12 @@ class Pricing:
     def _joined(self, facts: Sequence[ParameterFacts]) -> list[ParameterFacts]:
         kept: list[ParameterFacts] = []
         by_layer: dict[int, list[ParameterFacts]] = {}
+        may_save: dict[tuple[object, ...], bool] = {}
         for one in facts:
-            if _may_save(one, self._situation):
+            key = alike(one)
+            if key not in may_save:
+                may_save[key] = _may_save(one, self._situation)
+            if may_save[key]:
                 kept.append(one)
             else:
                 by_layer.setdefault(one.layer, []).append(one)

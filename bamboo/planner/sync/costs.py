@@ -94,20 +94,20 @@ class Counts:
 
     def exchange(self, facts: ParameterFacts, entry: SyncEntry) -> Exchanged:
         """As `exchange_of`."""
-        key = (_alike(facts), entry.exchange, entry.owner)
+        key = (alike(facts), entry.exchange, entry.owner)
         if key not in self._exchanged:
             self._exchanged[key] = exchange_of(facts, entry, self.situation, self._zones)
         return self._exchanged[key]
 
     def ship(self, facts: ParameterFacts, entry: SyncEntry) -> Shipped:
         """As `ship_of`."""
-        key = (_alike(facts), entry.ship)
+        key = (alike(facts), entry.ship)
         if key not in self._shipped:
             self._shipped[key] = ship_of(facts, entry, self.situation)
         return self._shipped[key]
 
 
-def _alike(facts: ParameterFacts) -> tuple[object, ...]:
+def alike(facts: ParameterFacts) -> tuple[object, ...]:
     """All that counts of a parameter."""
     return facts.shape, facts.rows_k, facts.density, facts.step_density
 

@@ -38,9 +38,7 @@ def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
     ends_s, busy_s = here.ends_s or (0.0,) * count, here.busy_s or (0.0,) * count
     after_s = max(here.after_s, default=0.0)
     least_s = max(max(ends_s) + after_s, *busy_s)
-    partials = [
-        len(subtrees(block.start, block.stop, sum(here.shares))) for block in blocks_of(here.shares)
-    ]
+    partials = partial_sums(here.shares)
     most_s = least_s
     for size, end_s, own_s in zip(sizes, ends_s, busy_s, strict=True):
         sent_s, added_s = _by_tree(size, max(partials), sum(partials), here)
@@ -48,6 +46,12 @@ def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
         most_s = max(most_s, whole_s, _as_sent(size, max(partials), here))
     billed = here.billed_s_per_byte * _crossing(sum(sizes), partials, here)
     return 1 - least_s / (most_s + billed) if most_s + billed > 0 else 0.0
+
+
+def partial_sums(shares: tuple[int, ...]) -> list[int]:
+    """Of each pipeline."""
+    leaves = sum(shares)
+    return [len(subtrees(block.start, block.stop, leaves)) for block in blocks_of(shares)]
 
 
 def _by_tree(size: int, most: int, partials: int, here: Situation) -> tuple[float, float]:

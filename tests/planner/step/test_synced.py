@@ -66,6 +66,25 @@ def test_factors_are_fewer_bytes_a_shorter_step_and_memory() -> None:
     assert expected(slow, GRID, "stash").step_s > few.calm_s(GRID, SHARES)
 
 
+def test_a_cpu_writes_products_of_few_rows_and_whole_gradients() -> None:
+    rates = {"flops_per_s": 1e10, "added_per_s": 1e9, "written_per_s": 1e9}
+    dense, few = (
+        replace(work, syncing=replace(work.syncing, **rates))
+        for work in (wide("tree"), wide(FACTORS))
+    )
+    whole_s = 4 * WIDTH**2 / 1e9
+    assert costs_for(dense, GRID).exchange_s == pytest.approx((1.5 * whole_s,) * 2)
+    # Five rows take as long as to write the result, and there are only four.
+    products_s, added_s = 4 * whole_s, (4 + 1) * whole_s
+    assert costs_for(few, GRID).exchange_s == pytest.approx((products_s + added_s + whole_s,) * 2)
+    alone = Grid(pipelines=1, stages=2)
+    assert costs_for(dense, alone).exchange_s == (0.0, 0.0)
+    # The search's price counts the same.
+    times = StepTimes(few, "off")
+    calm_s = times.calm_s(GRID, SHARES)
+    assert price(times.resolved(GRID, SHARES)).step_s == pytest.approx(calm_s, rel=0.01)
+
+
 def test_early_buckets_shorten_the_step_by_what_can_hide() -> None:
     late, early = (StepTimes(wide(Sync(bucket=x), gbps=1), "off") for x in (10**9, 0))
     late_s, early_s = (times.calm_s(GRID, SHARES) for times in (late, early))
