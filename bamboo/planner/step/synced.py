@@ -171,8 +171,8 @@ def resolved_in(workload: WorkloadFigures, situation: Situation) -> "Resolved":
 
 
 def works_of_tree(workload: WorkloadFigures, situation: Situation) -> tuple[float, ...]:
-    """What of the work for an exchange a plan without a strategy does not count, so that plans with
-    and without one compare: the sums and messages of `tree`, unless `plain_work_s` has them."""
+    """The work that a plan without a strategy does not count, so that plans with and without one
+    compare: the sums and messages of `tree`, unless `plain_work_s` has them."""
     if situation.written_per_s:
         return (0.0,) * situation.stages
     partials = sum(partial_sums(situation.shares))
