@@ -24,8 +24,8 @@ def may_win(facts: Sequence[ParameterFacts], situation: Situation) -> bool:
 
 def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
     """The share of the cost of a step by `tree` that is gone if nothing is sent and added. Without
-    a rate, a latency or a bill of any link that is 0, as no kind has less work than `tree`; all of it
-    where a link or a node is taken to be slow."""
+    a rate, a latency or a bill of any link that is 0, as no kind has less work than `tree`; where a
+    link or a node is taken to be slow it may be all."""
     here, count = situation, situation.stages
     rates = (here.bytes_per_s, here.node_bytes_per_s, here.latency_s, here.billed_s_per_byte)
     if not any(rates) and here.far is None:
