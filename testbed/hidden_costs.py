@@ -14,14 +14,15 @@ from bamboo.planner.sync.flows import rates
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import Resolved, resolve
 from bamboo.planner.sync.situation import Situation
-from bamboo.planner.sync.slowness import FIRST_PRIOR, Prior, Slowness
-from bamboo.planner.sync.trials import Trial
+from bamboo.planner.sync.slowness import Slowness
+from bamboo.planner.sync.trials import Log, Trial
 from bamboo.topology.sync import Sync
 
 PROPAGATES = 4
 """Steps from a proposal until it counts (`core.proposals.MARGIN`)."""
 MEASURED = 5
 """Steps of a strategy in `wide_trials`."""
+NOTHING = Log()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +166,9 @@ def wide_search(
     pipelines: int,
     builder: str,
     *,
-    past: Sequence[Trial] = (),
+    log: Log = NOTHING,
     fleet: str = "here",
     steps: int = 300,
-    prior: Prior = FIRST_PRIOR,
 ) -> tuple[LiveSearch, list[Candidate]]:
     """A search that begins with the strategy of a builder."""
     here = wide_situation(pipelines)
@@ -179,8 +179,8 @@ def wide_search(
         context=("wide", fleet),
         now=now.hash(),
         steps=steps,
-        past=past,
-        slowness=Slowness(WIDE, here, prior),
+        past=log.trials,
+        slowness=Slowness(WIDE, here, log.fleets),
     )
     return search, found
 

@@ -29,7 +29,7 @@ from bamboo.planner.sync.candidates import candidates
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import fits, resolve
 from bamboo.planner.sync.situation import Situation
-from bamboo.planner.sync.slowness import Slowness, prior_of
+from bamboo.planner.sync.slowness import Slowness
 from bamboo.planner.sync.trials import Log, Shown, Trial, read_log
 from bamboo.planner.sync.written import facts_from, situation_from
 from bamboo.ports import Store
@@ -257,7 +257,7 @@ class Searcher:
             steps=self._steps,
             begun=step,
             past=self._past,
-            slowness=Slowness(self._facts, situation, prior_of(list(self._shown.values()))),
+            slowness=Slowness(self._facts, situation, list(self._shown.values())),
         )
         return self._search
 

@@ -130,7 +130,7 @@ def test_a_run_tries_strategies_and_ends_with_the_fastest(
     assert world.searcher._words[state.syncs[-1].hash] in state.syncs[-1].why
     found = read_log(log.read_text().splitlines())
     assert found.passed_over == 1
-    assert len({trial.strategy for trial in found.trials}) > 3
+    assert len({trial.strategy for trial in found.trials}) > 1
     times = {trial.strategy: min(trial.seconds) for trial in found.trials}
     assert times[state.syncs[-1].hash] == min(times.values())
     monkeypatch.setattr(searching, "MOST_BYTES", 3 * log.stat().st_size // 4)

@@ -11,6 +11,7 @@ largest first (Graham, 1969).
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bamboo.errors import InputError
 from bamboo.planner.layers.synced import ParameterFacts
@@ -193,7 +194,7 @@ class Pricing:
     def __init__(self, facts: Sequence[ParameterFacts], situation: Situation) -> None:
         self._situation = situation
         self._counts = Counts(situation)
-        self._stages: dict[tuple[object, ...], tuple[StageCost, StagePrice]] = {}
+        self._stages: dict[tuple[object, ...], _Stage] = {}
         """Stage and entries of its parameters -> its cost."""
         self._names: dict[str, tuple[str, ...]] = {}
         """What was joined -> the names of its parameters."""
@@ -211,33 +212,41 @@ class Pricing:
     def priced(self, entries: Mapping[str, SyncEntry], bucket: int | None = None) -> Priced:
         """These entries of all parameters, each with its own bound; `bucket` is the common one."""
         self.evaluations += 1
+        resolved = self.resolved(entries)
+        stages = [self._stage(stage, resolved.entries) for stage in range(self._situation.stages)]
+        found = whole_price(resolved, [one.price for one in stages])
+        return Priced(entries=resolved.entries, bucket=bucket, resolved=resolved, price=found)
+
+    def resolved(self, entries: Mapping[str, SyncEntry]) -> Resolved:
+        """These entries of all parameters on the grid, without a price."""
         situation = self._situation
         placed = {
             name: on_grid(entry, situation.pipelines, situation.zones)
             for name, entry in entries.items()
         }
-        costs = [self._stage(stage, placed) for stage in range(situation.stages)]
-        stages = tuple(cost for cost, _ in costs)
-        resolved = Resolved(situation=situation, entries=placed, stages=stages)
-        found = whole_price(resolved, [priced for _, priced in costs])
-        return Priced(entries=placed, bucket=bucket, resolved=resolved, price=found)
+        stages = tuple(self._stage(stage, placed).cost for stage in range(situation.stages))
+        return Resolved(situation=situation, entries=placed, stages=stages)
 
-    def _stage(self, stage: int, placed: Mapping[str, SyncEntry]) -> tuple[StageCost, StagePrice]:
+    def _stage(self, stage: int, placed: Mapping[str, SyncEntry]) -> "_Stage":
         own = self._by_stage[stage]
         key = (stage, *(placed[one.name] for one in own))
         if key not in self._stages:
             cost = stage_cost(stage, own, placed, self._counts)
-            self._stages[key] = cost, stage_price(cost, self._situation)
+            self._stages[key] = _Stage(cost, self._situation)
         return self._stages[key]
 
     def sync(self, of: Priced) -> Sync:
         """The strategy for the parameters themselves."""
-        entries = {
+        return self.sync_of(of.entries, of.bucket)
+
+    def sync_of(self, entries: Mapping[str, SyncEntry], bucket: int | None = None) -> Sync:
+        """As `sync`, of entries that were given to `priced`."""
+        named = {
             name: entry
-            for joined, entry in of.entries.items()
+            for joined, entry in entries.items()
             for name in self._names.get(joined, (joined,))
         }
-        return sync_from(entries, zones=self._situation.zones, bucket=of.bucket)
+        return sync_from(named, zones=self._situation.zones, bucket=bucket)
 
     def _joined(self, facts: Sequence[ParameterFacts]) -> list[ParameterFacts]:
         kept: list[ParameterFacts] = []
@@ -256,6 +265,18 @@ class Pricing:
             self._names[name] = tuple(one.name for one in own)
             kept.append(ParameterFacts(name=name, shape=(sum(x.size for x in own),), layer=layer))
         return kept
+
+
+class _Stage:
+    """One stage with the entries of its parameters."""
+
+    def __init__(self, cost: StageCost, situation: Situation) -> None:
+        self.cost = cost
+        self._situation = situation
+
+    @cached_property
+    def price(self) -> StagePrice:
+        return stage_price(self.cost, self._situation)
 
 
 _TREE = SyncEntry()

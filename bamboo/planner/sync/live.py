@@ -12,9 +12,20 @@ what it may win over the steps that are left is more than what it may lose over 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bamboo.planner.sync.candidates import Candidate, neighbours
-from bamboo.planner.sync.ranking import Context, Guess, Ranking
+from bamboo.planner.sync.guesses import (
+    Guesses,
+    apart,
+    by_ranking,
+    by_slowness,
+    gain,
+    loss,
+    mean_prices,
+    risk,
+)
+from bamboo.planner.sync.ranking import Context, Ranking
 from bamboo.planner.sync.slowness import Explanation, Slowness
 from bamboo.planner.sync.trials import Measured, Shown, Trial, measured_of
 
@@ -32,14 +43,12 @@ MOST_SPENT = 0.035
 LEAST_WORTH = 1.0
 """A trial is made if it is worth more than so many steps of the incumbent: choosing it takes a
 launcher's time, too."""
+RISKED = 0.5
+"""Share of what trials may still lose that one of them may."""
 MOST_ERRORS = 1.5
 """Where it is known what may be slow, a price is off by so many of its errors at most."""
 HOPELESS = 0.10
 """A candidate that is slower by this share in its first step is given up at once."""
-
-
-Guesses = Sequence[tuple[float, Guess]]
-"""Weights, whose sum is 1, and what is guessed with each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +198,8 @@ class LiveSearch:
     def _choose(self, step: int, known: Mapping[str, Measured]) -> Next | None:
         left = self._steps - step - 1 - TRIAL_STEPS
         self._explain(known)
+        self._grow()
         worth = self._worths(known, left)
-        if max(worth.values(), default=0.0) <= LEAST_WORTH and self._grow():
-            worth = self._worths(known, left)
         chosen = max(worth, key=lambda hash: worth[hash], default="")
         if chosen and worth[chosen] > LEAST_WORTH:
             self.trials += 1
@@ -209,7 +217,7 @@ class LiveSearch:
         """What may be slow, after all that was measured; what would be best then is a candidate."""
         if self._slowness is None:
             return
-        self.explanations = self._slowness.explanations(_of(self.candidates, known))
+        self.explanations = self._slowness.explanations(self._measured(known))
         for one in self._slowness.candidates(self.explanations):
             self.candidates.setdefault(one.hash, one)
 
@@ -217,27 +225,26 @@ class LiveSearch:
         """What was found to be slow, for the log; None where no trial could have shown it."""
         if self._slowness is None or not self.trials:
             return None
-        measured = _of(self.candidates, self._known())
+        measured = self._measured(self._known())
         return self._slowness.shown(self.explanations[0].slow, measured, self.context)
 
-    def _grow(self) -> bool:
-        """Make what is near the incumbent a candidate; whether it was none before."""
-        sync = self.candidates[self.incumbent].sync
+    def _grow(self) -> None:
+        """Make what is near the incumbent a candidate."""
         if self._slowness is None or self.incumbent in self._grown:
-            return False
+            return
         self._grown.add(self.incumbent)
+        sync = self.candidates[self.incumbent].sync
         for one in neighbours(self._slowness.facts, self._slowness.situation, sync):
             self.candidates.setdefault(one.hash, one)
-        return True
 
     def _worths(self, known: Mapping[str, Measured], left: int) -> dict[str, float]:
         """What the trial of each candidate is worth that trials may cost."""
         best = known[self.incumbent]
         spent = self.excess_s / best.seconds
         return {
-            hash: _gain(guesses) * max(0, left) - TRIAL_STEPS * _loss(guesses)
+            hash: gain(guesses) * max(0, left) - TRIAL_STEPS * loss(guesses)
             for hash, guesses in self._guesses(known).items()
-            if spent + TRIAL_STEPS * _loss(guesses) <= self._most_spent
+            if TRIAL_STEPS * risk(guesses) <= RISKED * (self._most_spent - spent)
         }
 
     def _ask(self, hash: str, why: str) -> Next | None:
@@ -255,34 +262,18 @@ class LiveSearch:
             for hash, one in self.candidates.items()
             if hash not in self._tried and hash not in self._refused
         ]
-        incumbent, *prices = self._prices([self.candidates[self.incumbent], *untried])
-        ranking = self.ranking()
-        out: dict[str, Guesses] = {}
-        for one, own in zip(untried, prices, strict=True):
-            if (before := known.get(one.hash)) is not None:  # by an earlier run on this fleet
-                out[one.hash] = [(1.0, _apart(before, best))]
-                continue
-            here = Measured(
-                price_s=_mean_s(self.explanations, own),
-                features=one.features,
-                seconds=1.0,
-                noise=0.0,
-            )
-            there = replace(best, price_s=_mean_s(self.explanations, incumbent))
-            guess = ranking.guess(self.context, here, there)
-            learned = guess.mean - math.log(here.price_s / there.price_s)
-            out[one.hash] = [
-                (explanation.weight, replace(guess, mean=learned + log - first))
-                for explanation, log, first in zip(self.explanations, own, incumbent, strict=True)
-            ]
-        return out
-
-    def _prices(self, some: Sequence[Candidate]) -> list[tuple[float, ...]]:
-        """Of each candidate, the log of its price under each explanation."""
+        some = [self.candidates[self.incumbent], *untried]
+        ranked = partial(self.ranking().guess, self.context)
         if self._slowness is None:
-            return [(math.log(one.price_s),) for one in some]
-        logs = [self._slowness.log_prices(one.slow, some) for one in self.explanations]
-        return list(zip(*logs, strict=True))
+            found = by_ranking(ranked, some)
+        else:
+            measured, own = self._measured(known), self._slowness
+            found = by_slowness(own, self.explanations, ranked, measured, some)
+        out = dict(zip((one.hash for one in untried), found, strict=True))
+        for one in untried:
+            if (before := known.get(one.hash)) is not None:  # by an earlier run on this fleet
+                out[one.hash] = [(1.0, apart(before, best))]
+        return out
 
     # ------------------------------------------------------------------ what is known
 
@@ -292,56 +283,25 @@ class LiveSearch:
         found = dict(measured_of([*self._past, *self._own, *self._present()]))
         here = dict(found.get(self.context, {}))
         mine = [self.candidates[hash] for hash in here if hash in self.candidates]
-        for one, logs in zip(mine, self._prices(mine), strict=True):
-            here[one.hash] = replace(here[one.hash], price_s=_mean_s(self.explanations, logs))
         if self._slowness is None:
             return Ranking(found)
+        for hash, one in mean_prices(self._slowness, self.explanations, mine).items():
+            here[hash] = replace(here[hash], price_s=one.price_s)
         error = self._slowness.prior.error
-        return Ranking({**found, self.context: here}, unexplained=error, most=MOST_ERRORS * error)
+        others = self._slowness.explained(found)
+        return Ranking({**others, self.context: here}, unexplained=error, most=MOST_ERRORS * error)
 
     def _known(self) -> Mapping[str, Measured]:
         """Strategy -> what was measured of it on this fleet."""
         mine = [*self._past, *self._own, *self._present()]
         return measured_of(x for x in mine if x.context == self.context).get(self.context, {})
 
+    def _measured(self, known: Mapping[str, Measured]) -> list[tuple[Candidate, Measured]]:
+        here = self.candidates
+        return [(here[hash], one) for hash, one in known.items() if hash in here]
+
     def _present(self) -> list[Trial]:
         kept, self._own = self._own, []
         self._end_stretch()
         present, self._own = self._own, kept
         return present
-
-
-def _of(
-    candidates: Mapping[str, Candidate], known: Mapping[str, Measured]
-) -> list[tuple[Candidate, Measured]]:
-    return [(candidates[hash], one) for hash, one in known.items() if hash in candidates]
-
-
-def _mean_s(explanations: Sequence[Explanation], logs: Sequence[float]) -> float:
-    """The step by the logs of its prices under each explanation."""
-    weighed = [one.weight * log for one, log in zip(explanations, logs, strict=True)]
-    return math.exp(sum(weighed))
-
-
-def _apart(one: Measured, other: Measured) -> Guess:
-    """What was measured of both."""
-    mean = math.log(one.seconds / other.seconds)
-    return Guess(mean=mean, spread=math.hypot(one.noise, other.noise))
-
-
-def _gain(guesses: Guesses) -> float:
-    """What a step is expected to win, as a share of the incumbent's (Mockus, 1975)."""
-    return sum(weight * _expected(-one.mean, one.spread) for weight, one in guesses)
-
-
-def _loss(guesses: Guesses) -> float:
-    return sum(weight * _expected(one.mean, one.spread) for weight, one in guesses)
-
-
-def _expected(mean: float, spread: float) -> float:
-    """The expected value of the positive part of a normal distribution."""
-    if spread <= 0:
-        return max(0.0, mean)
-    z = mean / spread
-    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return mean * 0.5 * (1 + math.erf(z / math.sqrt(2))) + spread * density

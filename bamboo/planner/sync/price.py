@@ -8,20 +8,22 @@ a node does one thing at a time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from bamboo.planner.sync.flows import Figures, rates
 from bamboo.planner.sync.resolved import BucketCost, Resolved, StageCost
-from bamboo.planner.sync.situation import Situation, Slow
+from bamboo.planner.sync.situation import Situation
 
 WAITED = 0.1
 """Share of what a shadow computes for a gradient that its own stages wait for at least."""
 FREE = 0.5
 """Share of the waits of a node's program that are free for it when it comes: it begins in the first
 wait, and what does not fit there delays the operations that follow."""
+Seconds = float | Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,16 @@ def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
     situation = resolved.situation
     sent = [cost.most_sent + cost.shipped.bytes for cost in resolved.stages]
     return Price(
-        step_s=_step_s(situation, stages, max(sent)),
+        step_s=float(
+            step_of(
+                situation,
+                exposed_s=[one.exposed_s for one in stages],
+                work_s=[one.work_s for one in stages],
+                rebuild_s=[one.rebuild_s for one in stages],
+                ship_s=[one.ship_s for one in stages],
+                most_sent=max(sent),
+            )
+        ),
         stages=tuple(stages),
         sent_bytes=resolved.exchanged_bytes + resolved.shipped_bytes,
         billed_s=resolved.between_zones() * situation.billed_s_per_byte,
@@ -83,68 +94,42 @@ def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
     )
 
 
-def _step_s(situation: Situation, stages: Sequence[StagePrice], most_sent: float) -> float:
-    """`most_sent`: bytes that the busiest node sends."""
-    ends_s = situation.ends_s or (0.0,) * len(stages)
-    busy_s = situation.busy_s or (0.0,) * len(stages)
-    after_s = max(situation.after_s, default=0.0)
+def step_of(
+    situation: Situation,
+    *,
+    exposed_s: Sequence[Seconds],
+    work_s: Sequence[Seconds],
+    rebuild_s: Sequence[Seconds],
+    ship_s: Sequence[Seconds],
+    most_sent: Seconds,
+) -> Figures:
+    """The step, from the figures of `StagePrice` of each stage: numbers, or arrays of one shape.
+    `most_sent`: bytes that the busiest node sends."""
+    count = len(exposed_s)
+    ends_s = situation.ends_s or (0.0,) * count
+    busy_s = situation.busy_s or (0.0,) * count
+    steps_s = situation.after_s or (0.0,) * count
     # A shadow of a stage is the node of the stage before, and that of stage 0 the last node.
-    rebuilds_s = [one.rebuild_s for one in (*stages[1:], stages[0])]
-    steps_s = situation.after_s or (0.0,) * len(stages)
-    last_s = max(
-        end_s + one.exposed_s + max(WAITED * own_s, own_s - FREE * (end_s - busy + step_s))
-        for end_s, one, own_s, busy, step_s in zip(
-            ends_s, stages, rebuilds_s, busy_s, steps_s, strict=True
-        )
-    )
-    # What is added early is added beside the operations, not between them.
-    works_s = [
-        busy + (0.0 if situation.sums_early else one.work_s) + rebuild_s
-        for busy, one, rebuild_s in zip(busy_s, stages, rebuilds_s, strict=True)
-    ]
-    rate = situation.node_bytes_per_s
-    sent_s = most_sent / rate if rate else 0.0
-    return max(last_s + after_s, *works_s, sent_s, *(one.ship_s for one in stages))
-
-
-class Repriced:
-    """The steps of one strategy where one or another thing is slow, which are many: what does not
-    depend on that is counted once."""
-
-    def __init__(self, resolved: Resolved) -> None:
-        self._resolved = resolved
-        self._stages = [stage_price(stage, resolved.situation) for stage in resolved.stages]
-        self._works_s = [
-            [_works_s(one, resolved.situation) for one in stage.buckets]
-            for stage in resolved.stages
-        ]
-        self._most_sent = max(cost.most_sent + cost.shipped.bytes for cost in resolved.stages)
-
-    def step_s(self, slow: Sequence[Slow]) -> float:
-        """The step where this is slow, beside what the situation says."""
-        situation = self._resolved.situation
-        there = replace(situation, slow=(*situation.slow, *slow))
-        stages = list(self._stages)
-        for stage in {one.stage for one in slow}:
-            times = np.ones(situation.pipelines)
-            for one in slow:
-                if one.stage == stage and not one.is_link:
-                    times[one.pipeline] *= one.times
-            works_s = [own * times for own in self._works_s[stage]]
-            buckets = self._resolved.stages[stage].buckets
-            stages[stage] = replace(
-                stages[stage],
-                exposed_s=_whole_s(buckets, works_s, there, early=True),
-                work_s=float(np.max(sum(works_s))) if works_s else 0.0,
-            )
-        return _step_s(there, stages, self._most_sent)
+    rebuilds_s = [*rebuild_s[1:], rebuild_s[0]]
+    last_s, least_s = [], [*ship_s]
+    for stage, own_s in enumerate(rebuilds_s):
+        free_s = FREE * (ends_s[stage] - busy_s[stage] + steps_s[stage])
+        waited_s = np.maximum(WAITED * own_s, own_s - free_s)
+        last_s.append(ends_s[stage] + exposed_s[stage] + waited_s)
+        # What is added early is added beside the operations, not between them.
+        between_s = 0.0 if situation.sums_early else work_s[stage]
+        least_s.append(busy_s[stage] + between_s + own_s)
+    if situation.node_bytes_per_s:
+        least_s.append(most_sent / situation.node_bytes_per_s)
+    whole_s = reduce(np.maximum, last_s) + max(situation.after_s, default=0.0)
+    return np.asarray(reduce(np.maximum, least_s, whole_s))
 
 
 def can_hide(resolved: Resolved) -> float:
     """Share of the exchanges of all stages that backwards hide, because buckets leave early."""
     late_s = exposed_s = 0.0
     for stage in resolved.stages:
-        works_s = [_works_s(one, resolved.situation) for one in stage.buckets]
+        works_s = [works_of(one, resolved.situation) for one in stage.buckets]
         given = (stage.buckets, works_s, resolved.situation)
         exposed_s += _whole_s(*given, early=True)
         late_s += _whole_s(*given, early=False)
@@ -153,23 +138,28 @@ def can_hide(resolved: Resolved) -> float:
 
 def stage_price(cost: StageCost, situation: Situation) -> StagePrice:
     """The exchange and the ship of one stage."""
-    rate = situation.bytes_per_s
-    shipped = cost.shipped
-    rebuild_s = work_seconds(shipped.flops, shipped.added, situation)
-    if situation.replica:
-        rebuild_s += situation.message_s
-    works_s = [_works_s(one, situation) for one in cost.buckets]
+    ship_s, rebuild_s = shadow_s(cost, situation)
+    works_s = [works_of(one, situation) for one in cost.buckets]
     work_s = float(np.max(sum(works_s))) if works_s else 0.0
     return StagePrice(
         exposed_s=_whole_s(cost.buckets, works_s, situation, early=True),
         link_s=float((cost.bytes * rates(situation, cost.stage)[0]).max()) if cost.buckets else 0.0,
         work_s=work_s,
-        ship_s=shipped.bytes / rate if rate and situation.replica else 0.0,
+        ship_s=ship_s,
         rebuild_s=rebuild_s,
     )
 
 
-def _works_s(bucket: BucketCost, situation: Situation) -> Figures:
+def shadow_s(cost: StageCost, situation: Situation) -> tuple[float, float]:
+    """What the ship of a stage takes on its link, and what its shadow computes for it."""
+    rate, shipped = situation.bytes_per_s, cost.shipped
+    rebuild_s = work_seconds(shipped.flops, shipped.added, situation)
+    if not situation.replica:
+        return 0.0, rebuild_s
+    return shipped.bytes / rate if rate else 0.0, rebuild_s + situation.message_s
+
+
+def works_of(bucket: BucketCost, situation: Situation) -> Figures:
     """What each pipeline computes for a bucket, shape (D,)."""
     exchanged = bucket.exchanged
     used = (exchanged.out > 0).astype(np.float64) + (exchanged.back > 0)

@@ -114,9 +114,13 @@ class Ranking:
             if name not in self._names
         )
         known = float(row @ self._covariance @ row) if len(row) else 0.0
-        mean = _log(one.price_s, other.price_s) + float(row @ self._weights)
-        spread = math.sqrt(known + unknown + self._unexplained**2)
-        return Guess(mean=mean, spread=min(spread, self._most))
+        learned, spread = float(row @ self._weights), math.sqrt(known + unknown)
+        # A price is off by `most`, by all that is known without trials: both are weighed.
+        share = self._most**2 / (self._most**2 + spread**2)
+        return Guess(
+            mean=_log(one.price_s, other.price_s) + share * learned,
+            spread=math.sqrt(share * spread**2 + self._unexplained**2),
+        )
 
     # ------------------------------------------------------------------ the fit
 

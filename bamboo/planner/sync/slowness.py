@@ -3,8 +3,10 @@
 Rule: pure. An *explanation* names a few links or nodes and how many times as long each takes; the
 empty one says that nothing is slow. Each is priced for every strategy that was measured, and counts
 by how well its prices agree with the measured times, and by how rare such slowness is. The model's
-own error, and one factor that all its prices are off by, are taken to be normal. What past fleets
-were found to have says how rare that is, and how large the error (empirical Bayes; Robbins, 1956).
+own error, and one factor that all its prices are off by, are taken to be normal; strategies that
+use links and nodes alike have like errors, so a trial tells of all that are near it. What past
+fleets were found to have says how rare slowness is, and how large the error (empirical Bayes;
+Robbins, 1956).
 
 All explanations with one thing slow are weighed; those with two or three extend the best of these.
 """
@@ -17,10 +19,12 @@ import numpy as np
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.candidates import Candidate, proposed
-from bamboo.planner.sync.price import Repriced
-from bamboo.planner.sync.search import search
+from bamboo.planner.sync.descents import Descents
+from bamboo.planner.sync.flows import Figures
+from bamboo.planner.sync.ranking import Context
+from bamboo.planner.sync.repriced import Repriced, Slows, steps_s, used_s
 from bamboo.planner.sync.situation import Situation, Slow
-from bamboo.planner.sync.trials import Measured, Shown
+from bamboo.planner.sync.trials import SHORTEST_S, Measured, Shown
 
 TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """So many times as long as it should a slow thing may take."""
@@ -30,6 +34,9 @@ OFF = 0.15
 """The factor that all prices are off by: the standard deviation of its log."""
 ERROR = 0.07
 """The error of a single price, likewise, before any fleet has shown it."""
+ALIKE = 0.3
+"""Two strategies of which the use of links and nodes, in shares of a step, is this far apart are
+mispriced alike to 1/e."""
 RARE = 0.3
 """Slow links of a fleet that are expected, before any was seen; and slow nodes."""
 FLEETS = 4.0
@@ -47,9 +54,7 @@ MASS = 0.97
 """Explanations that are kept have so much of the weight together, if they are no more than KEPT."""
 SEARCHED = 8
 """Explanations whose best strategies are searched for, after a trial."""
-EVALUATIONS = 300
-"""Strategies that are priced for each."""
-Slows = tuple[Slow, ...]
+Measurements = dict[Context, dict[str, Measured]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +67,13 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is expected of a fleet."""
+    """What is expected of a fleet; by default before any fleet was seen."""
 
     links: float = RARE
     nodes: float = RARE
     times: tuple[float, ...] = (1 / len(TIMES),) * len(TIMES)
     """The probability of each of TIMES."""
     error: float = ERROR
-
-
-FIRST_PRIOR = Prior()
-"""Before any fleet was seen."""
 
 
 def prior_of(fleets: Sequence[Shown]) -> Prior:
@@ -99,16 +100,22 @@ def _nearest(factor: float) -> int:
 class Slowness:
     """What is known of one fleet."""
 
-    def __init__(self, facts: Sequence[ParameterFacts], situation: Situation, prior: Prior) -> None:
+    def __init__(
+        self,
+        facts: Sequence[ParameterFacts],
+        situation: Situation,
+        fleets: Sequence[Shown] = (),
+    ) -> None:
         self.facts = facts
         self.situation = situation
-        self.prior = prior
-        self._logs: dict[Slows, dict[str, float]] = {}
+        self.prior = prior_of(fleets)
+        self._fleets = {one.context: one for one in fleets}
         self._repriced: dict[str, Repriced] = {}
         self._at_most: dict[Slows, float] = {}
         """The last score of each explanation; with more measurements it only falls."""
         self._top = -math.inf
         self._searched: dict[Slows, Candidate] = {}
+        self._descents = Descents(facts, situation)
         grid = [
             (stage, one) for stage in range(situation.stages) for one in range(situation.pipelines)
         ]
@@ -120,20 +127,50 @@ class Slowness:
             if to != one
         ]
 
-    def log_prices(self, slow: Slows, some: Iterable[Candidate]) -> list[float]:
-        """The logs of the steps that strategies take if this is slow."""
-        logs = self._logs.setdefault(slow, {})
-        return [
-            logs[one.hash] if one.hash in logs else logs.setdefault(one.hash, self._log(one, slow))
-            for one in some
-        ]
+    def log_prices(self, cases: Sequence[Slows], some: Sequence[Candidate]) -> Figures:
+        """The logs of the steps that strategies take in cases of slowness, shape (cases,
+        strategies)."""
+        found = steps_s([self._laid(one) for one in some], cases)
+        return np.log(np.maximum(found, SHORTEST_S)).T
 
-    def _log(self, one: Candidate, slow: Slows) -> float:
-        if one.resolved is None or not slow:
-            return math.log(one.price_s)
+    def _laid(self, one: Candidate) -> Repriced:
         if one.hash not in self._repriced:
+            assert one.resolved is not None, "what is searched among has a grid"
             self._repriced[one.hash] = Repriced(one.resolved)
-        return math.log(self._repriced[one.hash].step_s(slow))
+        return self._repriced[one.hash]
+
+    def _covariance(self, some: Sequence[Candidate], others: Sequence[Candidate]) -> Figures:
+        """Of the errors of prices: strategies that use links and nodes alike are mispriced alike
+        (kriging; Matheron, 1963, with an exponential covariance)."""
+        first, second = (
+            np.array([used_s(self._laid(one)) / one.price_s for one in own])
+            for own in (some, others)
+        )
+        apart = np.linalg.norm(first[:, None] - second[None], axis=2)
+        return np.asarray(OFF**2 + self.prior.error**2 * np.exp(-apart / ALIKE))
+
+    def differences(
+        self,
+        explanations: Sequence[Explanation],
+        known: Sequence[tuple[Candidate, Measured]],
+        some: Sequence[Candidate],
+        learned: Mapping[str, float],
+    ) -> tuple[Figures, Figures]:
+        """The logs of the steps of some strategies less that of the first of them, under each
+        explanation, shape (explanations, strategies), and how far they may be off, shape
+        (strategies,). `learned`: strategy -> what is added to the log of its price."""
+        tried = [one for one, _ in known]
+        added = np.array([learned.get(one.hash, 0.0) for one in (*tried, *some)])
+        logs = self.log_prices([one.slow for one in explanations], [*tried, *some]) + added
+        off = np.log([m.seconds for _, m in known]) - logs[:, : len(tried)]
+        noise = np.diag([m.noise**2 for _, m in known])
+        shared = self._covariance(tried, some)
+        shared = shared - shared[:, :1]
+        gain = np.linalg.solve(self._covariance(tried, tried) + noise, shared)
+        with_first = self._covariance(some[:1], some)[0]
+        variance = 2 * (with_first[0] - with_first) - (gain * shared).sum(axis=0)
+        means = logs[:, len(tried) :] - logs[:, len(tried) : len(tried) + 1] + off @ gain
+        return means, np.sqrt(np.maximum(0.0, variance))
 
     def explanations(self, known: Sequence[tuple[Candidate, Measured]]) -> list[Explanation]:
         """The likeliest, after these measurements, the likeliest first."""
@@ -188,10 +225,10 @@ class Slowness:
         priors = np.array([self._log_prior(slow) for slow in new])
         if known:
             measured = [one for one, _ in known]
-            logs = np.array([self.log_prices(slow, measured) for slow in new])
+            logs = self.log_prices(new, measured)
             off = np.array([math.log(m.seconds) for _, m in known]) - logs
-            noise = np.array([m.noise**2 + self.prior.error**2 for _, m in known])
-            precision = np.linalg.inv(np.diag(noise) + OFF**2)
+            noise = np.diag([m.noise**2 for _, m in known])
+            precision = np.linalg.inv(self._covariance(measured, measured) + noise)
             priors = priors - 0.5 * np.einsum("es,st,et->e", off, precision, off)
         found = dict(zip(new, map(float, priors), strict=True))
         scores |= found
@@ -211,7 +248,7 @@ class Slowness:
         self, slow: Slows, known: Sequence[tuple[Candidate, Measured]], context: tuple[str, str]
     ) -> Shown:
         """What the log keeps of this fleet."""
-        logs = self.log_prices(slow, [one for one, _ in known])
+        logs = self.log_prices([slow], [one for one, _ in known])[0]
         off = [math.log(m.seconds) - log for (_, m), log in zip(known, logs, strict=True)]
         degrees = max(0, len(off) - 1 - len(slow))
         squares = sum((x - sum(off) / len(off)) ** 2 for x in off) if degrees else 0.0
@@ -220,19 +257,34 @@ class Slowness:
             fleet=context[1],
             links=tuple(one.times for one in slow if one.is_link),
             nodes=tuple(one.times for one in slow if not one.is_link),
+            prices_s={
+                one.hash: math.exp(log) for (one, _), log in zip(known, logs.tolist(), strict=True)
+            },
             error=math.sqrt(squares / degrees) if degrees else ERROR,
             degrees=degrees,
         )
+
+    def explained(self, found: Mapping[Context, Mapping[str, Measured]]) -> Measurements:
+        """What was measured in fleets of which it is known what was slow, with the prices where it
+        is: what is left may hold in other fleets, too."""
+        return {
+            context: {
+                hash: replace(measured, price_s=shown.prices_s[hash])
+                for hash, measured in own.items()
+                if hash in shown.prices_s
+            }
+            for context, own in found.items()
+            if (shown := self._fleets.get(context)) is not None
+        }
 
     def candidates(self, explanations: Sequence[Explanation]) -> list[Candidate]:
         """The best strategy under each of the likeliest."""
         out = []
         for one in explanations[:SEARCHED]:
             if one.slow not in self._searched:
-                there = replace(self.situation, slow=one.slow)
-                found = search(self.facts, there, evaluations=EVALUATIONS)
+                sync = self._descents.best(one.slow)
                 words = f"the best on paper if {in_words(one.slow)}"
-                self._searched[one.slow] = proposed(found.sync, words, self.facts, self.situation)
+                self._searched[one.slow] = proposed(sync, words, self.facts, self.situation)
             out.append(self._searched[one.slow])
         return [one for one in out if one.fits(self.facts)]
 

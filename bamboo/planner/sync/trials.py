@@ -7,7 +7,7 @@ A line that is not exactly a trial is passed over and counted, and never believe
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import Any
 
@@ -69,6 +69,8 @@ class Shown:
     """How many times as long as it should each slow link takes."""
     nodes: tuple[float, ...] = ()
     """Likewise each slow node, at what it computes for exchanges."""
+    prices_s: Mapping[str, float] = field(default_factory=dict)
+    """Strategy -> the step that the model predicts where this is slow, of all that were tried."""
     error: float
     """Of a single price, once these are known: a standard deviation of log time."""
     degrees: int = 0
@@ -81,6 +83,8 @@ class Shown:
         slow = (*self.links, *self.nodes)
         if len(slow) > MOST_FEATURES or not all(map(_is_time, slow)):
             raise ValueError("a factor that is none")
+        if len(self.prices_s) > MOST_STEPS or not all(map(_is_time, self.prices_s.values())):
+            raise ValueError("a time that is none")
         if not _is_count(self.error) or not _is_count(self.degrees) or self.degrees > MOST_STEPS:
             raise ValueError("an error that is none")
 
@@ -91,7 +95,8 @@ class Shown:
 
     def line(self) -> str:
         """The line of the log."""
-        return json.dumps({"v": SCHEMA_VERSION, **asdict(self)}, sort_keys=True, allow_nan=False)
+        body = {**asdict(self), "prices_s": dict(self.prices_s)}
+        return json.dumps({"v": SCHEMA_VERSION, **body}, sort_keys=True, allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +129,12 @@ def read_log(lines: Iterable[str]) -> Log:
 def _read(raw: Any) -> Trial | Shown:
     if not isinstance(raw, dict) or raw.pop("v", None) != SCHEMA_VERSION:
         raise ValueError("another schema")
-    if set(raw) == {field.name for field in fields(Shown)}:
+    if set(raw) == {one.name for one in fields(Shown)}:
+        if not isinstance(raw["prices_s"], dict):
+            raise ValueError("no prices")
         lists = {name: tuple(raw[name]) for name in ("links", "nodes")}
         return Shown(**{**raw, **lists})
-    if set(raw) != {field.name for field in fields(Trial)}:
+    if set(raw) != {one.name for one in fields(Trial)}:
         raise ValueError("another schema")
     if not isinstance(raw["features"], dict) or not isinstance(raw["seconds"], list):
         raise ValueError("no features, or no steps")

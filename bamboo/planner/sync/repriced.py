@@ -1,0 +1,170 @@
+"""The steps of many strategies where one or another thing is slow, all at once.
+
+Rule: the same figures as `price` in a situation with this slow, by arrays. A row is one strategy in
+one such case; the rows of a batch do the same events, each its own next one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bamboo.planner.sync.flows import Figures, rates
+from bamboo.planner.sync.price import shadow_s, step_of, works_of
+from bamboo.planner.sync.resolved import Resolved, StageCost
+from bamboo.planner.sync.situation import Situation, Slow
+
+LARGEST = 2**17
+"""Figures of an array over the links of all rows, about: more do not fit into a cache."""
+Slows = tuple[Slow, ...]
+
+
+class Repriced:
+    """One strategy, laid out once for all that may be slow."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self.situation = resolved.situation
+        self.laid = [_laid(stage, resolved.situation) for stage in resolved.stages]
+        self.shadows_s = [shadow_s(stage, resolved.situation) for stage in resolved.stages]
+        self.most_sent = max(cost.most_sent + cost.shipped.bytes for cost in resolved.stages)
+        self.billed_s = resolved.between_zones() * resolved.situation.billed_s_per_byte
+        """As in `Price`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Laid:
+    """The buckets of one stage, B of them."""
+
+    left_s: Figures
+    """Shape (B,)."""
+    sizes: Figures
+    """Bytes between each two pipelines, out and back, shape (2, B, D, D)."""
+    hops: Figures
+    """Shape (B,)."""
+    works_s: Figures
+    """What each pipeline computes for a bucket, shape (B, D)."""
+
+
+def _laid(cost: StageCost, situation: Situation) -> _Laid:
+    count, links = len(cost.buckets), (situation.pipelines,) * 2
+    moved = [one.exchanged for one in cost.buckets]
+    sizes = [*(one.out for one in moved), *(one.back for one in moved)]
+    works = [works_of(one, situation) for one in cost.buckets]
+    return _Laid(
+        left_s=np.array([one.left_s for one in cost.buckets]),
+        sizes=np.array(sizes).reshape(2, count, *links),
+        hops=np.array([one.hops for one in cost.buckets], dtype=np.float64),
+        works_s=np.array(works).reshape(count, situation.pipelines),
+    )
+
+
+def steps_s(some: Sequence[Repriced], cases: Sequence[Slows]) -> Figures:
+    """The step of each strategy where each of these is slow, beside what their common situation
+    says; shape (strategies, cases)."""
+    situation = some[0].situation
+    exposed_s, work_s = [], []
+    for stage in range(situation.stages):
+        own = [tuple(one for one in slow if one.stage == stage) for slow in cases]
+        places = {slow: place for place, slow in enumerate(dict.fromkeys(own))}
+        at = [places[slow] for slow in own]
+        per_byte, times = _slowed(situation, stage, [*places])
+        laid = [one.laid[stage] for one in some]
+        each = max(1, LARGEST // per_byte.size)
+        parts = [laid[first : first + each] for first in range(0, len(laid), each)]
+        found = [_exposed_s(part, situation, stage, per_byte, times) for part in parts]
+        exposed_s.append(np.concatenate(found)[:, at])
+        whole_s = np.array([one.works_s.sum(axis=0) for one in laid])
+        work_s.append((whole_s[:, None] * times).max(axis=2)[:, at])
+    shadows = np.array([one.shadows_s for one in some])[..., None]
+    return step_of(
+        situation,
+        exposed_s=exposed_s,
+        work_s=work_s,
+        ship_s=[shadows[:, stage, 0] for stage in range(situation.stages)],
+        rebuild_s=[shadows[:, stage, 1] for stage in range(situation.stages)],
+        most_sent=np.array([one.most_sent for one in some])[:, None],
+    )
+
+
+def used_s(one: Repriced) -> Figures:
+    """For how long a strategy uses each link and each node, latencies included; a vector."""
+    found = []
+    for stage, laid in enumerate(one.laid):
+        per_byte, latency_s = rates(one.situation, stage)
+        links_s = laid.sizes * per_byte + (laid.sizes > 0) * latency_s
+        found += [links_s.sum(axis=(0, 1)).ravel(), laid.works_s.sum(axis=0)]
+    return np.concatenate(found)
+
+
+def _slowed(situation: Situation, stage: int, cases: Sequence[Slows]) -> tuple[Figures, Figures]:
+    """Seconds per byte of each link, shape (cases, D, D), and what each pipeline's work is
+    multiplied by, shape (cases, D)."""
+    per_byte = np.repeat(rates(situation, stage)[0][None], len(cases), axis=0)
+    times = np.ones((len(cases), situation.pipelines))
+    for case, slow in enumerate(cases):
+        for one in slow:
+            if one.is_link:
+                per_byte[case, one.pipeline, one.to] *= one.times
+            else:
+                times[case, one.pipeline] *= one.times
+    return per_byte, times
+
+
+def _exposed_s(
+    laid: Sequence[_Laid], situation: Situation, stage: int, per_byte: Figures, times: Figures
+) -> Figures:
+    """As `StagePrice.exposed_s`, shape (strategies, cases). Of rows with fewer events than others
+    have, the last ones are none: they begin at no time, and change nothing."""
+    count, pipelines = max(len(one.left_s) for one in laid), situation.pipelines
+    if not count:
+        return np.zeros((len(laid), len(times)))
+    # Partial sums have the numbers from 0, and whole sums those from `count`.
+    sizes = np.zeros((len(laid), 2, count, pipelines, pipelines))
+    works_s = np.zeros((len(laid), count, pipelines))
+    hops = np.zeros((len(laid), count))
+    begins_s = np.full((len(laid), 2 * count), np.inf)
+    for number, one in enumerate(laid):
+        own = len(one.left_s)
+        sizes[number, :, :own] = one.sizes
+        works_s[number, :own], hops[number, :own] = one.works_s, one.hops
+        begins_s[number, :own] = -one.left_s
+    sends = sizes > 0
+    has_back = np.asarray(sends[:, 1].any(axis=(2, 3)))
+    events = int((np.isfinite(begins_s).sum(axis=1) + has_back.sum(axis=1)).max())
+    which = np.repeat(np.arange(len(laid)), len(times))
+    rows = np.arange(len(which))
+    per_byte, times = (np.tile(x, (len(laid), *[1] * (x.ndim - 1))) for x in (per_byte, times))
+    latency_s = rates(situation, stage)[1]
+    rate = situation.node_bytes_per_s
+    begins_s = begins_s[which]
+    given_s = np.zeros((len(rows), count, pipelines))
+    links_s, nodes_s = np.full_like(per_byte, -np.inf), np.full_like(times, -np.inf)
+    done_s = np.full_like(times, -np.inf if situation.sums_early else 0.0)
+    end_s = np.zeros(len(rows))
+    for _ in range(events):
+        event = begins_s.argmin(axis=1)
+        from_s = begins_s[rows, event]
+        begins_s[rows, event] = np.inf
+        is_back = event >= count
+        bucket = np.where(is_back, event - count, event)
+        is_out = ~is_back & (from_s < np.inf)
+        way = is_back.astype(int)
+        size, sent = sizes[which, way, bucket], sends[which, way, bucket]
+        sends_s = np.where(is_back[:, None], given_s[rows, bucket], from_s[:, None])
+        later_s = hops[which, bucket][:, None, None] * latency_s
+        begin_s = np.maximum(links_s, sends_s[:, :, None]) + size * per_byte
+        links_s = np.where(sent, begin_s, links_s)
+        if rate:
+            left_s = np.maximum(nodes_s, sends_s) + size.sum(axis=2) / rate
+            nodes_s = np.where(sent.any(axis=2), left_s, nodes_s)
+            begin_s = np.maximum(begin_s, left_s[:, :, None])
+        arrived_s = np.where(sent, begin_s + later_s, -np.inf).max(axis=1)
+        ready_s = np.maximum(done_s, np.maximum(arrived_s, from_s[:, None]))
+        done_s = np.where(is_out[:, None], ready_s + works_s[which, bucket] * times, done_s)
+        given_s[rows, bucket] = np.where(is_out[:, None], done_s, given_s[rows, bucket])
+        end_s = np.where(is_back, np.maximum(end_s, arrived_s.max(axis=1)), end_s)
+        goes_back = is_out & has_back[which, bucket]
+        back = bucket + count
+        begins_s[rows, back] = np.where(goes_back, done_s.min(axis=1), begins_s[rows, back])
+    whole_s = np.maximum(0.0, np.maximum(end_s, done_s.max(axis=1)))
+    return np.asarray(whole_s.reshape(len(laid), -1))
