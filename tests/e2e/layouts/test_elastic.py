@@ -19,7 +19,7 @@ from bamboo.models import build_layer, build_model
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from testbed.calm import assert_calm_so_far
-from testbed.cluster import Cluster, cluster
+from testbed.cluster import Cluster, cluster, protected
 from tests.e2e.history import bases, restores, states
 from tests.e2e.jobs import ENDLESS, job
 
@@ -104,6 +104,7 @@ def test_stages_four_two_four() -> None:
         for stage in (1, 3):
             run.kill(run.owner(Slot(pipeline=0, stage=stage)))
             run.wait_step(max(run.losses()) + 5)
+        run.wait(protected, 60, "protection")  # a node that still gets replicas does not stop
         run.append(Reconsider(reporter="fleet", reason="no node came"))
         trains(run, Grid(pipelines=1, stages=2))
         run.wait_step(max(run.losses()) + 5)

@@ -15,7 +15,7 @@ from bamboo.core.events import Reconsider
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from testbed.calm import assert_calm_so_far
-from testbed.cluster import cluster
+from testbed.cluster import cluster, protected
 from tests.e2e.jobs import ENDLESS, job
 from tests.e2e.layouts.test_elastic import trains
 from tests.e2e.losses.test_kill_matrix import MATRIX, SEED, TWO, Case, name, sample, survives
@@ -96,6 +96,7 @@ def test_four_stages_and_then_two(device: str, precision: str) -> None:
         for stage in (1, 3):
             run.kill(run.owner(Slot(pipeline=0, stage=stage)))
             run.wait_step(max(run.losses()) + 3)
+        run.wait(protected, 60, "protection")  # a node that still gets replicas does not stop
         run.append(Reconsider(reporter="fleet", reason="no node came"))
         trains(run, Grid(pipelines=1, stages=2))
         assert_calm_so_far(run)
