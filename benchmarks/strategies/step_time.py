@@ -4,7 +4,8 @@
 
 Real worker processes on the virtual device, over the virtual link, builders in turn, round by
 round. A case is a job, a number of pipelines and the link's Gbps: `mixed-4-1`. With one pipeline a
-job has two stages, whose gradients go to shadows; with more it has one stage.
+job has two stages, whose gradients go to shadows; with more it has one stage. A builder that
+takes `HOPELESS` times as long as the best single builder in two rounds is played no more.
 
 *Early buckets*: where `auto` has several buckets, the same rules with one bucket a stage run too.
 What buckets hide is the difference of the two steps, beside the difference that the dry run says.
@@ -62,6 +63,7 @@ CASES = (
     *(f"{name}-{grid}" for name in ("GPT", "tied GPT", "CNN") for grid in ("1-1", "2-1", "2-10")),
 )
 FASTER, SLOWER, HIDDEN, PREDICTED = 1.2, 1.02, 0.8, 0.15
+HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,11 @@ class Found:
     def median_ms(self) -> float:
         return statistics.median(self.step_ms)
 
+    def hopeless(self, best: "Found") -> bool:
+        """Whether two rounds have shown that it is far slower than the best single builder."""
+        rounds = list(zip(self.step_ms, best.step_ms, strict=False))
+        return len(rounds) >= 2 and all(own > HOPELESS * other for own, other in rounds)
+
 
 def compare(name: str, case: Case, rounds: int) -> dict[str, Any]:
     """All strategies of a case, in turn."""
@@ -154,9 +161,11 @@ def compare(name: str, case: Case, rounds: int) -> dict[str, Any]:
         first = alike.setdefault(sync, builder)
         found[builder] = found.get(first) or Found(planned_ms=1e3 * case.planned_s(sync), sync=sync)
     for number in range(rounds):
-        for builder in in_turn(list(alike.values()), number):
+        best = min((found[one] for one in SINGLE), key=lambda one: min(one.step_ms, default=0))
+        left = [one for one in alike.values() if not found[one].hopeless(best)]
+        for builder in in_turn(left, number):
             found[builder].play(case.job)
-        said = ", ".join(f"{b} {found[b].step_ms[-1]:.0f}" for b in alike.values())
+        said = ", ".join(f"{b} {found[b].step_ms[-1]:.0f}" for b in left)
         print(f"{name}, round {number}: {said} ms", flush=True)
     return summed_up(name, found)
 
@@ -167,7 +176,8 @@ def summed_up(name: str, found: Mapping[str, Found]) -> dict[str, Any]:
     rows = {}
     print(f"\n{name}\n  {'strategy':16} {'ms/step':>8} {'planned':>8} {'over auto':>9}  overruns")
     for builder, one in found.items():
-        ratio, low, high = median_with_interval(paired_ratios(one.step_ms, auto.step_ms))
+        beside = auto.step_ms[: len(one.step_ms)]
+        ratio, low, high = median_with_interval(paired_ratios(one.step_ms, beside))
         print(
             f"  {builder:16} {one.median_ms:8.1f} {one.planned_ms:8.1f} {ratio:9.3f}"
             f"  ({low:.3f}-{high:.3f}) {one.overruns}"
