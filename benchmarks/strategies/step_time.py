@@ -1,6 +1,7 @@
 """How long a step takes under each strategy, beside `auto` and beside what the planner says.
 
     python -m benchmarks.strategies.step_time [--cases mixed-2-1,GPT-2-10] [--rounds 5] [--steps 8]
+        [--builders tree,factors-hybrid]
 
 Real worker processes on the virtual device, over the virtual link, builders in turn, round by
 round. A case is a job, a number of pipelines and the link's Gbps: `mixed-4-1`. With one pipeline a
@@ -19,7 +20,7 @@ sums take what they take.
 import argparse
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -149,9 +150,9 @@ class Found:
         return len(rounds) >= 2 and all(own > HOPELESS * other for own, other in rounds)
 
 
-def compare(name: str, case: Case, rounds: int) -> dict[str, Any]:
-    """All strategies of a case, in turn."""
-    syncs = {builder: case.built(builder) for builder in (*SINGLE, AUTO)}
+def compare(name: str, case: Case, singles: Sequence[str], rounds: int) -> dict[str, Any]:
+    """These single builders and `auto` on a case, in turn."""
+    syncs = {builder: case.built(builder) for builder in (*singles, AUTO)}
     if case.grid.pipelines > 1 and syncs[AUTO].bucket is not None:
         syncs[ONE_BUCKET] = replace(syncs[AUTO], bucket=None)
     found: dict[str, Found] = {}
@@ -161,7 +162,7 @@ def compare(name: str, case: Case, rounds: int) -> dict[str, Any]:
         first = alike.setdefault(sync, builder)
         found[builder] = found.get(first) or Found(planned_ms=1e3 * case.planned_s(sync), sync=sync)
     for number in range(rounds):
-        best = min((found[one] for one in SINGLE), key=lambda one: min(one.step_ms, default=0))
+        best = min((found[one] for one in singles), key=lambda one: min(one.step_ms, default=0))
         left = [one for one in alike.values() if not found[one].hopeless(best)]
         for builder in in_turn(left, number):
             found[builder].play(case.job)
@@ -190,7 +191,7 @@ def summed_up(name: str, found: Mapping[str, Found]) -> dict[str, Any]:
             "sync": one.sync.body(),
         }
     out: dict[str, Any] = {"strategies": rows}
-    best = min((rows[builder]["over_auto"][0], builder) for builder in SINGLE)
+    best = min((row["over_auto"][0], builder) for builder, row in rows.items() if builder in SINGLE)
     out["best_single"] = {"builder": best[1], "over_auto": best[0]}
     if ONE_BUCKET in found:
         one = found[ONE_BUCKET]
@@ -225,7 +226,9 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=at_least(1), default=5)
     parser.add_argument("--steps", type=at_least(LEAST_STEPS), default=8)
+    parser.add_argument("--builders", default=",".join(SINGLE), help="beside auto")
     arguments = parsed(parser)
+    singles = chosen(parser, "builder", arguments.builders, SINGLE)
     names = chosen(parser, "case", arguments.cases, CASES)
     body: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -233,7 +236,7 @@ def main() -> None:
             stdlib_files.write(Path(folder), 10_000)
         for name in names:
             case = case_of(name, Path(folder), arguments.steps)
-            body[name] = compare(name, case, arguments.rounds)
+            body[name] = compare(name, case, singles, arguments.rounds)
     made = claims(body)
     print("\n".join(["", *(claim.line() for claim in made)]))
     part = "" if names == list(CASES) else arguments.cases
