@@ -57,13 +57,7 @@ HEADLINES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("step over `off`, equal stages, `stash`", "equal/modes/stash/ratio_to_off/0"),
         ("`eager`", "equal/modes/eager/ratio_to_off/0"),
     ),
-    "strategy-step-time": (
-        (
-            "best single builder over `auto`, mixed, D = 2, 1 Gbps",
-            "cases/mixed-2-1/best_single/over_auto",
-        ),
-        ("D = 4", "cases/mixed-4-1/best_single/over_auto"),
-    ),
+    "strategy-step-time": (("best single builder over `auto`", "best_single/over_auto"),),
     "strategy-bytes": (
         ("bytes of tree over auto, mixed job, D = 2", "mixed/D = 2, fewer/both"),
         ("D = 4", "mixed/D = 4, fewer/both"),

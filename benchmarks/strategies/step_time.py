@@ -203,21 +203,17 @@ def summed_up(name: str, found: Mapping[str, Found]) -> dict[str, Any]:
     return out
 
 
-def claims(body: Mapping[str, Any]) -> list[Claim]:
-    """On the cases that were played."""
-    out = []
-    for name, one in body.items():
-        wins = name in ("mixed-2-1", "mixed-4-1")
-        best = one["best_single"]
-        about = f"{name}: best single builder ({best['builder']}) over auto"
-        limit = FASTER if wins else 1 / SLOWER
-        out.append(Claim(about=about, found=best["over_auto"], limit=limit, at_most=False))
-        auto = one["strategies"][AUTO]
-        apart = abs(auto["planned_ms"] / statistics.median(auto["step_ms"]) - 1)
-        out.append(Claim(about=f"{name}: auto as planned", found=apart, limit=PREDICTED))
-        if (share := one.get("buckets", {}).get("share")) is not None:
-            about = f"{name}: hidden of what buckets can hide"
-            out.append(Claim(about=about, found=share, limit=HIDDEN, at_most=False))
+def claims(name: str, body: Mapping[str, Any]) -> list[Claim]:
+    """On the case of this name."""
+    best, auto = body["best_single"], body["strategies"][AUTO]
+    about = f"{name}: best single builder ({best['builder']}) over auto"
+    limit = FASTER if name in ("mixed-2-1", "mixed-4-1") else 1 / SLOWER
+    out = [Claim(about=about, found=best["over_auto"], limit=limit, at_most=False)]
+    apart = abs(auto["planned_ms"] / statistics.median(auto["step_ms"]) - 1)
+    out.append(Claim(about=f"{name}: auto as planned", found=apart, limit=PREDICTED))
+    if (share := body.get("buckets", {}).get("share")) is not None:
+        about = f"{name}: hidden of what buckets can hide"
+        out.append(Claim(about=about, found=share, limit=HIDDEN, at_most=False))
     return out
 
 
@@ -230,19 +226,20 @@ def main() -> None:
     arguments = parsed(parser)
     singles = chosen(parser, "builder", arguments.builders, SINGLE)
     names = chosen(parser, "case", arguments.cases, CASES)
-    body: dict[str, Any] = {}
+    command = command_of("strategies.step_time", arguments)
+    made = []
     with tempfile.TemporaryDirectory() as folder:
         if any(name.startswith("mixed") for name in names):
             stdlib_files.write(Path(folder), 10_000)
         for name in names:
             case = case_of(name, Path(folder), arguments.steps)
-            body[name] = compare(name, case, singles, arguments.rounds)
-    made = claims(body)
+            body = compare(name, case, singles, arguments.rounds)
+            found = claims(name, body)
+            said = {"claims": [asdict(claim) for claim in found], **body}
+            path = write_result("strategy-step-time", command, said, name.replace(" ", "-"))
+            print(f"written: {path.name}")
+            made += found
     print("\n".join(["", *(claim.line() for claim in made)]))
-    part = "" if names == list(CASES) else arguments.cases
-    said = {"claims": [asdict(claim) for claim in made], "cases": body}
-    command = command_of("strategies.step_time", arguments)
-    print(f"written: {write_result('strategy-step-time', command, said, part).name}")
 
 
 if __name__ == "__main__":
