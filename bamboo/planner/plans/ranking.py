@@ -212,12 +212,12 @@ class Judge:
         """A lower bound of the plan's calm step."""
         grid, times = choice.grid, self._times_of(choice, choice.mode)
         shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
-        return times.floor_s(grid, shares)
+        return times.bound_s(grid, shares)
 
     def least_usd_per_hour(self, choice: Choice) -> float:
         """The plan's price with steps of the least time. No plan with longer steps gets more out of
         a dollar."""
-        moved = self._moved_usd_per_hour(choice, self.floor_s(choice))
+        moved = self._moved_usd_per_hour(choice, self.floor_s(choice), least=True)
         return self._nodes_usd_per_hour(choice.grid) + moved
 
     def bound(self, choice: Choice) -> float:
@@ -269,15 +269,15 @@ class Judge:
         zones = self.book.zones(grid)
         return usd_per_hour(count * self._prices[zone] for zone, count in zones.items())
 
-    def _moved_usd_per_hour(self, choice: Choice, step_s: float) -> float:
-        """The price of bytes between zones."""
+    def _moved_usd_per_hour(self, choice: Choice, step_s: float, *, least: bool = False) -> float:
+        """The price of bytes between zones; `least`: a lower bound of it."""
         grid = choice.grid
         if len(self.book.zones(grid)) < 2:
             return 0.0
         assignment, zone_of = self.book.laid_out(grid, choice.mode)
         shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
         times = self._times_of(choice, choice.mode)
-        crossing = times.crossing_bytes(assignment, shares, zone_of)
+        crossing = times.crossing_bytes(assignment, shares, zone_of, least=least)
         return crossing / 1e9 * USD_PER_GB * 3600 / step_s
 
     def _work(self, choice: Choice) -> WorkloadFigures:

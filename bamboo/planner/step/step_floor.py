@@ -29,10 +29,12 @@ from bamboo.planner.step.synced import (
     zones_of,
 )
 from bamboo.planner.sync.situation import Situation
+from bamboo.planner.sync.worth import least_sent, may_factor
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.strategy import AUTO
 from bamboo.topology.virtual_nodes import blocks_of
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class StepFloor:
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._floors_s: dict[tuple[Grid, tuple[int, ...]], float] = {}
+        self._bounds_s: dict[tuple[Grid, tuple[int, ...]], float] = {}
         self._resolved: dict[tuple[Grid, tuple[int, ...], Link | None], Resolved] = {}
         self._synced: dict[tuple[Grid, tuple[int, ...], Link | None], SyncedStep] = {}
         self._zones: Mapping[NodeId, ZoneId] = {}
@@ -61,21 +64,33 @@ class StepFloor:
         gradient, and a node sends all its bytes."""
         key = (grid, shares)
         if key not in self._floors_s:
-            passed_s, sent_s = self._passed_s(grid, shares), self.sent_s(grid, shares)
-            self._floors_s[key] = max(passed_s, sent_s, self.shipped_s(grid, shares))
+            self._floors_s[key] = self._floor_s(grid, shares, self.synced(grid, shares))
         return self._floors_s[key]
+
+    def bound_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """A lower bound of `floor_s` for which no strategy is made, so that many plans may be
+        passed over: by `auto` the least that any strategy sends goes, and nobody waits for it."""
+        key = (grid, shares)
+        if key not in self._bounds_s:
+            least = self._least(grid, shares)
+            floor_s = self._floor_s(grid, shares, least) if least else self.floor_s(grid, shares)
+            self._bounds_s[key] = floor_s
+        return self._bounds_s[key]
 
     def sent_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """The time in which the busiest node sends all bytes of a calm step; 0 if only links have a
         rate."""
-        rate = self._workload.node_bytes_per_s
-        return max(self.sent_bytes(grid, shares)) / rate if rate else 0.0
+        return self._sent_s(grid, shares, self.synced(grid, shares))
 
-    def _passed_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
-        """Time until the last microbatch is back and the first stage has stepped."""
-        work, synced = self._workload, self.synced(grid, shares)
+    def _floor_s(self, grid: Grid, shares: tuple[int, ...], synced: SyncedStep) -> float:
+        work = self._workload
         steps_s = work.sums(work.steps_s, self._cut(grid.stages))
-        return self._back_s(grid, shares) + synced.peers_s[0] + synced.work_s[0] + steps_s[0]
+        passed_s = self._back_s(grid, shares) + synced.peers_s[0] + synced.work_s[0] + steps_s[0]
+        return max(passed_s, self._sent_s(grid, shares, synced), self._shipped_s(synced))
+
+    def _sent_s(self, grid: Grid, shares: tuple[int, ...], synced: SyncedStep) -> float:
+        rate = self._workload.node_bytes_per_s
+        return max(self._sent_bytes(grid, shares, synced)) / rate if rate else 0.0
 
     def _back_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """Time until the last microbatch is back at the first stage."""
@@ -102,9 +117,10 @@ class StepFloor:
 
     def shipped_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """The time that a stage's largest gradient takes to its shadow; 0 if there are none."""
-        if not has_replica(self._mode):
-            return 0.0
-        return self._carry_s(max(self.synced(grid, shares).ship_bytes))
+        return self._shipped_s(self.synced(grid, shares))
+
+    def _shipped_s(self, synced: SyncedStep) -> float:
+        return self._carry_s(max(synced.ship_bytes)) if has_replica(self._mode) else 0.0
 
     def _carry_s(self, size_bytes: float) -> float:
         rate = self._workload.bytes_per_s
@@ -113,8 +129,12 @@ class StepFloor:
     def sent_bytes(self, grid: Grid, shares: tuple[int, ...]) -> tuple[float, ...]:
         """Bytes that the node of each stage sends in a calm step: outputs and gradients of inputs,
         its reduced gradient to its shadow, and its part of the exchange between pipelines."""
+        return self._sent_bytes(grid, shares, self.synced(grid, shares))
+
+    def _sent_bytes(
+        self, grid: Grid, shares: tuple[int, ...], synced: SyncedStep
+    ) -> tuple[float, ...]:
         microbatches = max(shares) * self._workload.shape.microbatches
-        synced = self.synced(grid, shares)
         shipped = synced.ship_bytes if has_replica(self._mode) else (0.0,) * grid.stages
         back, outputs = self._back_bytes(grid.stages), self._boundary_bytes(grid.stages)
         return tuple(
@@ -153,11 +173,17 @@ class StepFloor:
     def held_factors(self, grid: Grid) -> tuple[int, ...]:
         """Bytes of factors that the node of each stage holds at the start; empty: none."""
         shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
-        if self._is_plain(grid, shares):
+        if self._is_plain(grid, shares) or not self._may_factor(grid, shares):
             return ()
         from bamboo.planner.sync.resolved import held_factors
 
         return held_factors(self.resolved(grid, shares), parameters_of(self._workload))
+
+    def _may_factor(self, grid: Grid, shares: tuple[int, ...]) -> bool:
+        work = self._workload
+        if work.syncing.sync != AUTO:
+            return True
+        return may_factor(parameters_of(work), self.situation(grid, shares))
 
     def synced(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> SyncedStep:
         """The exchange and the ship of each stage. `link`: the longest latency and the lowest rate
@@ -180,15 +206,19 @@ class StepFloor:
         assignment: Assignment,
         shares: tuple[int, ...],
         zone_of: Mapping[NodeId, ZoneId],
+        *,
+        least: bool = False,
     ) -> float:
-        """Bytes between zones in a step."""
+        """Bytes between zones in a step. `least`: a lower bound of them, see `bound_s`."""
         if zone_of is not self._zones:
             self._zones = zone_of
             self._many_zones = len(set(zone_of.values())) > 1
         if not self._many_zones:
             return 0.0
         grid, work = assignment.grid, self._workload
-        synced = self._in_zones(zones_of(assignment, zone_of)).synced(grid, shares)
+        within = self._in_zones(zones_of(assignment, zone_of))
+        bound = within._least(grid, shares) if least else None
+        synced = bound or within.synced(grid, shares)
         costs = Costs.of(
             grid.stages,
             forward_s=(0.0,),
@@ -209,6 +239,21 @@ class StepFloor:
         if zones not in self._by_zones:
             self._by_zones[zones] = StepFloor(in_zones(self._workload, zones), self._mode)
         return self._by_zones[zones]
+
+    def _least(self, grid: Grid, shares: tuple[int, ...]) -> SyncedStep | None:
+        """The least of all that `auto` may do; None where `synced` is as cheap to have."""
+        if self._workload.syncing.sync != AUTO or self._is_plain(grid, shares):
+            return None
+        none = (0.0,) * grid.stages
+        sent, shipped = least_sent(parameters_of(self._workload), self.situation(grid, shares))
+        return SyncedStep(
+            sent_bytes=sent,
+            ship_bytes=shipped,
+            peers_s=none,
+            work_s=none,
+            rebuild_s=none,
+            links_bytes=(),
+        )
 
     def _gradient_bytes(self, stages: int) -> list[float]:
         layers = self._workload.layers

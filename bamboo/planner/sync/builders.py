@@ -20,7 +20,7 @@ from bamboo.planner.sync.flows import partials_of, rates
 from bamboo.planner.sync.price import Price, StagePrice, stage_price, whole_price, work_seconds
 from bamboo.planner.sync.resolved import Resolved, StageCost, by_stages, stage_cost
 from bamboo.planner.sync.situation import Situation, merged_partials
-from bamboo.planner.sync.worth import LEAST, may_win
+from bamboo.planner.sync.worth import LEAST, factors_fewer, may_win, partial_sums
 from bamboo.topology.sync import (
     DENSE,
     FACTORS,
@@ -309,12 +309,13 @@ def grouped(facts: Iterable[ParameterFacts], situation: Situation) -> list[Group
 
 def choices(group: Group, situation: Situation) -> list[SyncEntry]:
     """What a group may be on this grid, without bounds of buckets, `tree` first. By `owner`, the
-    pipeline that sums them."""
+    pipeline that sums them; by factors only where these are fewer bytes than the whole."""
     one, several = group[0], situation.pipelines > 1
+    factored = factors_fewer(one, situation, sum(partial_sums(situation.shares)))
     exchanges = [TREE]
     if several and one.rows and one.density < 1:
         exchanges.append(ROWS)
-    if several and one.rows_k:
+    if several and factored:
         exchanges.append(FACTORS)
     if several and _zones_merge(situation):
         exchanges.append(ZONED)
@@ -328,7 +329,7 @@ def choices(group: Group, situation: Situation) -> list[SyncEntry]:
             for owner in range(situation.pipelines)
             for ship in ships
         ]
-    if situation.replica and one.rows_k:
+    if situation.replica and factored:
         found.append(SyncEntry(exchange=FACTORS if several else TREE, ship=FACTORS))
     return found
 

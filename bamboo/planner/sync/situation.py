@@ -4,6 +4,7 @@ Rule: a plain value. It says for each figure where that is from, so that what is
 shown with its source.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from bamboo.planner.step.links import Link
@@ -133,7 +134,7 @@ class Situation:
 
     def stage_of(self, layer: int) -> int:
         """The stage that has this layer."""
-        return next(s for s, stop in enumerate(self.cut[1:]) if layer < stop)
+        return bisect_right(self.cut, layer) - 1
 
     def source(self, figure: str) -> str:
         """Where a figure is from; empty if nothing is said of it."""

@@ -5,6 +5,7 @@ prices a strategy. It is an upper bound of what prices say, but for the work of 
 """
 
 from collections.abc import Sequence
+from math import inf
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.situation import Situation
@@ -46,6 +47,44 @@ def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
         most_s = max(most_s, whole_s, _as_sent(size, max(partials), here))
     billed = here.billed_s_per_byte * _crossing(sum(sizes), partials, here)
     return 1 - least_s / (most_s + billed) if most_s + billed > 0 else 0.0
+
+
+def may_factor(facts: Sequence[ParameterFacts], situation: Situation) -> bool:
+    """Whether `auto` may take factors of any of these parameters."""
+    sums = sum(partial_sums(situation.shares))
+    return any(one.trained and factors_fewer(one, situation, sums) for one in facts)
+
+
+def factors_fewer(one: ParameterFacts, here: Situation, sums: int) -> bool:
+    """Whether factors are fewer bytes than the whole gradient, in the exchange or in the ship.
+    `sums`: the partial sums of all pipelines."""
+    if not one.rows_k:
+        return False
+    factors = here.factor_bytes * one.rows_k * here.total * sum(one.shape)
+    whole = one.bytes * (sums / here.pipelines + 1) if here.pipelines > 1 else 0.0
+    return factors < whole or (here.replica and factors < one.bytes)
+
+
+def least_sent(
+    facts: Sequence[ParameterFacts], here: Situation
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Bytes that the busiest node of each stage sends at least in an exchange, and ships at least,
+    whatever the strategy. Figures of a mean node, which none of the kinds can go below: `owner`
+    spares the partial sums of one pipeline, rows are as few as those of a microbatch, and zones
+    that merge their sums send a share of zones to pipelines."""
+    sums, count = partial_sums(here.shares), here.pipelines
+    zoned = len(set(here.zones)) / count if len(set(here.zones)) > 1 else 1.0
+    whole = (sum(sums) - max(sums) + count - 1) / count * zoned
+    sent, shipped = [0.0] * here.stages, [0.0] * here.stages
+    for one in facts:
+        if not one.trained:
+            continue
+        stage = here.stage_of(one.layer)
+        size = one.bytes * (one.density if one.rows else 1.0)
+        factors = float(here.factor_bytes * one.rows_k * here.total * sum(one.shape)) or inf
+        sent[stage] += min(whole * size, factors * (count - 1) / count) if count > 1 else 0.0
+        shipped[stage] += min(size, factors)
+    return tuple(sent), tuple(shipped)
 
 
 def partial_sums(shares: tuple[int, ...]) -> list[int]:

@@ -1,5 +1,6 @@
 """A plan sees how gradients are synchronised: bytes, step, memory and dollars between zones."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,13 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.cost import costs_for, expected
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.planner.step.synced import parameters_of
 from bamboo.planner.sync.price import can_hide, price
 from bamboo.planner.sync.situation import Syncing
+from bamboo.planner.sync.worth import LEAST, may_win
 from bamboo.topology.grid import Grid
-from bamboo.topology.sync import Sync, SyncRule
+from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.sync import BUILDERS, Sync, SyncRule
 from tests.planner.workloads import workload
 
 GRID, SHARES = Grid(pipelines=2, stages=2), (1, 1)
@@ -121,3 +125,45 @@ def test_dollars_between_zones_follow_zoned() -> None:
         found.append(times.crossing_bytes(times.calm(grid), shares, zone_of))
     half = 8 * 4 * WIDTH**2 * 2
     assert found == pytest.approx([2 * half, half, half])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_strategy_goes_below_the_bound_by_which_plans_are_passed_over(seed: int) -> None:
+    draw = random.Random(seed)
+    pipelines = draw.choice((1, 2, 3, 4))
+    nodes = draw.choice((4, 6))
+    grid, shares = Grid(pipelines=pipelines, stages=2), equal_shares(nodes, pipelines)
+    zones = tuple(sorted(draw.choice((0, 1)) for _ in range(pipelines)))
+    work = workload(virtual_nodes=nodes, bytes_per_s=draw.choice((0.0, 1e7, 1e8)))
+    layers = tuple(
+        replace(layer, parameters=one.size, synced=(one,))
+        for index, layer in enumerate(work.layers)
+        for one in (drawn_facts(index, draw),)
+    )
+    syncing = Syncing(sync="auto", zones=zones, flops_per_s=1e10, billed_s_per_byte=1e-8)
+    rate = draw.choice((0.0, 1e7, 1e8))
+    work = replace(work, layers=layers, syncing=syncing, node_bytes_per_s=rate)
+    mode = draw.choice(("off", "stash"))
+    bound = StepTimes(work, mode)
+    zone_of = {NodeId(f"{p}.{s}"): ZoneId(str(zones[p])) for p in range(pipelines) for s in (0, 1)}
+    crossing = (bound.calm(grid), shares, zone_of)
+    for builder in BUILDERS:
+        times = StepTimes(replace(work, syncing=replace(syncing, sync=builder)), mode)
+        # Where no more than LEAST is to be won, the bound is what `tree` takes.
+        assert bound.bound_s(grid, shares) * (1 - LEAST) <= times.floor_s(grid, shares)
+        least = bound.crossing_bytes(*crossing, least=True)
+        if may_win(parameters_of(work), bound.situation(grid, shares)):
+            assert least <= times.crossing_bytes(*crossing) * 1.000001
+
+
+def drawn_facts(index: int, draw: random.Random) -> ParameterFacts:
+    """A dense weight, a sparse one or a linear one."""
+    density = draw.choice((1.0, 0.02))
+    return ParameterFacts(
+        name=f"{index}.weight",
+        shape=(draw.choice((100, 1000)), draw.choice((100, 1000))),
+        layer=index,
+        rows_k=draw.choice((0, 4, 400)),
+        density=density,
+        step_density=min(1.0, 3 * density),
+    )
