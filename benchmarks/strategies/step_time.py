@@ -64,7 +64,7 @@ CASES = (
     *(f"{name}-{grid}" for name in ("GPT", "tied GPT", "CNN") for grid in ("1-1", "2-1", "2-10")),
 )
 FASTER, SLOWER, HIDDEN, PREDICTED = 1.2, 1.02, 0.8, 0.15
-HOPELESS = 1.5
+HOPELESS = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

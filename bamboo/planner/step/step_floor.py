@@ -5,7 +5,6 @@ of their own, and all links of a node share its send rate.
 """
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bamboo.ids import NodeId, ZoneId
@@ -19,8 +18,9 @@ from bamboo.planner.step.synced import (
     in_zones,
     is_plain,
     is_plain_in,
+    least_step,
     parameters_of,
-    plain_work_s,
+    plain_step,
     put_together_s,
     resolved_in,
     situation_of,
@@ -29,7 +29,7 @@ from bamboo.planner.step.synced import (
     zones_of,
 )
 from bamboo.planner.sync.situation import Situation
-from bamboo.planner.sync.worth import least_sent, may_factor
+from bamboo.planner.sync.worth import may_factor
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -191,7 +191,9 @@ class StepFloor:
         key = (grid, shares, link)
         if key not in self._synced:
             if self._is_plain(grid, shares, link):
-                found = self._plain(grid, partials=self._most_partials(shares), link=link)
+                partials = self._most_partials(shares)
+                cut = self._cut(grid.stages)
+                found = plain_step(self._workload, cut, grid.pipelines, partials, link)
             else:
                 resolved = self.resolved(grid, shares, link)
                 works_s = works_of_tree(self._workload, resolved.situation)
@@ -244,23 +246,7 @@ class StepFloor:
         """The least of all that `auto` may do; None where `synced` is as cheap to have."""
         if self._workload.syncing.sync != AUTO or self._is_plain(grid, shares):
             return None
-        none = (0.0,) * grid.stages
-        sent, shipped = least_sent(parameters_of(self._workload), self.situation(grid, shares))
-        return SyncedStep(
-            sent_bytes=sent,
-            ship_bytes=shipped,
-            peers_s=none,
-            work_s=none,
-            rebuild_s=none,
-            links_bytes=(),
-        )
-
-    def _gradient_bytes(self, stages: int) -> list[float]:
-        layers = self._workload.layers
-        return [
-            float(sum(layer.gradient_bytes for layer in layers[first:stop]))
-            for first, stop in pairwise(self._cut(stages))
-        ]
+        return least_step(self._workload, self.situation(grid, shares))
 
     def _boundary_bytes(self, stages: int) -> list[float]:
         layers = self._workload.layers
@@ -281,28 +267,3 @@ class StepFloor:
         if stages not in self._cuts:
             self._cuts[stages] = self._workload.cut(stages)
         return self._cuts[stages]
-
-    def _plain(self, grid: Grid, *, partials: int, link: Link | None = None) -> SyncedStep:
-        """Without a strategy an owner sends every peer its partials of that peer's part, and the
-        result of its own part. Each pair has a link of its own, and all links share the node's send
-        rate."""
-        peers, work = grid.pipelines - 1, self._workload
-        gradient, none = self._gradient_bytes(grid.stages), (0.0,) * grid.stages
-        link = link or Link(latency_s=work.latency_s, bytes_per_s=work.bytes_per_s)
-        seconds, sent = [], []
-        for size in gradient:
-            each = size * (partials + 1) / grid.pipelines if peers else 0.0
-            link_s = each / link.bytes_per_s if link.bytes_per_s else 0.0
-            node_s = peers * each / work.node_bytes_per_s if work.node_bytes_per_s else 0.0
-            seconds.append(2 * link.latency_s + max(link_s, node_s) if peers else 0.0)
-            sent.append(peers * each)
-        return SyncedStep(
-            sent_bytes=tuple(sent),
-            ship_bytes=tuple(gradient),
-            peers_s=tuple(seconds),
-            work_s=plain_work_s(
-                work, self._cut(grid.stages), grid.pipelines, grid.pipelines * partials
-            ),
-            rebuild_s=none,
-            links_bytes=(),
-        )

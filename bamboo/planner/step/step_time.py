@@ -24,7 +24,7 @@ from bamboo.planner.step.figures import STEADY_STEPS, busy, computed_ahead, plan
 from bamboo.planner.step.layout import Costs, Layout
 from bamboo.planner.step.links import Far, Link, ZoneLinks
 from bamboo.planner.step.step_floor import StepFloor
-from bamboo.planner.step.synced import SyncedStep, is_plain
+from bamboo.planner.step.synced import SyncedStep, is_plain, plain_step
 from bamboo.planner.step.timeline import Timeline
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
@@ -259,7 +259,8 @@ class StepTimes(StepFloor):
     def _shared(self, grid: Grid) -> SyncedStep:
         """The exchange where pipelines share the microbatches of nodes that are lost."""
         if is_plain(self._workload):
-            return _seen(self._plain(grid, partials=1))
+            cut = self._cut(grid.stages)
+            return _seen(plain_step(self._workload, cut, grid.pipelines, 1))
         return self._alike(grid, equal_shares(self._workload.shape.virtual_nodes, grid.pipelines))
 
     def _alike(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> SyncedStep:

@@ -17,7 +17,7 @@ from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.profiles.workload import WorkloadFigures
 from bamboo.planner.step.links import Link
 from bamboo.planner.sync.situation import Situation
-from bamboo.planner.sync.worth import may_win, partial_sums
+from bamboo.planner.sync.worth import least_sent, may_win, partial_sums
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.shards import FLOAT_BYTES
 from bamboo.topology.strategy import AUTO
@@ -199,6 +199,50 @@ def in_zones(workload: WorkloadFigures, zones: tuple[int, ...]) -> WorkloadFigur
     if not zones or workload.syncing.zones == zones:
         return workload
     return replace(workload, syncing=replace(workload.syncing, zones=zones))
+
+
+def plain_step(
+    workload: WorkloadFigures,
+    cut: Sequence[int],
+    pipelines: int,
+    partials: int,
+    link: Link | None = None,
+) -> SyncedStep:
+    """Without a strategy an owner sends every peer its partials of that peer's part, and the result
+    of its own part. Each pair has a link of its own, and all links share the node's send rate."""
+    peers, none = pipelines - 1, (0.0,) * (len(cut) - 1)
+    link = link or Link(latency_s=workload.latency_s, bytes_per_s=workload.bytes_per_s)
+    gradient = workload.sums([float(layer.gradient_bytes) for layer in workload.layers], cut)
+    seconds, sent = [], []
+    for size in gradient:
+        each = size * (partials + 1) / pipelines if peers else 0.0
+        link_s = each / link.bytes_per_s if link.bytes_per_s else 0.0
+        rate = workload.node_bytes_per_s
+        node_s = peers * each / rate if rate else 0.0
+        seconds.append(2 * link.latency_s + max(link_s, node_s) if peers else 0.0)
+        sent.append(peers * each)
+    return SyncedStep(
+        sent_bytes=tuple(sent),
+        ship_bytes=tuple(gradient),
+        peers_s=tuple(seconds),
+        work_s=plain_work_s(workload, cut, pipelines, pipelines * partials),
+        rebuild_s=none,
+        links_bytes=(),
+    )
+
+
+def least_step(workload: WorkloadFigures, situation: Situation) -> SyncedStep:
+    """The least of all that `auto` may send there, for which nobody waits."""
+    none = (0.0,) * situation.stages
+    sent, shipped = least_sent(parameters_of(workload), situation)
+    return SyncedStep(
+        sent_bytes=sent,
+        ship_bytes=shipped,
+        peers_s=none,
+        work_s=none,
+        rebuild_s=none,
+        links_bytes=(),
+    )
 
 
 def synced_step(
