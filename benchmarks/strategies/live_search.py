@@ -9,7 +9,8 @@ Beside it stands the best strategy that knows the true times: that of a descent,
 parameters after the other, or the best candidate with which the search begins.
 
 *ranking*    half of the candidates are measured, five steps each; of the pairs of the other half,
-             those that differ by more than the noise, how many are put in their order
+             those that differ by more than the noise, how many are put in their order by all that
+             the search knows then, by the pairwise ranking alone, and by the price
 *log*        the same search where the log has the trials of another fleet
 """
 
@@ -19,11 +20,14 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from bamboo.planner.sync.builders import Pricing
-from bamboo.planner.sync.ranking import Ranking, accuracy
+from bamboo.planner.sync.guesses import by_slowness
+from bamboo.planner.sync.ranking import Ranking, accuracy, are_ranked
 from bamboo.planner.sync.search import space_of
+from bamboo.planner.sync.slowness import Slowness
 from bamboo.planner.sync.trials import Log, measured_of, read_log
 from benchmarks.measuring.claim import Claim
 from benchmarks.measuring.options import at_least, parsed
@@ -98,19 +102,39 @@ def log_of(pipelines: int) -> Log:
 
 
 def ranked(pipelines: int, name: str, seed: int) -> dict[str, Any]:
-    """How well the ranking puts strategies in order that it has not seen."""
+    """How well strategies are put in order that were not tried: by all that the search knows, by
+    the pairwise ranking alone, and by the price."""
     trials = wide_trials(pipelines, COSTS[name], fleet="here", seed=seed)
     random.Random(seed).shuffle(trials)
     half = len(trials) // 2
     context = trials[0].context
-    pairs = list(itertools.combinations(measured_of(trials[half:])[context].values(), 2))
+    tried, rest = (measured_of(some)[context] for some in (trials[:half], trials[half:]))
+    search, found = wide_search(pipelines, "auto", log=Log(trials=trials[:half]), steps=STEPS)
+    by_hash = {one.hash: one for one in found}
+    known = [(by_hash[hash], one) for hash, one in tried.items()]
+    slowness = Slowness(WIDE, wide_situation(pipelines))
+    search.explanations = slowness.explanations(known)
+    asked = [by_hash[hash] for hash in (next(iter(tried)), *rest)]
+    guess = partial(search.ranking().guess, context)
+    guesses = by_slowness(slowness, search.explanations, guess, known, asked)
+    means = {
+        hash: sum(weight * one.mean for weight, one in own)
+        for hash, own in zip(rest, guesses, strict=True)
+    }
+    both = itertools.combinations(rest.items(), 2)
+    pairs = [pair for pair in both if are_ranked(pair[0][1], pair[1][1])]
+    right = [
+        (means[one] < means[other]) == (a.seconds < b.seconds) for (one, a), (other, b) in pairs
+    ]
+    measured = [(a, b) for (_, a), (_, b) in pairs]
     return {
         "pipelines": pipelines,
         "costs": name,
         "seed": seed,
         "pairs": len(pairs),
-        "learned": accuracy(Ranking(measured_of(trials[:half])), context, pairs),
-        "price_alone": accuracy(Ranking({}), context, pairs),
+        "learned": sum(right) / len(right),
+        "pairwise_alone": accuracy(Ranking(measured_of(trials[:half])), context, measured),
+        "price_alone": accuracy(Ranking({}), context, measured),
     }
 
 

@@ -4,9 +4,10 @@
 
 `examples/stdlib_files.toml` is launched twice by the command line, with real processes and a node
 lost without and one with notice: under `tree`, and with the strategy that `bamboo plan` makes for
-links of `GBPS` by `auto`. Then `bamboo verify` trains the second again calmly. Bytes are those that
-`bamboo explain` says of each run, which `benchmarks.strategies.sent_bytes` counts. Accuracy is that
-of the final state on windows that nothing was chosen by, beside that of a unigram model on them.
+links of `sent_bytes.GBPS` by `auto`. Then `bamboo verify` trains the second again calmly. Bytes are
+those that `bamboo explain` says of each run, which `benchmarks.strategies.sent_bytes` counts.
+Accuracy is that of the final state on windows that nothing was chosen by, beside that of a unigram
+model on them.
 """
 
 import argparse
@@ -26,12 +27,10 @@ from bamboo import api
 from benchmarks.measuring.claim import Claim
 from benchmarks.measuring.options import at_least, parsed
 from benchmarks.measuring.report import command_of, write_result
+from benchmarks.strategies.sent_bytes import FORWARD_MS, GBPS
 from examples import stdlib_files
 
 EXAMPLE = Path(stdlib_files.__file__)
-GBPS = 1.0
-FORWARD_MS = 20.0
-"""Of a microbatch in each stage, for which `auto` plans; a backward takes twice that."""
 FEWER = 5.0
 LEAST_STEPS = 20
 LIMIT_S = 3600.0

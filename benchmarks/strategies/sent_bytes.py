@@ -57,8 +57,9 @@ WINDOWS = 128
 EXCHANGE = ("partial", "shard", "merged", "relayed", "factors")
 NEAR = 0.03
 FEWER = 5.0
-GBPS = 1.0
-"""The link for which `auto` and the hybrids choose in the mixed job."""
+GBPS = 0.25
+"""The link for which `auto` and the hybrids choose in the mixed job. A CPU's products, of some 20
+Gflop/s, are as many flops for a byte of it as 0.8 Tflop/s are at 10 Gbps; a GPU has more."""
 SLOW_GBPS = 0.01
 """The same for small sizes, of which each message is small."""
 FORWARD_MS = 20.0

@@ -17,6 +17,7 @@ from bamboo.quantities import count, duration, rate, size, usd
 from bamboo.study.planning import Planned
 from bamboo.study.played_trace import HOUR_S, Replayed
 from bamboo.topology.strategy import modes_of
+from bamboo.topology.sync import Sync
 from bamboo.value import MINIMUM_BILLED_S
 from cli.views.metrics import evaluation_words, metric_words
 from cli.views.plan import instances_by_market, model_words, notice_words, own_data
@@ -49,6 +50,7 @@ def plan_lines(
         ("data", f"{_data(planned)}{_uploaded(upload_bytes)}{given}"),
         ("grid", _grid(planned)),
         *_saving(planned),
+        *_gradients(planned),
         ("instances", _instances(planned)),
         ("price", _price(planned, modelled=local)),
         *_times(planned),
@@ -94,6 +96,19 @@ def _saving(planned: Planned) -> list[tuple[str, str]]:
     if not any(words.replace(" ", " auto is ") in by_plan for words in taken):
         why = "as the job says"
     return [("memory", f"{' and '.join(taken)}: {why}")] if taken else []
+
+
+def _gradients(planned: Planned) -> list[tuple[str, str]]:
+    """How they are synchronised, where that is not all by `tree` in one piece."""
+    synced = planned.synced
+    totals = synced.totals()
+    if synced.sync == Sync() or totals is None:
+        return []
+    sent, whole = totals.exchange_bytes + totals.ship_bytes, totals.tree_bytes
+    bytes_ = f"{size(sent)} a step of all nodes in place of {size(whole)}"
+    if sent == whole:
+        bytes_ = "as many bytes as by tree, those of the last layers first"
+    return [("gradients", f"by {synced.builder}, {bytes_}")]
 
 
 def _instances(planned: Planned) -> str:

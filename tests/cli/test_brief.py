@@ -21,6 +21,7 @@ from bamboo.runs.reconfigured import Reconfigured
 from bamboo.sim.market.trace import Trace
 from bamboo.study.played_trace import Replayed, TraceTerms
 from bamboo.study.workload import Modelled
+from bamboo.topology.sync import Sync, SyncRule
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from tests.cli.test_views import START_S, bill, in_the_middle
@@ -125,6 +126,22 @@ def test_bytes_between_zones_are_in_the_price_of_a_plan() -> None:
     whole = rate(promised["samples_per_usd_with_transfer"])
     assert f" {whole} samples per dollar with bytes" in text
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_plan_says_how_gradients_are_synchronised_if_they_do_not_all_go_whole() -> None:
+    planned = plan(JOB)
+    rows = Sync(rules=(SyncRule(match="0.*.weight", exchange="rows", ship="rows"),))
+    for sync, says in (
+        (rows, "in place of"),
+        (Sync(bucket=0), "as many bytes as by tree, those of the last layers first"),
+    ):
+        other = replace(planned, synced=replace(planned.synced, sync=sync, builder="auto"))
+        lines = plan_lines("r", other)
+        (said,) = [line for line in lines if line.startswith("  gradients   by auto, ")]
+        assert says in said
+        assert len(lines) <= PLAN_LINES
+        assert max(map(len, lines)) <= WIDTH
+    assert "gradients" not in "\n".join(plan_lines("r", planned))
 
 
 def test_a_notice_that_is_too_short_is_said_on_a_full_page_too() -> None:
