@@ -256,7 +256,7 @@ class ClusterConfig:
     """Where a replica's moments lie: on its node's `device`; on its `host`, from where each step
     brings them to the device and back; or `auto`: on the host where the plan does not fit
     otherwise. The bits are the same. The planner sets it before anything is started."""
-    sync: str = "tree"
+    sync: str = AUTO
     """How gradients pass between pipelines and to shadows: the name of a builder of
     `bamboo.planner.sync.builders`, or `file.py:function`, a builder of the user's. The bits are the
     same. The plan turns it into rules before anything is started."""

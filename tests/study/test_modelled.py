@@ -107,7 +107,8 @@ def test_its_strategy_places_a_launch_and_a_simulation(capsys: pytest.CaptureFix
 def test_a_step_ends_when_its_busiest_node_has_sent_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own = sets("model.width=1024", "cluster.pipelines=2", "cluster.redundancy=stash")
+    whole = ("cluster.redundancy=stash", "cluster.sync=tree")
+    own = sets("model.width=1024", "cluster.pipelines=2", *whole)
     planned = body_of(capsys, "plan", "job.toml", "--gpu", "--json", *own)
     for node in planned["nodes"]:
         spent = node["useful_s"] + node["redundant_s"] + node["bubble_s"]

@@ -40,6 +40,7 @@ SPARSE = sets(
     *("cluster.device=virtual", "cluster.virtual_link_gbps=1.0"),
 )
 """The embedding has 8,000 rows, and a microbatch 32 tokens."""
+TREE = sets("cluster.sync=tree")
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,7 @@ def with_rules(body: dict[str, Any], *rules: dict[str, Any], **more: Any) -> dic
 def test_a_plan_its_strategy_and_what_differs_have_the_same_bytes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tree = body_of(capsys, "plan", "job.toml", "--json", *SPARSE)
+    tree = body_of(capsys, "plan", "job.toml", "--json", *SPARSE, *TREE)
     rows = body_of(
         capsys, "plan", "job.toml", "--json", *SPARSE, *sets("cluster.sync=sparse-hybrid")
     )
@@ -93,7 +94,7 @@ def test_a_plan_its_strategy_and_what_differs_have_the_same_bytes(
 def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    body = body_of(capsys, "explain", "job.toml", "--json", *SPARSE)
+    body = body_of(capsys, "explain", "job.toml", "--json", *SPARSE, *TREE)
     rows = {one["names"][0]: one for one in body["parameters"]}
     expand = rows["1.expand.weight"]
     assert (expand["shape"], expand["rows"], len(expand["names"])) == ([256, 64], 64, 2)
@@ -107,7 +108,7 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     bare = body_of(capsys, "explain", "job.toml", "--json", *sets("cluster.pipelines=1"))
     assert "have no rate in the model, so bytes cost no time" in bare["sentence"]
     assert "See `bamboo explain job.toml --gpu` for the links of the job's " in bare["sentence"]
-    assert run(["explain", "job.toml", *SPARSE]) == 0
+    assert run(["explain", "job.toml", *SPARSE, *TREE]) == 0
     text = capsys.readouterr().out
     assert "2 pipelines of 2 stages, gradients by tree" in text
     assert "\n  *.expand.weight (2)  " in text
