@@ -115,7 +115,7 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert " vectors: A vector goes whole." in text
     assert "0.tokens.weight: A step sets bits in " in text
     assert "these alone would be cheaper, " in " ".join(text.split())
-    narrow = explain_text(api.explain("job.toml", overrides=SPARSE[1::2]), width=72)
+    narrow = explain_text(api.explain("job.toml", overrides=(*SPARSE, *TREE)[1::2]), width=72)
     assert "left out for lack of width: by bytes, shape, density" in narrow
     assert "left out for lack of width: owner" in narrow
 
