@@ -132,8 +132,8 @@ def test_the_plan_on_paper() -> None:
         "(AWS Spot Instance Advisor, 2025-06-28)"
     )
     del lines[3:6]
-    told = "  gradients go whole, by tree; `bamboo explain` says what other kinds save"
-    assert lines.pop(3) == told
+    told = "  gradients go whole, as auto takes no other kind; "
+    assert lines.pop(3) == told + "`bamboo explain` says what other kinds save"
     assert lines[3:9] == [
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         "    stage  layers  shadowed by      state  activations     stash    replica      ahead"
