@@ -38,7 +38,7 @@ TRIAL_STEPS = 6
 begin before they know the next strategy."""
 CONFIRMED = 8
 """Steps of a candidate, before it takes the place of the incumbent."""
-MOST_SPENT = 0.035
+MOST_SPENT = 0.045
 """Share of the steps that are left at the beginning that all trials together may lose."""
 LEAST_WORTH = 1.0
 """A trial is made if it is worth more than so many steps of the incumbent: choosing it takes a
