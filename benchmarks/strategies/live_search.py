@@ -16,6 +16,7 @@ parameters after the other, or the best candidate with which the search begins.
 
 import argparse
 import itertools
+import math
 import random
 import statistics
 from collections.abc import Sequence
@@ -150,12 +151,18 @@ def claims(rows: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]]) -> l
     """Distances and costs of all searches, accuracies, and trials with a log."""
     alone = [one for one in rows if not one["with_a_log"]]
     helped = [one for one in rows if one["with_a_log"]]
-    behind = [100 * (one["ended_s"] / one["by_hand_s"] - 1) for one in rows]
+    best_s: dict[tuple[int, str], float] = {}
+    for one in rows:
+        case = one["pipelines"], one["costs"]
+        best_s[case] = min(one["by_hand_s"], one["ended_s"], best_s.get(case, math.inf))
+    behind = [100 * (one["ended_s"] / best_s[one["pipelines"], one["costs"]] - 1) for one in rows]
     learned = statistics.fmean(one["learned"] for one in ranks)
     priced = statistics.fmean(one["price_alone"] for one in ranks)
     fewer = sum(one["trials"] for one in helped) / sum(one["trials"] for one in alone)
     return [
-        Claim(about="% behind the best by hand, worst", found=max(behind), limit=5),
+        Claim(
+            about="% behind the best by hand or of any search, worst", found=max(behind), limit=5
+        ),
         Claim(
             about="% of the run that trials cost, most",
             found=100 * max(one["spent"] for one in rows),

@@ -102,7 +102,9 @@ def laid(job: JobConfig, pipelines: int, gbps: float) -> Laid:
     )
     train = replace(job.train, steps=1, virtual_nodes=pipelines)
     job = replace(job, cluster=cluster, train=train)
-    planned = plan_job(job, wiring.run_preflight(job), run=RunId("bytes"), now_s=0.0)
+    # Whatever machine plans: each node has its own cores.
+    seen = {**wiring.run_preflight(job), "cores": 0}
+    planned = plan_job(job, seen, run=RunId("bytes"), now_s=0.0)
     cut = planned.strategy.placement.cut
     played = replace(job, cluster=replace(cluster, device="cpu", cut=cut[:-1]))
     grid, shares = Grid(pipelines=pipelines, stages=STAGES), equal_shares(pipelines, pipelines)
