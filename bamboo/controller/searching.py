@@ -7,7 +7,6 @@ another search begins, which knows the log. Nothing here is needed for the run t
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any
 from bamboo.controller.ports import APPEND_DEADLINE_S, Ports
 from bamboo.controller.terms import Terms
 from bamboo.coord.follow import Decision
-from bamboo.coord.strategies import document_of, store_sync
+from bamboo.coord.strategies import store_sync, stored_sync
 from bamboo.core.events import StrategyProposed
 from bamboo.core.rounds import choice_at
 from bamboo.core.state import Phase, State
@@ -41,7 +40,7 @@ from bamboo.study.planning import Planned
 from bamboo.study.strategies import SYNCED_KEY
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy, canonical_json
-from bamboo.topology.sync import Sync, sync_of
+from bamboo.topology.sync import Sync
 
 TRIALS = "trials.jsonl"
 MOST_BYTES = 2**23
@@ -148,7 +147,8 @@ class Searcher:
         """Take in a decision. Called for every one, in order."""
         before, after = self._state, decision.state
         self._state = after
-        if before is not None and before.syncs != after.syncs:
+        # A store that was filled again may have fewer choices than before, and none at all.
+        if before is not None and after.syncs and before.syncs != after.syncs:
             self._keep(after)
         if before is None or self._search is None or before.proposal is None:
             return
@@ -227,7 +227,8 @@ class Searcher:
 
     def _search_of(self, state: State, step: int) -> LiveSearch | None:
         """The search of the present fleet, which begins with it; None where nothing is known of
-        its grid, or the run does not go on."""
+        its grid, or the run does not go on. Raises StoreUnavailable, after which a later step
+        begins it."""
         if state.phase not in _CALM or state.stop_reason is not None:
             return None
         self._follow_densities()
@@ -235,8 +236,12 @@ class Searcher:
         if fleet == self._fleet:
             return self._search
         self._end()
-        self._fleet = fleet
         self._wanted = None
+        self._search = self._begun(state, step, fleet)
+        self._fleet = fleet
+        return self._search
+
+    def _begun(self, state: State, step: int, fleet: str) -> LiveSearch | None:
         situation = self._situation_of(state)
         if situation is None:
             self._ports.screen.note(
@@ -250,7 +255,7 @@ class Searcher:
             return None
         words = self._words.get(now.hash(), OF_ANOTHER)
         found = candidates(self._facts, situation, now=now, now_words=words)
-        self._search = LiveSearch(
+        return LiveSearch(
             found,
             context=(self._job(), fleet),
             now=now.hash(),
@@ -259,14 +264,13 @@ class Searcher:
             past=self._past,
             slowness=Slowness(self._facts, situation, list(self._shown.values())),
         )
-        return self._search
 
     def sync_of_hash(self, hash: str) -> Sync:
         """The strategy of a step, which an earlier launcher may have proposed. Raises
         StoreUnavailable, InputError."""
         known = self._syncs.get(hash)
         if known is None and hash != self._of.strategy.placement.sync.hash():
-            return sync_of(json.loads(self._store.document(document_of(hash))))
+            return stored_sync(self._store, hash)
         return known or self._of.strategy.placement.sync
 
     def _situation_of(self, state: State) -> Situation | None:

@@ -34,6 +34,17 @@ def store_sync(store: Store, sync: Sync) -> str:
     return sync.hash()
 
 
+def stored_sync(store: Store, hash: str) -> Sync:
+    """The strategy of this hash. Raises StoreUnavailable, and InputError where the store lacks it
+    or has another text under its name."""
+    read = Strategies()
+    read.add(store.document(document_of(hash)))
+    found = read.known(hash)
+    if found is None:
+        raise InputError(f"what the store has as the strategy {hash} is another text")
+    return found
+
+
 def needed(state: State) -> frozenset[str]:
     """The hashes of the strategies that a state names."""
     chosen = {choice.hash for choice in state.syncs}

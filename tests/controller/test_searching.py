@@ -1,6 +1,7 @@
 """The launcher tries strategies while its run trains, ends with the fastest, and keeps the log."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,7 +17,7 @@ from bamboo.coord.strategies import document_of
 from bamboo.core.events import StrategyReady
 from bamboo.core.rounds import choice_at
 from bamboo.core.state import Policy, initial_state
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import run_id
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.trials import read_log
@@ -158,19 +159,55 @@ def test_a_strategy_that_the_store_has_lost_ends_no_launcher(
 ) -> None:
     world = World(tmp_path / TRIALS)
     world.train(STEPS)
-    state = world.driver.state()
-    chosen = state.syncs[-1]
+    for found in ("lost", "no JSON", '{"rules": 5}', Sync(bucket=7).body()):
+        attached = another(world, tmp_path / TRIALS)
+        lost = Mock(side_effect=InputError("run r has no document"))
+        text = found if isinstance(found, str) else json.dumps(found)
+        document = lost if found == "lost" else Mock(return_value=text)
+        monkeypatch.setattr(world.store, "document", document)
+
+        attached.measured({"kind": "step", "step": STEPS, "t_s": world.now_s})
+
+        assert document.called
+        assert "no strategies are tried" in world.notes[-1]
+        assert attached._search is None
+
+
+def another(world: World, log: Path) -> Searcher:
+    """That of another launcher, which has read what was decided so far."""
+    chosen = world.driver.state().syncs[-1]
     assert chosen.hash != world.first.hash()
-    attached = Searcher(
-        searched(tmp_path / TRIALS, world.first), world.searcher._ports, world.store
-    )
-    lost = Mock(side_effect=InputError("run r has no document"))
-    monkeypatch.setattr(world.store, "document", lost)
-    follower = Follower()
-    for decision in follower.poll(world.store, timeout_s=0.0):
+    attached = Searcher(searched(log, world.first), world.searcher._ports, world.store)
+    for decision in Follower().poll(world.store, timeout_s=0.0):
         attached.decided(decision)
+    return attached
 
-    attached.measured({"kind": "step", "step": STEPS, "t_s": world.now_s})
 
-    assert lost.called
-    assert "no strategies are tried" in world.notes[-1]
+def test_a_store_that_is_away_for_a_while_delays_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / TRIALS)
+    world.train(STEPS)
+    attached = another(world, tmp_path / TRIALS)
+    with monkeypatch.context() as during:
+        during.setattr(world.store, "document", Mock(side_effect=StoreUnavailable("away")))
+        with pytest.raises(StoreUnavailable):
+            attached.measured({"kind": "step", "step": STEPS, "t_s": world.now_s})
+
+    attached.measured({"kind": "step", "step": STEPS + 1, "t_s": world.now_s + 1})
+
+    assert attached._search is not None
+    assert attached._search.incumbent == world.driver.state().syncs[-1].hash
+
+
+def test_a_store_that_was_filled_again_may_have_fewer_choices(tmp_path: Path) -> None:
+    """It lost the newest entries of its log, and the node that filled it again had not read
+    them."""
+    world = World(tmp_path / TRIALS)
+    world.train(STEPS)
+    last = Follower().poll(world.store, timeout_s=0.0)[-1]
+    before = json.loads((tmp_path / "sync.json").read_text())
+
+    world.searcher.decided(replace(last, state=last.state.having(syncs=())))
+
+    assert json.loads((tmp_path / "sync.json").read_text()) == before
