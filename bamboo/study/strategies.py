@@ -59,7 +59,7 @@ def read_strategy(path: Path) -> Given:
         raise InputError(f"{path}: is no strategy: {error}; {REMEDY}") from error
     facts: tuple[ParameterFacts, ...] = ()
     try:
-        raw: Any = json.loads(text)
+        raw: Any = json.loads(text, object_pairs_hook=_once)
         if isinstance(raw, dict) and KEY in raw:
             facts = _facts_in(raw)
             raw = raw[KEY]
@@ -68,6 +68,17 @@ def read_strategy(path: Path) -> Given:
         # This also covers an integer of thousands of digits and a list nested that deep.
         raise InputError(f"{path}: is no strategy: {error}; {REMEDY}") from error
     return Given(path=path, strategy=strategy, facts=facts)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Raises ValueError where a key is there twice, as after a careless edit: only one
+    of the two would count."""
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"it names {name[:80]!r} twice in one object")
+        made[name] = value
+    return made
 
 
 def _facts_in(raw: dict[str, Any]) -> tuple[ParameterFacts, ...]:

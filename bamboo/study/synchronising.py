@@ -7,12 +7,12 @@ where it is used: a plan without rules, as most are, does not wait for numpy.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from bamboo import wiring
 from bamboo.config.tree import JobConfig
-from bamboo.errors import InputError
+from bamboo.errors import BambooError, InputError
+from bamboo.named_files import LONGEST
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.plans.nodes import zone_of as zone_of_node
 from bamboo.planner.plans.plan import Plan
@@ -26,8 +26,8 @@ from bamboo.planner.sync.written import facts_body, situation_body
 from bamboo.quantities import size
 from bamboo.study.strategies import Given
 from bamboo.topology.model_layout import equal_shares
-from bamboo.topology.strategy import AUTO
-from bamboo.topology.sync import FACTORS, ROWS, TREE, ZONED, Sync, entries, sync_of
+from bamboo.topology.strategy import AUTO, canonical_json
+from bamboo.topology.sync import FACTORS, ROWS, TREE, ZONED, Sync, entries, sync_of, unmatched
 
 OWN_REMEDY = (
     'return a list of rules such as SyncRule(match="*", exchange="tree"), of bamboo.topology.sync'
@@ -36,6 +36,8 @@ OWN_REMEDY = (
 
 UNKNOWN = "nothing is known of the parameters of this model, because its layers were not looked at"
 MOST_NAMED = 3
+MOST_CHARACTERS = LONGEST // 2
+"""Of rules: a strategy with more could not be read back from a file."""
 MANY = 10**7
 """More strategies are counted by the power of ten."""
 
@@ -224,8 +226,10 @@ def _made(job: JobConfig, facts: Sequence[ParameterFacts], situation: Situation,
         file, function = job.named(own[0]), own[1]
         written = [facts_body(one) for one in facts]
         return sync_of(wiring.run_builder(file, function, written, situation_body(situation)))
-    except (InputError, ValueError) as error:
-        remedy = "" if own is None else f"; {OWN_REMEDY}"
+    except (BambooError, ValueError) as error:
+        # One whose process broke or never answered is the user's to mend, as one that raises.
+        returned = own is not None and isinstance(error, InputError | ValueError)
+        remedy = f"; {OWN_REMEDY}" if returned else ""
         raise InputError(f"{at}: {' '.join(str(error).split())}{remedy}") from error
 
 
@@ -239,6 +243,11 @@ def _check(
         raise ValueError(f"{UNKNOWN}; leave --gpu out, or take tree")
     if not sync.rules:
         return
+    if (length := len(canonical_json(sync.body()))) > MOST_CHARACTERS:
+        raise ValueError(
+            f"its rules come to {length:,} characters, and a run keeps {MOST_CHARACTERS:,} at "
+            "most; name many parameters with one pattern, and no owner twice"
+        )
     from bamboo.planner.sync.builders import check_zones
     from bamboo.planner.sync.costs import check_plain
 
@@ -264,8 +273,7 @@ def _check(
 def _check_whole(sync: Sync, facts: Sequence[ParameterFacts]) -> None:
     """Raises ValueError where rules leave trained parameters out, as those of a user's builder must
     not: it gets the facts of all."""
-    names = (one.name for one in facts if one.trained)
-    left = [x for x in names if not any(fnmatchcase(x, rule.match) for rule in sync.rules)]
+    left = unmatched(sync, [one.name for one in facts if one.trained])
     if left:
         more = ", ..." if len(left) > MOST_NAMED else ""
         raise ValueError(

@@ -23,6 +23,10 @@ sums it whole. `zoned`: as `tree`, but the pipelines of a zone first add what th
 input and the output's gradient of the linear layer, and each forms and adds all products."""
 BUILDERS = ("tree", "owner", "balanced", "sparse-hybrid", "factors-hybrid", "zoned", "auto")
 """What makes the rules of a job, by name (`bamboo/planner/sync/builders.py`)."""
+SHOWN = 40
+"""Characters of a pattern that is too long, in an error."""
+LONGEST_MATCH = 4096
+"""Characters of a pattern: it may be written by hand, and a longer one takes minutes to match."""
 DENSE = "dense"
 SHIPS = (DENSE, ROWS, FACTORS)
 """From an owner to its shadow: the whole sum; its rows with a bit set; or the factors of all
@@ -47,6 +51,11 @@ class SyncRule:
     bytes; 0: each layer by itself; None: the bound of the whole strategy."""
 
     def __post_init__(self) -> None:
+        if len(self.match) > LONGEST_MATCH:
+            raise ValueError(
+                f"a pattern has {len(self.match):,} characters, and no name of a parameter more "
+                f"than {LONGEST_MATCH:,}: {self.match[:SHOWN]!r}..."
+            )
         if self.exchange not in EXCHANGES:
             raise ValueError(f"exchange {self.exchange!r} is none of {', '.join(EXCHANGES)}")
         if self.ship not in SHIPS:
@@ -156,6 +165,14 @@ def entries(sync: Sync, names: Sequence[str]) -> dict[str, SyncEntry]:
                 )
             matched[name] = rule
     return {name: _entry(sync, matched.get(name), name) for name in names}
+
+
+def unmatched(sync: Sync, names: Sequence[str]) -> list[str]:
+    """The names that no rule matches."""
+    exact = {rule.match for rule in sync.rules if not _is_pattern(rule)}
+    patterns = [rule for rule in sync.rules if _is_pattern(rule)]
+    rest = (name for name in names if name not in exact)
+    return [name for name in rest if not any(_matches(rule, name) for rule in patterns)]
 
 
 def on_grid(entry: SyncEntry, pipelines: int, zones: Sequence[int] = ()) -> SyncEntry:

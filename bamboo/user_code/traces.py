@@ -11,7 +11,11 @@ MOST_FRAMES = 3
 
 def line_of(error: BaseException) -> str:
     """`OSError: [Errno 28] No space left on device`, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        said = str(error)
+    except Exception as another:  # noqa: BLE001 - whatever the user's class raises
+        said = f"its text cannot be had ({type(another).__name__})"
+    return " ".join(f"{type(error).__name__}: {said}".split())
 
 
 def user_lines(error: BaseException) -> list[str]:

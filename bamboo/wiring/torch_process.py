@@ -20,6 +20,8 @@ from bamboo.far_tokens import through
 from bamboo.loading import interpreter, steady_environment
 
 KILLED = -9
+SHOWN = 80
+"""Characters of an answer that is none."""
 LAST_WORDS_S = 5.0
 """How long the output of an ended process is waited for."""
 
@@ -200,7 +202,12 @@ def _answer(
     status: int, out: str, other: list[str], *, what: str, good: tuple[int, ...]
 ) -> dict[str, Any]:
     if status in (*good, InputError.exit_code) and out.strip():
-        body: dict[str, Any] = json.loads(out)
+        body = _body(out)
+        if body is None or (status == InputError.exit_code and "error" not in body):
+            raise BambooError(
+                f"{what} answered with {out.strip()[:SHOWN]!r}, which is no answer; see whether "
+                "your code writes to descriptors that it has not opened"
+            )
         if status == InputError.exit_code:
             raise InputError(str(body["error"]))
         return body
@@ -210,6 +217,15 @@ def _answer(
             "model or train.microbatch, or a machine with more memory"
         )
     end = " | ".join("".join(other).strip().splitlines()[-3:]) or (
-        "it said nothing; see whether the model's file ends its process (os._exit, a signal)"
+        "it said nothing; see whether your code ends its process (os._exit, a signal)"
     )
     raise BambooError(f"{what} ended with status {status}: {end}")
+
+
+def _body(out: str) -> dict[str, Any] | None:
+    """The object of an answer; None: it is none, since the user's code can write there, too."""
+    try:
+        body = json.loads(out)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None

@@ -3,6 +3,7 @@ own."""
 
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from bamboo.study.strategies import read_strategy
 from bamboo.telemetry.records import EventRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Semantics, Strategy
-from bamboo.topology.sync import Sync
+from bamboo.topology.sync import Sync, SyncRule, unmatched
 from cli.main import run
 from cli.views.explain import explain_text
 from tests.study.facts import seen
@@ -185,6 +186,10 @@ WRONG = {
     ],
     "needs the pipelines in two zones": [{"match": "*", "exchange": "zoned"}],
     "is none of tree, owner": [{"match": "*", "exchange": "ring"}],
+    "a pattern has 8,000 characters, and no name of a parameter more than 4,096": [
+        {"match": "*a" * 4000}
+    ],
+    "its rules come to 8,800,": [{"match": "*", "exchange": "owner", "owners": [0, 1] * 2_200_000}],
 }
 
 
@@ -211,6 +216,9 @@ def test_rules_that_make_no_sense_are_refused_before_anything_is_rented(
         "error: one.json: is a strategy of another model: model.width is 64 there and 32 in "
         "other.json; compare two of one job\n"
     )
+    text = json.dumps(body).replace('"sync": ', '"sync": {"rules": []}, "sync": ')
+    Path("wrong.json").write_text(text)
+    assert "wrong.json: is no strategy: it names 'sync' twice" in refused(capsys, plan)
     del body["strategy"]["semantics"]["seed"]
     written("wrong.json", body)
     assert "wrong.json: is no strategy" in refused(capsys, plan)
@@ -332,3 +340,40 @@ def test_a_builder_of_the_users_own_makes_rules_or_is_named_with_what_it_did(
     Path("mine.py").write_text("x = 1\n")
     error = refused(capsys, ["plan", "job.toml", *own])
     assert "'mine.py:build': mine.py has no function 'build'; define it there" in error
+
+
+def test_a_builder_may_name_each_of_very_many_parameters() -> None:
+    """Not all names are compared with all rules, which would take minutes."""
+    names = [f"0.part{number}.weight" for number in range(20_000)]
+    rules = [SyncRule(match=name) for name in names[1:]]
+    more = [SyncRule(match="0.[[]CLS].weight"), SyncRule(match="*.bias")]
+    asked = [*names, "0.[CLS].weight", "0.a.bias", "0.b.bias"]
+    begun_s = time.process_time()
+    assert unmatched(Sync(rules=(*rules, *more)), asked) == [names[0]]
+    assert time.process_time() - begun_s < 10
+
+
+ENDS = {
+    "os._exit(0)": "ended with status 0: it said nothing; see whether your code ends its process",
+    "os.kill(os.getpid(), signal.SIGSEGV)": "ended with status -11: ",
+    "os.kill(os.getpid(), signal.SIGKILL)": "was killed by SIGKILL, ",
+    "os.kill(os.getpid(), signal.SIGSTOP)": "had no answer after 3 s; make it faster, or name one",
+    "[os.write(fd, b'{}\\n') for fd in range(3, 9)]; os._exit(2)": "answered with '{}', ",
+    "[os.write(fd, b'[\\n') for fd in range(3, 9)]; return []": "answered with '[', ",
+    "raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})": (
+        "E: its text cannot be had (ZeroDivisionError), at mine.py, line 4, in build: "
+    ),
+    "raise type('E', (BaseException,), {})('mine')": "E: mine",
+}
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_a_builder_that_ends_its_process_or_never_answers_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr(wiring, "BUILDER_DEADLINE_S", 3.0)
+    header = "import os, signal\n\ndef build(facts, situation):\n"
+    Path("mine.py").write_text(f"{header}    {line}\n")
+    error = refused(capsys, ["plan", "job.toml", *SPARSE, *sets("cluster.sync=mine.py:build")])
+    assert "job.toml: cluster.sync = 'mine.py:build': " in error
+    assert ENDS[line] in error

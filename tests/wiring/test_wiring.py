@@ -53,7 +53,7 @@ def test_of_one_that_ends_without_a_word_the_usual_cause_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     speaks("import os; os._exit(7)", monkeypatch)
-    with pytest.raises(BambooError, match=r"^it ended with status 7: .*model's file ends its proc"):
+    with pytest.raises(BambooError, match=r"^it ended with status 7: .*your code ends its proc"):
         torch_process.answer(("m",), "", what="it")
 
 

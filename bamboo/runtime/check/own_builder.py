@@ -36,7 +36,7 @@ def asked(request: Mapping[str, Any]) -> dict[str, Any]:
         return _as_json(found)
     except InputError:
         raise
-    except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+    except BaseException as error:  # whatever it is, the user's code has raised it
         raise InputError(placed_line_of(error)) from error
 
 
