@@ -41,8 +41,8 @@ LATELY = 10
 LITTLE, LITTLE_S = 0.02, 0.002
 """Shares of the bytes and of the time of a step below which nothing is to be won."""
 FREE = (
-    "have no rate in the model, so bytes cost no time, and no kind makes a step shorter. Kinds are "
-    "compared by bytes alone here."
+    "Its links are within one machine and have no rate in the model, so bytes cost no time, and no "
+    "kind makes a step shorter. Kinds are compared by bytes alone here."
 )
 WORTH_A_LOOK = ("auto", "sparse-hybrid", "factors-hybrid")
 """Builders that may win over `tree` on any grid."""
@@ -164,9 +164,7 @@ def _said(synced: Synchronised, totals: Totals, job: JobConfig) -> str:
     said += ", all by tree and dense" if alone else " by these kinds"
     said += "" if alone else f", and {size(totals.tree_bytes)} by tree and dense"
     if not synced.situation.bytes_per_s:
-        here = job.cloud.provider == "local"
-        links = "links are within one machine and" if here else "times are measured here, and links"
-        return f"{said}. Its {links} {FREE}{_modelled_words(job)}"
+        return f"{said}. {FREE}{_modelled_words(job)}"
     step_s = _step_s(synced)
     others = [replace(synced, sync=build(x, synced.facts, synced.situation)) for x in WORTH_A_LOOK]
     for name, other in zip(WORTH_A_LOOK, others, strict=True):

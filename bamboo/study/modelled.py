@@ -25,11 +25,16 @@ from bamboo.study.devices import gpu_of, host_bytes_per_s, on_cards, with_device
 from bamboo.study.planning import cheapest_pool
 from bamboo.study.profiling import kept_profile, seen_of, shaped_work
 from bamboo.study.told import silent
-from bamboo.study.workload import MODELLED, Modelled, syncing_of, with_parameters
+from bamboo.study.workload import (
+    MODELLED,
+    Modelled,
+    flow_bytes_per_s,
+    sent_bytes_per_s,
+    syncing_of,
+    with_parameters,
+)
 from bamboo.wiring.begun import Begun
 
-FLOW_GBPS = 5.0
-"""The most that one connection between two instances carries outside a placement group (AWS)."""
 GIB = 2**30
 COPIES = 3
 """Copies of the parameters in a look at a model: themselves, and two gradients to compare."""
@@ -163,22 +168,17 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
             for layer, facts in both
         )
         whole = replace(whole, layers=layers)
-    flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
+    flow = flow_bytes_per_s(kind)
     return replace(
         whole,
         source=f"modelled for {profile.device} by published figures, from {counted_words(counted)}",
         bytes_per_s=flow,
-        node_bytes_per_s=node_bytes_per_s(kind),
+        node_bytes_per_s=sent_bytes_per_s(kind),
         state_bytes_per_s=flow,
-        store_bytes_per_s=node_bytes_per_s(kind),
+        store_bytes_per_s=sent_bytes_per_s(kind),
         host_bytes_per_s=host_bytes_per_s(kind),
         syncing=syncing_of(job, whole.layers, whole.forward_s, card=True),
     )
-
-
-def node_bytes_per_s(kind: InstanceType) -> float:
-    """What an instance can send in total."""
-    return kind.network_gbps * 1e9 / 8
 
 
 def _check_gpu(job: JobConfig, kind: InstanceType, gpu: str | None, catalogue: Catalogue) -> None:

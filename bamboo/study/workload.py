@@ -38,6 +38,8 @@ WRITTEN_PER_S = 9e8
 that are put together and squared, of one of two cores."""
 ADDED_ON_CARD_PER_S = 2e10
 """Likewise on a GPU, of some hundred GB/s."""
+FLOW_GBPS = 5.0
+"""The most that one connection between two instances carries outside a placement group (AWS)."""
 MESSAGE_S = 2e-4
 """Work of a node for a message, whatever its size."""
 SEEN = 0.02
@@ -196,8 +198,8 @@ def workload_of(
         modelled: Modelled = seen[MODELLED]
         work = replace(modelled.workload, cuts=by_stages, eval_every=job.eval.every_steps)
         return saved(work, saving)
-    bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
-    network_bytes_per_s = kind.network_gbps * 1e9 / 8
+    link_bytes_per_s, node_bytes_per_s = _rates(job, kind)
+    network_bytes_per_s = sent_bytes_per_s(kind)
     if cluster.device == "virtual":
         source = "given: the virtual device's figures"
         forward_s = by_layer(cluster.virtual_forward_ms, cuts[-1])
@@ -223,8 +225,9 @@ def workload_of(
         shape=batch_shape(job),
         batch=job.train.batch,
         latency_s=cluster.virtual_link_latency_ms / 1e3 if cluster.device == "virtual" else 0.0,
-        bytes_per_s=bytes_per_s if cluster.device == "virtual" else 0.0,
-        state_bytes_per_s=bytes_per_s or network_bytes_per_s,
+        bytes_per_s=link_bytes_per_s,
+        node_bytes_per_s=node_bytes_per_s,
+        state_bytes_per_s=link_bytes_per_s or network_bytes_per_s,
         store_bytes_per_s=network_bytes_per_s,
         host_bytes_per_s=host_bytes_per_s(kind) if cluster.device == "cuda" else 0.0,
         cuts=by_stages,
@@ -232,6 +235,26 @@ def workload_of(
         syncing=syncing_of(job, facts, measured_s, card=cluster.device == "cuda"),
     )
     return saved(found, saving)
+
+
+def _rates(job: JobConfig, kind: InstanceType) -> tuple[float, float]:
+    """Bytes a second of one link between two nodes, and of all that a node sends; 0: not limited.
+    Within one machine links have no rate, but for those of the virtual device."""
+    if job.cluster.device == "virtual":
+        return job.cluster.virtual_link_gbps * 1e9 / 8, 0.0
+    if job.cloud.provider == "local":
+        return 0.0, 0.0
+    return flow_bytes_per_s(kind), sent_bytes_per_s(kind)
+
+
+def flow_bytes_per_s(kind: InstanceType) -> float:
+    """What one connection between two instances carries."""
+    return min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
+
+
+def sent_bytes_per_s(kind: InstanceType) -> float:
+    """What an instance can send in total."""
+    return kind.network_gbps * 1e9 / 8
 
 
 def syncing_of(

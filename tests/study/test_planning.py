@@ -180,6 +180,17 @@ def test_every_figure_of_a_plan_counts_the_cores_that_its_nodes_share() -> None:
     assert plan(alone, cores=2).plan.full == plan(alone).plan.full, "instances share nothing"
 
 
+def test_links_in_an_account_have_the_rate_of_its_instances() -> None:
+    """Also where the layers of a model are timed on this machine."""
+    idle = replace(JOB.cluster, device="cpu", allow_idle_gpu=True)
+    account = replace(JOB.cloud, provider="ec2", instance_types=("g5.12xlarge",))
+    there = plan(replace(JOB, cluster=idle, cloud=account)).workload
+    gbps = there.bytes_per_s * 8 / 1e9, there.node_bytes_per_s * 8 / 1e9
+    assert gbps == (5.0, 40.0), "one connection, and all of a node"
+    here = plan(replace(JOB, cluster=idle)).workload
+    assert (here.bytes_per_s, here.node_bytes_per_s) == (0.0, 0.0)
+
+
 def test_a_virtual_device_needs_a_core_only_while_it_computes() -> None:
     """12 ms of the 15 ms that a layer is given; then 12 of 60."""
     tight = replace(JOB.cluster, device="virtual", redundancy="off",

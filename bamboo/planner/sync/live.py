@@ -191,7 +191,7 @@ class LiveSearch:
             return self._choose(step, known)
         if seen < CONFIRMED and difference <= 0:
             return None
-        if difference < 0:
+        if -difference > apart(here, best).spread:
             self.incumbent = self._stretch.hash
         return self._choose(step, known)
 

@@ -49,7 +49,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class SearchResult:
     """What a search found."""
 
     sync: Sync
@@ -90,14 +90,14 @@ def search(
     *,
     evaluations: int,
     bounds: Sequence[int | None] = BOUNDS,
-) -> Searched:
+) -> SearchResult:
     """The best strategy of those that it prices, `evaluations` at most, and one at least."""
     pricing = Pricing([one for one in facts if one.trained], situation)
     space = space_of(pricing.facts, situation, bounds=bounds)
     found = _Found(pricing, space, evaluations)
     found.descend(round(DESCENT * evaluations))
     proven = found.branch(_Bounds(space, situation))
-    return Searched(
+    return SearchResult(
         sync=pricing.sync(found.best),
         best=found.best,
         evaluations=pricing.evaluations,

@@ -163,6 +163,13 @@ def test_what_wins_stays_and_what_loses_goes_at_once() -> None:
     assert one.close() == ()
 
 
+def test_what_is_faster_by_less_than_the_noise_does_not_take_the_place_of_the_best() -> None:
+    one = search()
+    assert told(one, "a", 1.0, 20) == ["b"]
+    assert told(one, "b", 0.999, 12) == ["c"]
+    assert one.incumbent == "a"
+
+
 def test_what_a_node_refuses_is_not_asked_again_and_little_is_spent() -> None:
     one = search()
     assert told(one, "a", 1.0, 20) == ["b"]
