@@ -40,8 +40,8 @@ class Hidden:
 
 def true_step_s(resolved: Resolved, hidden: Hidden) -> float:
     """The step: each stage's last backward, then partial sums, work and whole sums one after the
-    other, on links that carry all buckets. Nothing hides behind the backward but what the buckets
-    let go early."""
+    other, on links that carry all buckets in the order in which they leave. Nothing hides behind
+    the backward but partial sums that leave early."""
     here = resolved.situation
     per_byte, latency_s = (x.copy() for x in rates(here, 0))
     if hidden.link[0] >= 0:
@@ -52,19 +52,19 @@ def true_step_s(resolved: Resolved, hidden: Hidden) -> float:
     out = [0.0]
     for stage, cost in enumerate(resolved.stages):
         end_s = here.ends_s[stage] if here.ends_s else 0.0
-        arrive_s = back_s = np.zeros(here.pipelines)
-        work_s, early_s = np.zeros(here.pipelines), 0.0
-        for one in cost.buckets:
+        work_s = back_s = np.zeros(here.pipelines)
+        arrive_s = np.full(here.pipelines, -np.inf)
+        for one in sorted(cost.buckets, key=lambda bucket: -bucket.left_s):
             moved = one.exchanged
-            arrive_s = arrive_s + (moved.out * per_byte + latency_s * (moved.out > 0)).max(axis=0)
+            out_s = (moved.out * per_byte + latency_s * (moved.out > 0)).max(axis=0)
+            arrive_s = np.maximum(arrive_s, -one.left_s) + out_s
             back_s = back_s + (moved.back * per_byte + latency_s * (moved.back > 0)).max(axis=0)
             used = (moved.out > 0).astype(float) + (moved.back > 0)
             own_s = (used.sum(axis=0) + used.sum(axis=1)) * here.message_s
             own_s = own_s + (moved.flops / here.flops_per_s if here.flops_per_s else 0.0)
             own_s = own_s + (moved.added / here.added_per_s if here.added_per_s else 0.0)
             work_s = work_s + own_s * slow
-            early_s = max(early_s, one.left_s)
-        exposed_s = np.maximum(0.0, arrive_s - early_s) + work_s
+        exposed_s = np.maximum(0.0, arrive_s) + work_s
         out.append(end_s + float(exposed_s.max()) + float(back_s.max()))
     return max(out)
 

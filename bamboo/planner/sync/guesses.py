@@ -61,7 +61,7 @@ def mean_prices(
     """Strategies with the mean of their prices under all explanations."""
     if not some:
         return {}
-    logs = slowness.log_prices([one.slow for one in explanations], some)
+    logs = slowness.log_prices([one.case for one in explanations], some)
     means = np.exp(np.array([one.weight for one in explanations]) @ logs)
     return {
         one.hash: replace(_priced(one), price_s=mean)

@@ -26,6 +26,7 @@ from bamboo.planner.sync.guesses import (
     risk,
 )
 from bamboo.planner.sync.ranking import Context, Ranking
+from bamboo.planner.sync.repriced import Case
 from bamboo.planner.sync.slowness import Explanation, Slowness
 from bamboo.planner.sync.trials import Measured, Shown, Trial, measured_of
 
@@ -101,7 +102,7 @@ class LiveSearch:
         self._tried: set[str] = set()
         self._refused: set[str] = set()
         self._slowness = slowness
-        self.explanations = [Explanation(slow=(), weight=1.0)]
+        self.explanations = [Explanation(case=Case(), weight=1.0)]
         """What may be slower than the model knows, the likeliest first."""
         self._grown: set[str] = set()
         """The strategies whose neighbours are candidates."""
@@ -226,7 +227,7 @@ class LiveSearch:
         if self._slowness is None or not self.trials:
             return None
         measured = self._measured(self._known())
-        return self._slowness.shown(self.explanations[0].slow, measured, self.context)
+        return self._slowness.shown(self.explanations[0].case, measured, self.context)
 
     def _grow(self) -> None:
         """Make what is near the incumbent a candidate."""

@@ -2,6 +2,10 @@
 
 Rule: the same figures as `price` in a situation with this slow, by arrays. A row is one strategy in
 one such case; the rows of a batch do the same events, each its own next one.
+
+By `price`, messages, sums and results of several buckets overlap as far as links and nodes allow.
+A fleet may overlap less. So there is a second price, of an exchange in three phases, and a case
+says how far a fleet is on the way from the first to the second.
 """
 
 from collections.abc import Sequence
@@ -13,10 +17,21 @@ from bamboo.planner.sync.flows import Figures, rates
 from bamboo.planner.sync.price import shadow_s, step_of, works_of
 from bamboo.planner.sync.resolved import Resolved, StageCost
 from bamboo.planner.sync.situation import Situation, Slow
+from bamboo.planner.sync.trials import SHORTEST_S
 
 LARGEST = 2**17
 """Figures of an array over the links of all rows, about: more do not fit into a cache."""
 Slows = tuple[Slow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a fleet may have that the model does not know."""
+
+    slow: Slows = ()
+    in_phases: float = 0.0
+    """0: buckets overlap as the price has it. 1: all partial sums are sent, then all is computed,
+    then all whole sums are sent. Between them the step is linear."""
 
 
 class Repriced:
@@ -58,9 +73,23 @@ def _laid(cost: StageCost, situation: Situation) -> _Laid:
     )
 
 
-def steps_s(some: Sequence[Repriced], cases: Sequence[Slows]) -> Figures:
+def log_steps(some: Sequence[Repriced], cases: Sequence[Case]) -> Figures:
+    """The log of the step of each strategy in each case, shape (strategies, cases)."""
+    slows = [*dict.fromkeys(one.slow for one in cases)]
+    places = {slow: place for place, slow in enumerate(slows)}
+    at = [places[one.slow] for one in cases]
+    found_s = steps_s(some, slows)[:, at]
+    shares = np.array([one.in_phases for one in cases])
+    if shares.any():
+        found_s = found_s + shares * (steps_s(some, slows, in_phases=True)[:, at] - found_s)
+    return np.asarray(np.log(np.maximum(found_s, SHORTEST_S)))
+
+
+def steps_s(
+    some: Sequence[Repriced], cases: Sequence[Slows], *, in_phases: bool = False
+) -> Figures:
     """The step of each strategy where each of these is slow, beside what their common situation
-    says; shape (strategies, cases)."""
+    says; shape (strategies, cases). `in_phases`: the exchange has three phases."""
     situation = some[0].situation
     exposed_s, work_s = [], []
     for stage in range(situation.stages):
@@ -71,7 +100,8 @@ def steps_s(some: Sequence[Repriced], cases: Sequence[Slows]) -> Figures:
         laid = [one.laid[stage] for one in some]
         each = max(1, LARGEST // per_byte.size)
         parts = [laid[first : first + each] for first in range(0, len(laid), each)]
-        found = [_exposed_s(part, situation, stage, per_byte, times) for part in parts]
+        exposed = _in_phases_s if in_phases else _exposed_s
+        found = [exposed(part, situation, stage, per_byte, times) for part in parts]
         exposed_s.append(np.concatenate(found)[:, at])
         whole_s = np.array([one.works_s.sum(axis=0) for one in laid])
         work_s.append((whole_s[:, None] * times).max(axis=2)[:, at])
@@ -108,6 +138,30 @@ def _slowed(situation: Situation, stage: int, cases: Sequence[Slows]) -> tuple[F
             else:
                 times[case, one.pipeline] *= one.times
     return per_byte, times
+
+
+def _in_phases_s(
+    laid: Sequence[_Laid], situation: Situation, stage: int, per_byte: Figures, times: Figures
+) -> Figures:
+    """As `_exposed_s` gives it, where each way of a bucket takes its slowest link, each pipeline
+    computes once it has all partial sums, and whole sums leave once all have computed."""
+    latency_s, rate = rates(situation, stage)[1], situation.node_bytes_per_s
+    out = np.zeros((len(laid), len(times)))
+    for number, one in enumerate(laid):
+        arrived_s, back_s = np.full_like(times, -np.inf), np.zeros(len(times))
+        for bucket in np.argsort(-one.left_s, kind="stable"):
+            links_s = one.sizes[:, bucket, None] * per_byte
+            later_s = one.hops[bucket] * latency_s * (one.sizes[:, bucket] > 0)
+            ways_s = links_s + later_s[:, None]
+            if rate:
+                sent_s = one.sizes[:, bucket].sum(axis=2) / rate
+                ways_s = np.maximum(ways_s, (sent_s[:, :, None] + later_s)[:, None])
+            arrived_s = np.maximum(arrived_s, -one.left_s[bucket]) + ways_s[0].max(axis=1)
+            back_s = back_s + ways_s[1].max(axis=(1, 2))
+        begins_s = arrived_s if situation.sums_early else np.maximum(arrived_s, 0.0)
+        done_s = (begins_s + one.works_s.sum(axis=0) * times).max(axis=1)
+        out[number] = np.maximum(0.0, done_s + back_s)
+    return out
 
 
 def _exposed_s(

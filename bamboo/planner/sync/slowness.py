@@ -1,7 +1,8 @@
 """What is slower in a fleet than the model knows, by Bayes' rule from the steps of trials.
 
-Rule: pure. An *explanation* names a few links or nodes and how many times as long each takes; the
-empty one says that nothing is slow. Each is priced for every strategy that was measured, and counts
+Rule: pure. An *explanation* names a few links or nodes and how many times as long each takes, and
+how far exchanges go in phases; the empty one says that nothing is slow, and that all overlaps as
+the price has it. Each is priced for every strategy that was measured, and counts
 by how well its prices agree with the measured times, and by how rare such slowness is. The model's
 own error, and one factor that all its prices are off by, are taken to be normal; strategies that
 use links and nodes alike have like errors, so a trial tells of all that are near it. What past
@@ -22,9 +23,9 @@ from bamboo.planner.sync.candidates import Candidate, proposed
 from bamboo.planner.sync.descents import Descents
 from bamboo.planner.sync.flows import Figures
 from bamboo.planner.sync.ranking import Context
-from bamboo.planner.sync.repriced import Repriced, Slows, steps_s, used_s
+from bamboo.planner.sync.repriced import Case, Repriced, Slows, log_steps, used_s
 from bamboo.planner.sync.situation import Situation, Slow
-from bamboo.planner.sync.trials import SHORTEST_S, Measured, Shown
+from bamboo.planner.sync.trials import Measured, Shown
 
 TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """So many times as long as it should a slow thing may take."""
@@ -37,6 +38,13 @@ ERROR = 0.07
 ALIKE = 0.3
 """Two strategies of which the use of links and nodes, in shares of a step, is this far apart are
 mispriced alike to 1/e."""
+IN_PHASES = (0.0, 1 / 3, 2 / 3, 1.0)
+"""How far exchanges may go in phases."""
+OVERLAP = 0.4
+"""Probability that they overlap as the price has it, before any fleet was seen. All others are as
+probable."""
+OWN, MUCH_ALIKE = 0.2, 0.02
+"""The share of its variance that only strategies have in common which are this far apart."""
 RARE = 0.3
 """Slow links of a fleet that are expected, before any was seen; and slow nodes."""
 FLEETS = 4.0
@@ -59,9 +67,9 @@ Measurements = dict[Context, dict[str, Measured]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What may be slow, and how likely it is."""
+    """What a fleet may have that the model does not know, and how likely that is."""
 
-    slow: Slows
+    case: Case
     weight: float
 
 
@@ -73,6 +81,11 @@ class Prior:
     nodes: float = RARE
     times: tuple[float, ...] = (1 / len(TIMES),) * len(TIMES)
     """The probability of each of TIMES."""
+    in_phases: tuple[float, ...] = (
+        OVERLAP,
+        *((1 - OVERLAP) / (len(IN_PHASES) - 1),) * (len(IN_PHASES) - 1),
+    )
+    """The probability of each of IN_PHASES."""
     error: float = ERROR
 
 
@@ -83,18 +96,26 @@ def prior_of(fleets: Sequence[Shown]) -> Prior:
     for one in fleets:
         for factor in (*one.links, *one.nodes):
             times[_nearest(factor)] += 1
+    in_phases = FLEETS * np.array(Prior().in_phases)
+    for one in fleets:
+        in_phases[_nearest_share(one.in_phases)] += 1
     degrees = FIRST_DEGREES + sum(one.degrees for one in fleets)
     squares = FIRST_DEGREES * ERROR**2 + sum(one.degrees * one.error**2 for one in fleets)
     return Prior(
         links=(FLEETS * RARE + sum(len(one.links) for one in fleets)) / seen,
         nodes=(FLEETS * RARE + sum(len(one.nodes) for one in fleets)) / seen,
         times=tuple(map(float, times / times.sum())),
+        in_phases=tuple(map(float, in_phases / in_phases.sum())),
         error=math.sqrt(squares / degrees),
     )
 
 
 def _nearest(factor: float) -> int:
     return min(range(len(TIMES)), key=lambda at: abs(math.log(TIMES[at] / factor)))
+
+
+def _nearest_share(share: float) -> int:
+    return min(range(len(IN_PHASES)), key=lambda at: abs(IN_PHASES[at] - share))
 
 
 class Slowness:
@@ -111,10 +132,10 @@ class Slowness:
         self.prior = prior_of(fleets)
         self._fleets = {one.context: one for one in fleets}
         self._repriced: dict[str, Repriced] = {}
-        self._at_most: dict[Slows, float] = {}
+        self._at_most: dict[Case, float] = {}
         """The last score of each explanation; with more measurements it only falls."""
         self._top = -math.inf
-        self._searched: dict[Slows, Candidate] = {}
+        self._searched: dict[Case, Candidate] = {}
         self._descents = Descents(facts, situation)
         grid = [
             (stage, one) for stage in range(situation.stages) for one in range(situation.pipelines)
@@ -127,11 +148,9 @@ class Slowness:
             if to != one
         ]
 
-    def log_prices(self, cases: Sequence[Slows], some: Sequence[Candidate]) -> Figures:
-        """The logs of the steps that strategies take in cases of slowness, shape (cases,
-        strategies)."""
-        found = steps_s([self._laid(one) for one in some], cases)
-        return np.log(np.maximum(found, SHORTEST_S)).T
+    def log_prices(self, cases: Sequence[Case], some: Sequence[Candidate]) -> Figures:
+        """The logs of the steps that strategies take in these cases, shape (cases, strategies)."""
+        return log_steps([self._laid(one) for one in some], cases).T
 
     def _laid(self, one: Candidate) -> Repriced:
         if one.hash not in self._repriced:
@@ -147,7 +166,8 @@ class Slowness:
             for own in (some, others)
         )
         apart = np.linalg.norm(first[:, None] - second[None], axis=2)
-        return np.asarray(OFF**2 + self.prior.error**2 * np.exp(-apart / ALIKE))
+        alike = (1 - OWN) * np.exp(-apart / ALIKE) + OWN * np.exp(-apart / MUCH_ALIKE)
+        return np.asarray(OFF**2 + self.prior.error**2 * alike)
 
     def differences(
         self,
@@ -161,7 +181,7 @@ class Slowness:
         (strategies,). `learned`: strategy -> what is added to the log of its price."""
         tried = [one for one, _ in known]
         added = np.array([learned.get(one.hash, 0.0) for one in (*tried, *some)])
-        logs = self.log_prices([one.slow for one in explanations], [*tried, *some]) + added
+        logs = self.log_prices([one.case for one in explanations], [*tried, *some]) + added
         off = np.log([m.seconds for _, m in known]) - logs[:, : len(tried)]
         noise = np.diag([m.noise**2 for _, m in known])
         shared = self._covariance(tried, some)
@@ -174,22 +194,23 @@ class Slowness:
 
     def explanations(self, known: Sequence[tuple[Candidate, Measured]]) -> list[Explanation]:
         """The likeliest, after these measurements, the likeliest first."""
-        scores: dict[Slows, float] = {}
+        scores: dict[Case, float] = {}
         self._top = -math.inf
-        self._score([(), *_by_score(self._at_most)[:KEPT]], known, scores)
-        self._score([*((replace(x, times=t),) for x in self._things for t in TIMES)], known, scores)
+        self._score([*_shares([()]), *_by_score(self._at_most)[:KEPT]], known, scores)
+        single = [(replace(x, times=t),) for x in self._things for t in TIMES]
+        self._score(_shares(single), known, scores)
         for count, extended in enumerate(EXTENDED if len(self._things) <= FEW else (), start=1):
-            best = [x for x in _by_score(scores) if len(x) == count][:extended]
-            self._score(self._longer(best, COARSE), known, scores)
-            longer = [x for x in _by_score(scores) if len(x) == count + 1][:extended]
-            self._score(self._refined(longer), known, scores)
+            longer = self._longer(_slowest(scores, count)[:extended], COARSE)
+            self._score(_shares(longer), known, scores)
+            refined = self._refined(_slowest(scores, count + 1)[:extended])
+            self._score(_shares(refined), known, scores)
         best = _by_score(scores)[:KEPT]
         top = scores[best[0]]
         total = sum(math.exp(score - top) for score in scores.values())
         out, mass = [], 0.0
-        for slow in best:
-            weight = math.exp(scores[slow] - top) / total
-            out.append(Explanation(slow=slow, weight=weight))
+        for case in best:
+            weight = math.exp(scores[case] - top) / total
+            out.append(Explanation(case=case, weight=weight))
             mass += weight
             if mass >= MASS:
                 break
@@ -211,9 +232,9 @@ class Slowness:
 
     def _score(
         self,
-        some: Iterable[Slows],
+        some: Iterable[Case],
         known: Sequence[tuple[Candidate, Measured]],
-        scores: dict[Slows, float],
+        scores: dict[Case, float],
     ) -> None:
         new = [
             one
@@ -222,7 +243,7 @@ class Slowness:
         ]
         if not new:
             return
-        priors = np.array([self._log_prior(slow) for slow in new])
+        priors = np.array([self._log_prior(case) for case in new])
         if known:
             measured = [one for one, _ in known]
             logs = self.log_prices(new, measured)
@@ -235,28 +256,29 @@ class Slowness:
         self._at_most |= found
         self._top = max(self._top, *found.values())
 
-    def _log_prior(self, slow: Slows) -> float:
+    def _log_prior(self, case: Case) -> float:
         links = sum(one.is_link for one in self._things)
         nodes = len(self._things) - links
-        out = 0.0
-        for one in slow:
+        out = math.log(self.prior.in_phases[_nearest_share(case.in_phases)])
+        for one in case.slow:
             rate = self.prior.links / links if one.is_link else self.prior.nodes / nodes
             out += math.log(rate * self.prior.times[_nearest(one.times)])
         return out
 
     def shown(
-        self, slow: Slows, known: Sequence[tuple[Candidate, Measured]], context: tuple[str, str]
+        self, case: Case, known: Sequence[tuple[Candidate, Measured]], context: tuple[str, str]
     ) -> Shown:
         """What the log keeps of this fleet."""
-        logs = self.log_prices([slow], [one for one, _ in known])[0]
+        logs = self.log_prices([case], [one for one, _ in known])[0]
         off = [math.log(m.seconds) - log for (_, m), log in zip(known, logs, strict=True)]
-        degrees = max(0, len(off) - 1 - len(slow))
+        degrees = max(0, len(off) - 1 - len(case.slow) - (case.in_phases > 0))
         squares = sum((x - sum(off) / len(off)) ** 2 for x in off) if degrees else 0.0
         return Shown(
             job=context[0],
             fleet=context[1],
-            links=tuple(one.times for one in slow if one.is_link),
-            nodes=tuple(one.times for one in slow if not one.is_link),
+            links=tuple(one.times for one in case.slow if one.is_link),
+            nodes=tuple(one.times for one in case.slow if not one.is_link),
+            in_phases=case.in_phases,
             prices_s={
                 one.hash: math.exp(log) for (one, _), log in zip(known, logs.tolist(), strict=True)
             },
@@ -281,29 +303,41 @@ class Slowness:
         """The best strategy under each of the likeliest."""
         out = []
         for one in explanations[:SEARCHED]:
-            if one.slow not in self._searched:
-                sync = self._descents.best(one.slow)
-                words = f"the best on paper if {in_words(one.slow)}"
-                self._searched[one.slow] = proposed(sync, words, self.facts, self.situation)
-            out.append(self._searched[one.slow])
+            if one.case not in self._searched:
+                sync = self._descents.best(one.case)
+                words = f"the best on paper if {in_words(one.case)}"
+                self._searched[one.case] = proposed(sync, words, self.facts, self.situation)
+            out.append(self._searched[one.case])
         return [one for one in out if one.fits(self.facts)]
 
 
-def in_words(slow: Slows) -> str:
+def in_words(case: Case) -> str:
     """What is slow, for a sentence."""
-    if not slow:
-        return "nothing is slow"
-    return " and ".join(
+    words = [
         f"{one.pipeline} to {one.to} is {one.times:g} times as slow"
         if one.is_link
         else f"pipeline {one.pipeline} adds {one.times:g} times as slowly"
-        for one in slow
-    )
+        for one in case.slow
+    ]
+    if case.in_phases:
+        words.append(f"exchanges overlap by {1 - case.in_phases:.0%}")
+    return " and ".join(words) or "nothing is slow"
 
 
 def _ordered(slow: Slows) -> Slows:
     return tuple(sorted(slow, key=lambda one: (one.stage, one.pipeline, one.to)))
 
 
-def _by_score(scores: Mapping[Slows, float]) -> list[Slows]:
-    return sorted(scores, key=lambda slow: -scores[slow])
+def _shares(some: Iterable[Slows]) -> list[Case]:
+    """Each of these, with every way in which buckets may overlap."""
+    return [Case(slow=slow, in_phases=share) for slow in some for share in IN_PHASES]
+
+
+def _by_score(scores: Mapping[Case, float]) -> list[Case]:
+    return sorted(scores, key=lambda case: -scores[case])
+
+
+def _slowest(scores: Mapping[Case, float], count: int) -> list[Slows]:
+    """The likeliest with so many things slow."""
+    likely = (one.slow for one in _by_score(scores))
+    return [*dict.fromkeys(slow for slow in likely if len(slow) == count)]

@@ -69,6 +69,8 @@ class Shown:
     """How many times as long as it should each slow link takes."""
     nodes: tuple[float, ...] = ()
     """Likewise each slow node, at what it computes for exchanges."""
+    in_phases: float = 0.0
+    """How far exchanges go in phases, in place of overlapping: from 0 to 1."""
     prices_s: Mapping[str, float] = field(default_factory=dict)
     """Strategy -> the step that the model predicts where this is slow, of all that were tried."""
     error: float
@@ -83,6 +85,8 @@ class Shown:
         slow = (*self.links, *self.nodes)
         if len(slow) > MOST_FEATURES or not all(map(_is_time, slow)):
             raise ValueError("a factor that is none")
+        if not _is_count(self.in_phases) or self.in_phases > 1:
+            raise ValueError("a share that is none")
         if len(self.prices_s) > MOST_STEPS or not all(map(_is_time, self.prices_s.values())):
             raise ValueError("a time that is none")
         if not _is_count(self.error) or not _is_count(self.degrees) or self.degrees > MOST_STEPS:

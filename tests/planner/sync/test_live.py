@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from bamboo.planner.sync import ranking
@@ -15,9 +16,10 @@ from bamboo.planner.sync.candidates import Candidate, candidates, neighbours
 from bamboo.planner.sync.live import MOST_SPENT, LiveSearch
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.ranking import Ranking, accuracy, are_ranked
-from bamboo.planner.sync.repriced import Repriced, steps_s
+from bamboo.planner.sync.repriced import Case, Repriced, log_steps, steps_s
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Slow
+from bamboo.planner.sync.slowness import Slowness, in_words
 from bamboo.planner.sync.trials import Measured, Shown, Trial, measured_of, read_log
 from bamboo.topology.sync import FACTORS, Sync
 from testbed.hidden_costs import WIDE, Fleet, Hidden, wide_search, wide_situation, wide_trials
@@ -26,9 +28,9 @@ SLOW = Hidden(link=(0, 1), link_times=4, node=0, node_times=3)
 
 
 def test_a_search_ends_with_the_best_and_spends_little() -> None:
-    search, found = wide_search(2, "tree", steps=100)
+    search, found = wide_search(2, "tree", steps=300)
     fleet = Fleet(WIDE, wide_situation(2), SLOW, seed=1)
-    played = fleet.play(search, 100)
+    played = fleet.play(search, 300)
     best_s = min(fleet.step_s(one.sync) for one in found)
     assert played.ended_s <= 1.02 * best_s < 0.8 * played.first_s
     assert played.excess_s <= 0.05 * played.total_s
@@ -65,6 +67,34 @@ def test_many_cases_are_priced_at_once_as_one_by_one(sums_early: bool) -> None:
         for slow, step_s in zip(cases, own, strict=True):
             there = resolve(sync, WIDE, replace(here, slow=slow))
             assert step_s == pytest.approx(price(there).step_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("sums_early", [False, True])
+def test_phases_take_at_least_as_long_as_what_overlaps_and_of_one_bucket_as_long(
+    sums_early: bool,
+) -> None:
+    here = replace(wide_situation(3), sums_early=sums_early, node_bytes_per_s=2e8)
+    cases = [(), (Slow(stage=0, pipeline=1, times=4),), (Slow(stage=0, pipeline=2, to=0, times=3),)]
+    one_bucket = [build(name, WIDE, here) for name in ("tree", "owner")]
+    several = [build("auto", WIDE, here), Sync(bucket=0)]
+    some = [Repriced(resolve(one, WIDE, here)) for one in (*one_bucket, *several)]
+    found, in_phases = steps_s(some, cases), steps_s(some, cases, in_phases=True)
+    whole_s = pytest.approx(found[:2, :2], rel=1e-9)
+    assert in_phases[:2, :2] == whole_s, "with no link slower than the others"
+    assert (in_phases[:2] >= found[:2] * (1 - 1e-9)).all()
+    assert (in_phases[2:] > found[2:]).all()
+    half = log_steps(some, [Case(slow=slow, in_phases=0.5) for slow in cases])
+    assert half == pytest.approx(np.log((found + in_phases) / 2), rel=1e-9)
+
+
+def test_a_fleet_that_overlaps_less_than_its_price_is_found_out() -> None:
+    _, found = wide_search(2, "auto")
+    measured = measured_of(wide_trials(2, Hidden(), fleet="here", seed=1))["wide", "here"]
+    known = [(one, measured[one.hash]) for one in found]
+    first = Slowness(WIDE, wide_situation(2)).explanations(known)[0]
+    assert first.case.slow == ()
+    assert first.case.in_phases >= 0.5
+    assert in_words(first.case).startswith("exchanges overlap by ")
 
 
 def test_trials_teach_what_the_price_does_not_know() -> None:
@@ -206,6 +236,7 @@ def test_lines_that_are_no_trials_are_passed_over_and_counted() -> None:
     shown = Shown(job="j", fleet="f", links=(4.0,), prices_s={"s": 1.0}, error=0.05, degrees=3)
     kept = json.loads(shown.line())
     spoiled += [{**kept, name: "x"} for name in ("links", "nodes", "prices_s", "error", "degrees")]
+    spoiled += [{**kept, "in_phases": share} for share in ("x", -1.0, 1.5, True)]
     spoiled += [{**kept, "links": [-1.0]}, {**kept, "prices_s": {"s": 0.0}}, {**kept, "fleet": ""}]
     found = read_log([line, *map(json.dumps, spoiled), *torn, *odd, line, shown.line()])
     assert found.trials == (trial, trial)
