@@ -8,7 +8,7 @@ another search begins, which knows the log. Nothing here is needed for the run t
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bamboo.coord.strategies import store_sync, stored_sync
 from bamboo.core.events import StrategyProposed
 from bamboo.core.rounds import choice_at
 from bamboo.core.state import Phase, State
-from bamboo.errors import BooksUnwritable, InputError
+from bamboo.errors import BooksUnwritable, InputError, StoreUnavailable
 from bamboo.jsonl import LineWriter
 from bamboo.named_files import open_named
 from bamboo.planner.layers.synced import ParameterFacts
@@ -51,6 +51,9 @@ RECENT = 0.3
 """Weight of a record in the moving average of a density."""
 ASKED_AGAIN_S = 2.0
 OF_ANOTHER = "the strategy that another launcher chose"
+FIGURES = (ArithmeticError, ValueError)
+"""What figures raise from which nothing follows: of a log that anybody may have written, and of
+steps that nobody foresaw. They end a search, and no run."""
 _CALM = (Phase.RUNNING, Phase.DEGRADED)
 
 
@@ -115,6 +118,44 @@ def with_newest(folder: RunFolder, planned: Planned) -> Planned:
     return replace(planned, strategy=strategy, synced=replace(planned.synced, sync=sync))
 
 
+class TrialLog:
+    """The log of trials, which is of all runs of this home. What it cannot keep is noted once."""
+
+    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
+        self._path = path
+        self._note = note
+        self._told = False
+
+    def read(self) -> Log:
+        """The newest lines of it."""
+        try:
+            with open_named(self._path) as file:
+                begin = max(0, file.seek(0, os.SEEK_END) - MOST_BYTES)
+                file.seek(begin)
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return Log()  # no run of this home has tried anything, or it cannot be read
+        log = read_log(lines[1:] if begin else lines)  # the first one lacks its beginning
+        if log.passed_over:
+            self._note(f"{self._path}: {log.passed_over} lines are no trials and do not count")
+        return log
+
+    def write(self, found: Sequence[Trial | Shown]) -> None:
+        """Append these, as far as the disk takes them."""
+        if not found:
+            return
+        try:
+            with LineWriter(self._path) as file:
+                for one in found:
+                    file.write(one.line())
+        except BooksUnwritable as error:
+            if not self._told:
+                self._told = True
+                self._note(f"later searches do not learn from this one: {error}")
+            return
+        self._told = False
+
+
 class Searcher:
     """The searches of one launcher."""
 
@@ -125,7 +166,8 @@ class Searcher:
         self._steps = searched.strategy.semantics.steps
         self._facts = searched.facts
         self._densities = {one.name: one.step_density for one in searched.facts}
-        log = self._read()
+        self._log = TrialLog(searched.log, ports.screen.note)
+        log = self._log.read()
         self._past = list(log.trials)
         self._shown = {one.context: one for one in log.fleets}
         """What each fleet was found to have."""
@@ -161,10 +203,13 @@ class Searcher:
             self._search.withdrawn()
 
     def measured(self, record: Mapping[str, Any]) -> None:
-        """Take in a record of the metrics stream."""
+        """Take in a record of the metrics stream. Raises StoreUnavailable."""
         match record.get("kind"):
             case "step":
-                self._stepped(int(record["step"]), float(record["t_s"]))
+                try:
+                    self._stepped(int(record["step"]), float(record["t_s"]))
+                except FIGURES as error:
+                    self._give_up(error)
             case "density":
                 self._dense(record["density"])
 
@@ -211,8 +256,18 @@ class Searcher:
 
     def close(self, progress: Progress) -> None:
         """The run is over."""
-        self._end()
+        try:
+            self._end()
+        except FIGURES as error:
+            self._give_up(error)
         self._book(progress)
+
+    def _give_up(self, error: Exception) -> None:
+        """Search no more until the fleet or a density changes."""
+        if self._search is not None:
+            self._over.append(self._search)
+        self._search = None
+        self._ports.screen.note(f"no more strategies are tried on these nodes: {error}")
 
     def _end(self) -> None:
         if self._search is not None:
@@ -237,8 +292,12 @@ class Searcher:
             return self._search
         self._end()
         self._wanted = None
-        self._search = self._begun(state, step, fleet)
         self._fleet = fleet
+        try:
+            self._search = self._begun(state, step, fleet)
+        except StoreUnavailable:
+            self._fleet = ""
+            raise
         return self._search
 
     def _begun(self, state: State, step: int, fleet: str) -> LiveSearch | None:
@@ -330,31 +389,9 @@ class Searcher:
         except BooksUnwritable as error:
             self._ports.screen.note(f"a resume begins with the planned strategy: {error}")
 
-    def _read(self) -> Log:
-        try:
-            with open_named(self._of.log) as file:
-                begin = max(0, file.seek(0, os.SEEK_END) - MOST_BYTES)
-                file.seek(begin)
-                lines = file.read().decode(errors="replace").splitlines()
-        except OSError:
-            return Log()  # no run of this home has tried anything, or it cannot be read
-        log = read_log(lines[1:] if begin else lines)  # the first one lacks its beginning
-        if log.passed_over:
-            self._ports.screen.note(
-                f"{self._of.log}: {log.passed_over} lines are no trials and do not count"
-            )
-        return log
-
     def _write(self, found: Sequence[Trial | Shown]) -> None:
-        if not found:
-            return
         self._past += [one for one in found if isinstance(one, Trial)]
-        try:
-            with LineWriter(self._of.log) as file:
-                for one in found:
-                    file.write(one.line())
-        except BooksUnwritable as error:
-            self._ports.screen.note(f"a trial is not kept: {error}")
+        self._log.write(found)
 
     def _book(self, progress: Progress) -> None:
         """Write what searches that are over have tried, each once."""

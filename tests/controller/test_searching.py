@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from bamboo.controller import searching
@@ -20,6 +21,7 @@ from bamboo.core.state import Policy, initial_state
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import run_id
 from bamboo.planner.sync.builders import build
+from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.trials import read_log
 from bamboo.runs.progress import Progress
 from bamboo.topology.grid import Grid
@@ -198,6 +200,36 @@ def test_a_store_that_is_away_for_a_while_delays_a_search(
 
     assert attached._search is not None
     assert attached._search.incumbent == world.driver.state().syncs[-1].hash
+
+
+def test_a_log_that_takes_no_line_is_told_of_once_and_ends_no_search(tmp_path: Path) -> None:
+    log = tmp_path / TRIALS
+    log.mkdir()
+    world = World(log)
+    world.train(STEPS)
+    assert world.notes == [
+        f"later searches do not learn from this one: cannot write {log}: Is a directory; see to "
+        "its disk"
+    ]
+    assert world.told[0]["trials"]
+    log.rmdir()
+    assert World(log).searcher._past == []
+
+
+@pytest.mark.parametrize("method", ["__init__", "stepped", "next", "close", "shown"])
+def test_figures_that_nobody_foresaw_end_a_search_and_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    world = World(tmp_path / TRIALS)
+    error = np.linalg.LinAlgError("singular") if method == "next" else OverflowError("beyond")
+    monkeypatch.setattr(LiveSearch, method, Mock(side_effect=error))
+
+    world.train(20)
+
+    (note,) = world.notes
+    assert note == f"no more strategies are tried on these nodes: {error}"
+    assert world.searcher._search is None
+    assert all("a trial of" in choice.why for choice in world.driver.state().syncs)
 
 
 def test_a_store_that_was_filled_again_may_have_fewer_choices(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from bamboo.planner.sync.trials import Measured
 
 UNLIKELY = 0.1
 """Probability with which a trial may lose more than its risk."""
+MOST_LOG = 50.0
+"""A step that takes e to this times as long is as bad as any."""
 Guesses = Sequence[tuple[float, Guess]]
 """Weights, whose sum is 1, and what is guessed with each."""
 Ranked = Callable[[Measured, Measured], Guess]
@@ -105,13 +107,19 @@ def _less(guess: Guess) -> float:
     """The expected value of the positive part of 1 - exp(x), for a normal x."""
     mean, spread = guess.mean, guess.spread
     if spread <= 0:
-        return max(0.0, -math.expm1(mean))
-    return _below(-mean / spread) - math.exp(mean + spread**2 / 2) * _below(-mean / spread - spread)
+        return max(0.0, -math.expm1(min(0.0, mean)))
+    beyond = _below(-mean / spread - spread)
+    return max(0.0, _below(-mean / spread) - math.exp(_log_of_mean(guess)) * beyond)
 
 
 def _more(guess: Guess) -> float:
     """Likewise that of exp(x) - 1."""
-    return math.expm1(guess.mean + guess.spread**2 / 2) + _less(guess)
+    return math.expm1(_log_of_mean(guess)) + _less(guess)
+
+
+def _log_of_mean(guess: Guess) -> float:
+    """The log of the expected value of exp(x), as far as it makes a difference."""
+    return min(MOST_LOG, guess.mean + guess.spread**2 / 2)
 
 
 def _below(z: float) -> float:

@@ -13,6 +13,10 @@ from typing import Any
 
 SCHEMA_VERSION = 1
 MOST_FEATURES = 1024
+MOST_FEATURE = 1e18
+"""No step sends as many bytes, or has as many flops."""
+MOST_ERROR = 10.0
+"""No price is off by more, as a standard deviation of log time: a factor of some thousands."""
 MOST_STEPS = 100_000
 SHORTEST_S, LONGEST_S = 1e-9, 1e6
 """No step takes less, or more."""
@@ -46,6 +50,8 @@ class Trial:
             raise ValueError("a time that is none")
         if len(self.features) > MOST_FEATURES or not all(map(_is_count, self.features.values())):
             raise ValueError("a feature that is none")
+        if max(self.features.values(), default=0) > MOST_FEATURE:
+            raise ValueError("a feature beyond any")
 
     @property
     def context(self) -> tuple[str, str]:
@@ -91,6 +97,8 @@ class Shown:
             raise ValueError("a time that is none")
         if not _is_count(self.error) or not _is_count(self.degrees) or self.degrees > MOST_STEPS:
             raise ValueError("an error that is none")
+        if self.error > MOST_ERROR:
+            raise ValueError("an error beyond any")
 
     @property
     def context(self) -> tuple[str, str]:

@@ -3,6 +3,7 @@ line that is none."""
 
 import itertools
 import json
+import math
 import random
 from dataclasses import replace
 from statistics import fmean
@@ -13,9 +14,10 @@ import pytest
 from bamboo.planner.sync import ranking
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.candidates import Candidate, candidates, neighbours
+from bamboo.planner.sync.guesses import gain, loss, risk
 from bamboo.planner.sync.live import MOST_SPENT, LiveSearch
 from bamboo.planner.sync.price import price
-from bamboo.planner.sync.ranking import Ranking, accuracy, are_ranked
+from bamboo.planner.sync.ranking import Guess, Ranking, accuracy, are_ranked
 from bamboo.planner.sync.repriced import Case, Repriced, log_steps, steps_s
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Slow
@@ -214,6 +216,16 @@ def test_what_a_node_refuses_is_not_asked_again_and_little_is_spent() -> None:
         LiveSearch([candidate("a", 1.0)], context=("j", "f"), now="x", steps=9)
 
 
+@pytest.mark.parametrize("mean", [-1e6, -800.0, 0.0, 800.0, 1e6])
+@pytest.mark.parametrize("spread", [0.0, 1e-9, 50.0, 1e6])
+def test_a_guess_that_is_beyond_measure_still_has_a_worth(mean: float, spread: float) -> None:
+    guesses = [(1.0, Guess(mean=mean, spread=spread))]
+    figures = (gain(guesses), loss(guesses), risk(guesses))
+    assert all(map(math.isfinite, figures))
+    assert 0 <= gain(guesses) <= 1
+    assert 0 <= loss(guesses) <= risk(guesses)
+
+
 def test_lines_that_are_no_trials_are_passed_over_and_counted() -> None:
     trial = Trial(
         job="j", fleet="f", strategy="s", price_s=1.0, features={"a": 0.0}, seconds=(1.0, 2.0)
@@ -228,6 +240,7 @@ def test_lines_that_are_no_trials_are_passed_over_and_counted() -> None:
         {**good, "price_s": 0.0},
         {**good, "price_s": 5e-324},  # of which a quotient is endless
         {**good, "seconds": [1e308]},
+        {**good, "features": {"a": 1e300}},
         {**good, "more": 1},
         [good],
     ]
@@ -238,6 +251,7 @@ def test_lines_that_are_no_trials_are_passed_over_and_counted() -> None:
     spoiled += [{**kept, name: "x"} for name in ("links", "nodes", "prices_s", "error", "degrees")]
     spoiled += [{**kept, "in_phases": share} for share in ("x", -1.0, 1.5, True)]
     spoiled += [{**kept, "links": [-1.0]}, {**kept, "prices_s": {"s": 0.0}}, {**kept, "fleet": ""}]
+    spoiled += [{**kept, "error": 1e200}, {**kept, "links": [1e300]}]
     found = read_log([line, *map(json.dumps, spoiled), *torn, *odd, line, shown.line()])
     assert found.trials == (trial, trial)
     assert found.fleets == (shown,)
