@@ -142,6 +142,7 @@ def prepare(
     rules = _kept_rules(folder, strategy, overrides)
     prepared = plan_again(folder.id, job, given=rules, catalogue=catalogue, begun=begun, note=note)
     prepared = _as_counted(prepared, strategy.semantics)
+    prepared = replace(prepared, planned=_with_newest(folder, prepared.planned, overrides))
     _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
     _refuse_other_evaluations(folder, prepared.job)
     refuse_other_numerics(folder, prepared.job, strategy.semantics, here=prepared.planned.numerics)
@@ -182,9 +183,8 @@ def prepare(
 def _kept_rules(folder: RunFolder, strategy: Strategy, overrides: Sequence[str]) -> Given | None:
     """The rules of synchronisation that the run keeps: those from a file of the user's, which may
     be gone by now. A builder of Bamboo's makes them again for the grid, as `cluster.sync` does."""
-    named = any(x.partition("=")[0].strip() == "cluster.sync" for x in overrides)
     made = folder.read_json(folder.resolved).get(SYNCED_KEY, {}).get("builder", BUILDERS[0])
-    if named or made in BUILDERS:
+    if _names_sync(overrides) or made in BUILDERS:
         return None
     return Given(path=folder.strategy, strategy=strategy, places=False)
 
@@ -363,7 +363,7 @@ def claim(
     save_terms(
         folder,
         resumed.prepared.job,
-        _with_newest(folder, resumed.prepared.planned),
+        resumed.prepared.planned,
         started_s=started_s,
         detached=detached,
         from_step=step,
@@ -373,9 +373,15 @@ def claim(
     return held
 
 
-def _with_newest(folder: RunFolder, planned: Planned) -> Planned:
-    """The plan, with the strategy that a search of the run chose last."""
-    if planned.job.cluster.search != LIVE:
+def _names_sync(overrides: Sequence[str]) -> bool:
+    """Whether a resume is asked for a builder of strategies by name."""
+    return any(one.partition("=")[0].strip() == "cluster.sync" for one in overrides)
+
+
+def _with_newest(folder: RunFolder, planned: Planned, overrides: Sequence[str]) -> Planned:
+    """The plan, with the strategy that a search of the run chose last, unless the resume names
+    another one. Raises InputError for a damaged file."""
+    if planned.job.cluster.search != LIVE or _names_sync(overrides):
         return planned
     from bamboo.controller.searching import with_newest
 

@@ -225,6 +225,10 @@ def test_what_a_search_chose_last_is_what_a_resume_begins_with(tmp_path: Path) -
     write_json(folder.newest_sync, {"sync": chosen.body()})
     newest = with_newest(folder, planned)
     assert newest.strategy.placement.sync == newest.synced.sync == chosen
+    live = replace(planned, job=replace(JOB, cluster=replace(JOB.cluster, search="live")))
+    assert resuming._with_newest(folder, live, ["train.steps=9"]).synced.sync == chosen
+    assert resuming._with_newest(folder, live, ["cluster.sync=tree"]) is live, "it is named"
+    assert resuming._with_newest(folder, planned, []) is planned, "none is searched for"
     other = plan(replace(JOB, cluster=replace(JOB.cluster, stages=2)))
     assert with_newest(folder, other) is other
     linear = next(one.name for one in planned.synced.facts if one.rows_k)

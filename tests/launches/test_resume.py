@@ -240,6 +240,7 @@ def test_it_goes_on_with_the_strategy_that_its_search_chose_last(bench: Bench) -
     keys = (
         *("train.steps=300", "model.vocabulary=2000", "model.tied=false", "cluster.search=live"),
         *("cluster.pipelines=2", "cluster.stages=2", "cluster.virtual_link_gbps=0.02"),
+        "cluster.sync=tree",
     )
     with bench.launched("searched", *keys) as launched:
         newest = launched.folder / "sync.json"
@@ -256,6 +257,14 @@ def test_it_goes_on_with_the_strategy_that_its_search_chose_last(bench: Bench) -
     assert planned["placement"]["sync"]["rules"] == []
     stopped = json.loads((launched.folder / "receipt.json").read_text())
     assert stopped["outcome"] == "stopped"
+    kept = newest.read_text()
+    newest.write_text(kept[:-20])
+    refused = bench.run("resume", "searched", *QUICK)
+    assert refused.returncode == 2
+    assert "sync.json" in refused.stderr
+    assert json.loads((launched.folder / "receipt.json").read_text()) == stopped
+    assert not (launched.folder / "parts").exists(), "nothing was put away"
+    newest.write_text(kept)
     done = bench.run("resume", "searched", *QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
     resumed = json.loads((launched.folder / "strategy.json").read_text())
