@@ -49,10 +49,20 @@ def as_leaves(tensors: Tensors) -> Tensors:
 
 def as_received(tensor: Tensor, *, aligned: bool = True) -> Tensor:
     """The same numbers as they lie in a tensor that another node received: contiguous, and, if
-    `aligned`, where torch itself allocates memory. A product of the same numbers that lie in
-    another way, as after `x[1:]`, may differ in its last bit."""
+    `aligned`, with the strides of its shape where torch itself allocates memory. A product of the
+    same numbers that lie in another way, as after `x[1:]`, may differ in its last bit."""
     lying = tensor.contiguous()
-    return lying.clone() if aligned and lying.data_ptr() % ALIGNMENT_BYTES else lying
+    if aligned and (lying.data_ptr() % ALIGNMENT_BYTES or lying.stride() != _strides(lying.shape)):
+        return lying.clone(memory_format=torch.contiguous_format)
+    return lying
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Those of a new tensor. A contiguous one may have any stride where its size is 1."""
+    out = [1]
+    for size in reversed(shape[1:]):
+        out.append(out[-1] * max(size, 1))
+    return tuple(reversed(out[: len(shape)]))
 
 
 def run_layers(

@@ -248,6 +248,40 @@ def test_a_part_of_a_tensor_has_the_bits_of_one_that_was_received() -> None:
     assert torch.equal(whole, cut)
 
 
+class Turned(nn.Module):
+    """Returns a column of which torch says that it is contiguous, with the strides of a row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.t()
+
+
+def test_a_column_has_the_strides_of_one_that_was_received() -> None:
+    """A dimension of one element may have any stride, and a product with it another last bit."""
+    torch.manual_seed(2)
+    last = nn.Linear(1, 1)
+    layers: list[tuple[int, nn.Module]] = [(0, nn.Linear(5, 8)), (1, Turned()), (2, last)]
+    x, at = (torch.randn(1, 5),), {"seed": 1, "step": 0, "microbatch": 0}
+    found = []
+    for cut in (False, True):
+        before = run_layers(layers[:2], x, **at)
+        y = run_layers(layers[2:], output_in(carried(before, {})) if cut else before, **at)
+        run_back(y, (torch.linspace(-1.0, 0.7, 8).reshape(8, 1),))
+        found.append((*y, *(p.grad for p in last.parameters())))
+        last.zero_grad()
+    assert equal(*found)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (8, 1), (1, 1), (2, 1, 3), (4, 1, 5, 1), (0, 1), (1, 0)])
+def test_what_crosses_a_boundary_has_the_strides_of_its_shape(shape: tuple[int, ...]) -> None:
+    usual = torch.empty(shape)
+    odd = [st if size != 1 else 7 for size, st in zip(shape, usual.stride(), strict=True)]
+    tensor = torch.empty(200).as_strided(shape, odd).requires_grad_()
+    (y,) = run_layers([(0, nn.Identity())], (tensor,), seed=1, step=0, microbatch=0)
+    run_back((y,), (torch.empty(200).as_strided(shape, odd),))
+    assert tensor.grad is not None
+    assert y.stride() == tensor.grad.stride() == usual.stride()
+
+
 class Shifted(nn.Module):
     """Its parameter is a part of a larger tensor."""
 

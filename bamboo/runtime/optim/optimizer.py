@@ -97,11 +97,12 @@ class Optimizer:
         for (factor, decay), chosen in self._together(list(state.tensors), params).items():
             for part in self._parts(params, chosen):
                 own = [grads[i] for i in part]
+                if not self._fused:
+                    # A received gradient lies anywhere in memory, one of autograd's may have other
+                    # strides where its size is 1, and sums and products may follow that.
+                    own = [grad.clone(memory_format=torch.contiguous_format) for grad in own]
                 if clip_factor != 1.0:
                     own = list(torch._foreach_mul(own, clip_factor))
-                elif not self._fused:
-                    # A received gradient lies anywhere in memory, and sums over it may follow that.
-                    own = [grad.clone() for grad in own]
                 self._kernel.step(
                     [params[i] for i in part],
                     own,

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -285,6 +286,31 @@ def test_where_a_gradient_lies_in_memory_decides_no_bit(offset: int) -> None:
     (norm, *state), (other_norm, *other_state) = found
     assert norm == other_norm
     assert all(torch.equal(a, b) for a, b in zip(state, other_state, strict=True))
+
+
+class Products:
+    """An optimizer of one's own that multiplies gradients."""
+
+    def state(self, shape: torch.Size) -> dict[str, tuple[int, ...]]:
+        del shape
+        return {}
+
+    def step(self, params: Sequence[Tensor], grads: Sequence[Tensor], *_: Any, **__: Any) -> None:
+        for parameter, grad in zip(params, grads, strict=True):
+            parameter.sub_((grad.t() @ grad) @ grad.t())
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+def test_nor_do_the_strides_that_autograd_gave_it(factor: float) -> None:
+    """A dimension of one element may have any stride, and a product with it another last bit."""
+    column = torch.randn(257, 1, generator=torch.Generator().manual_seed(7))
+    optimizer, found = Optimizer(TrainConfig(steps=3), own=Products()), []
+    for grad in (column, column.as_strided((257, 1), (1, 257))):
+        param = torch.ones(1, 257)
+        state = optimizer.new_state(_named([param]))
+        optimizer.step([param], [grad], state, step=0, clip_factor=factor)
+        found.append(param)
+    assert torch.equal(*found)
 
 
 def test_squares_leave_wide_gradients_as_they_are() -> None:
