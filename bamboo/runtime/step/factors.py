@@ -34,6 +34,9 @@ UNSENT = "has a factor that cannot be sent"
 NO_PRODUCT = "is used by a batch of matrix products, as its input lies in an odd way"
 ANOTHER = "is used by a function other than its torch.nn.Linear"
 CHANGED = "has an input that is written into after the product"
+SAVED = "has an input that hooks on saved tensors may change"
+HOOKED = "has hooks that its layer adds while it runs"
+CHECKPOINT = "torch.utils.checkpoint"
 TO_WEIGHT = ("TBackward0", "ToCopyBackward0")
 """Between the product and the weight: `nn.Linear` takes it transposed, autocast casts it."""
 
@@ -48,6 +51,7 @@ class Factors:
     """K x M."""
 
 
+Gradients = tuple[Tensor | None, ...]
 Recorded = Sequence[Factors | None]
 """One for each microbatch, in the order of the backwards; None: it adds nothing."""
 
@@ -144,15 +148,33 @@ class Use:
     """Of the product."""
     gradient: Operand | None = None
     product: Tensor | None = None
-    """The product itself as autograd hands it to the weight, until it is there."""
+    """The product itself as autograd hands it on to the weight, until it is there."""
     flaw: str = ""
     """Why it is no plain use, as in `use_that_forbids`."""
 
-    def handed(self, gradient: Tensor) -> None:
-        """This gradient has come to the weight, the sum of all uses in the microbatch. It is the
-        product itself, unless another use has added something to it, or there was no product."""
+    def refuse(self, flaw: str) -> None:
+        """It is no plain use; the first flaw counts."""
+        self.flaw = self.flaw or flaw
+
+    def made(self, gradients: Gradients, of: Gradients) -> None:
+        """The product's backward has made these gradients of those of its output."""
+        if of[0] is None:
+            return
+        try:
+            # A copy: with another reference to its tensor, autograd would add gradients to new
+            # tensors in place of this one, which might then lie in another way.
+            self.gradient = Operand.of(of[0])
+        except ValueError as error:
+            self.refuse(f"{UNSENT}: {error}")
+        # While it is held here, autograd adds to it in a new tensor.
+        self.product = gradients[-1]
+
+    def handed(self, gradient: Tensor | None) -> None:
+        """This gradient has come to a node on the way, or to the weight: the sum of all uses that
+        go through it in the microbatch. It is the product itself, unless another use has added
+        something to it, or there was no product."""
         if gradient is not self.product:
-            self.flaw = self.flaw or ANOTHER
+            self.refuse(ANOTHER)
         self.product = None
 
     def factors(self) -> Factors | None:
@@ -163,7 +185,8 @@ class Use:
             return None
         if self.product is not None:
             raise ValueError(ANOTHER)
-        assert self.input is not None, "a layer that is computed again records its input then"
+        if self.input is None:
+            raise ValueError(SAVED)  # of a layer that is computed again, and was not
         if self.input._version != self.version:
             # Under autocast the product has a copy of it, and autograd does not mind.
             raise ValueError(CHANGED)
@@ -218,53 +241,64 @@ class Recorder:
     def _watch(self, name: str, index: int, linear: nn.Module) -> None:
         weight = linear.get_parameter("weight")
 
+        def use_in(*, back: bool) -> Use | None:
+            """That of the microbatch that runs in this direction."""
+            return None if self._now is None or self._back != back else self._now.get(name)
+
         def begins(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-            if self._now is None or name not in self._now:
-                return
-            use, x = self._now[name], args[0] if args else given["input"]
-            if not self._back:
-                use.flaw = TWICE if use.called else ""
+            x = args[0] if args else given["input"]
+            if (use := use_in(back=False)) is not None:
+                if use.called:
+                    use.refuse(TWICE)
+                if not keeps_inputs():
+                    use.refuse(SAVED)
                 use.called = True
-            if (index in self._again) == self._back:
+            if (use := use_in(back=index in self._again)) is not None:
                 use.input = x.detach()
                 use.version = x._version
 
         def ends(_: nn.Module, __: object, output: Tensor) -> None:
-            if self._now is None or name not in self._now or self._back:
+            use = use_in(back=False)
+            if use is None or not output.requires_grad:
                 return
-            if not output.requires_grad:
-                return
-            use, product = self._now[name], product_of(output)
             use.dtype = output.dtype
+            product = product_of(output)
             if product is None:
-                use.flaw = NO_PRODUCT
+                use.refuse(NO_PRODUCT)
+                return
+            way = way_to(product, weight)
+            if way is None:
+                use.refuse(ANOTHER)
                 return
 
-            def came(gradients: tuple[Tensor | None, ...]) -> None:
-                # A copy: with another reference to its tensor, autograd would add gradients to new
-                # tensors in place of this one, which might then lie in another way.
-                if gradients[0] is None:
-                    return
-                try:
-                    use.gradient = Operand.of(gradients[0])
-                except ValueError as error:
-                    use.flaw = f"{UNSENT}: {error}"
+            # What a layer differentiates in its forward is no part of the gradient.
+            def made(gradients: Gradients, of: Gradients) -> None:
+                if use_in(back=True) is use:
+                    use.made(gradients, of)
 
-            def made(gradients: tuple[Tensor | None, ...], _: object) -> None:
-                # While it is held here, autograd adds to it in a new tensor.
-                use.product = gradients[0]
+            def comes(gradients: Gradients) -> None:
+                if use_in(back=True) is use:
+                    use.handed(gradients[0])
+
+            def goes(gradients: Gradients, _: Gradients) -> None:
+                if use_in(back=True) is use:
+                    use.product = gradients[0]
 
             # On the product itself: who writes into the output hides the output's own hooks.
-            product.register_prehook(came)
-            last = last_before(product, weight)
-            if last is None:
-                use.flaw = ANOTHER
-                return
-            last.register_hook(made)
+            product.register_hook(made)
+            for node in way:
+                node.register_prehook(comes)
+                node.register_hook(goes)
 
         def arrived(gradient: Tensor) -> None:
-            if self._now is not None and name in self._now:
-                self._now[name].handed(gradient)
+            if (use := use_in(back=True)) is not None:
+                use.handed(gradient)
+            elif (use := use_in(back=False)) is not None:
+                use.refuse(ANOTHER)
+            own = 1
+            added = len(weight._backward_hooks or ()) > own or weight._post_accumulate_grad_hooks
+            if use is not None and added:
+                use.refuse(HOOKED)
 
         self._hooks.append(linear.register_forward_pre_hook(begins, with_kwargs=True))
         self._hooks.append(linear.register_forward_hook(ends))
@@ -321,15 +355,24 @@ def product_of(output: Tensor) -> Node | None:
     return node if node is not None and node.name() in PRODUCTS else None
 
 
-def last_before(product: Node, weight: Tensor) -> Node | None:
-    """What hands the gradient of this product to the weight; None where nothing does so directly,
-    as where another function made the product's operand of the weight."""
-    node = product.next_functions[-1][0]
+def way_to(product: Node, weight: Tensor) -> tuple[Node, ...] | None:
+    """The nodes that hand the gradient of this product to the weight, in their order; None where
+    they do not do so directly, as where another function made the product's operand of the
+    weight."""
+    out, node = [], product.next_functions[-1][0]
     while node is not None and node.name() in TO_WEIGHT:
-        before, node = node, node.next_functions[0][0]
+        out.append(node)
+        node = node.next_functions[0][0]
         if getattr(node, "variable", None) is weight:
-            return before
+            return tuple(out)
     return None
+
+
+def keeps_inputs() -> bool:
+    """Whether autograd keeps what it saves now as it is, or has it computed again."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    owner = "" if hooks is None else getattr(hooks[0], "__module__", "")
+    return hooks is None or owner == CHECKPOINT or owner.startswith("bamboo.")
 
 
 def use_that_forbids(layer: nn.Module, name: str) -> str:

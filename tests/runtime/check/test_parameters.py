@@ -24,7 +24,7 @@ class Sub(nn.Linear):
 class Uses(nn.Module):
     def __init__(self):
         super().__init__()
-        for name in ("plain", "twice", "by_function", "both", "changed"):
+        for name in ("plain", "twice", "by_function", "both", "given", "changed"):
             setattr(self, name, nn.Linear(16, 16))
         self.sub = Sub(16, 16)
         self.still = nn.Linear(16, 16).requires_grad_(False)
@@ -32,8 +32,11 @@ class Uses(nn.Module):
         x = self.twice(self.twice(self.plain(x)))
         x = F.linear(x, self.by_function.weight, self.by_function.bias)
         x = self.both(x) + F.linear(x, self.both.weight)
-        y = self.changed(x)
+        y = self.given(x)
         y.grad_fn.next_functions[0][0].register_prehook(lambda g: (g[0] * 1.25,))
+        y = self.changed(y)
+        gradient = torch.autograd.graph.get_gradient_edge(self.changed.weight).node
+        gradient.register_prehook(lambda g: (g[0] * 1.25,))
         return self.still(self.sub(y))
 
 def build(job):
@@ -49,6 +52,7 @@ WHY_NOT = {
     "twice.weight": "is used twice in a microbatch",
     "by_function.weight": "is used by a function other than its torch.nn.Linear",
     "both.weight": "is used by a function other than its torch.nn.Linear",
+    "given.weight": "",
     "changed.weight": "has a gradient of other bits than the product of its factors",
     "sub.weight": "is used by Sub, a subclass of torch.nn.Linear",
     "still.weight": "is not trained",
@@ -72,7 +76,9 @@ def test_what_forbids_factors_is_named_and_plain_weights_have_their_rows(
     found = found_in(tmp_path, tied=0, precision=precision)
     assert {name: found[f"1.{name}"].why_not for name in WHY_NOT} == WHY_NOT
     plain = {name: one.rows_k for name, one in found.items() if not one.why_not}
-    assert plain == dict.fromkeys(("1.plain.weight", "2.weight", "3.weight"), 2 * 8)
+    assert plain == dict.fromkeys(
+        ("1.plain.weight", "1.given.weight", "2.weight", "3.weight"), 2 * 8
+    )
     assert not found["1.still.weight"].trained
     table = found["0.weight"]
     assert table.why_not == "is used by Embedding"

@@ -332,13 +332,102 @@ def written(linear: nn.Linear, x: Tensor) -> Tensor:
     return y
 
 
+def by_one_cast(linear: nn.Linear, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):  # it keeps what it has cast the weight to
+        y: Tensor = linear(x) + F.linear(x.cos(), linear.weight)
+    return y
+
+
+def penalised(linear: nn.Linear, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    y: Tensor = linear(x)
+    (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    return y + slope.square().sum()
+
+
+def differentiated(linear: nn.Linear, x: Tensor) -> Tensor:
+    torch.autograd.grad(linear(x).sum(), linear.weight)
+    return x + linear.bias
+
+
+def backwards_before(linear: nn.Linear, x: Tensor) -> Tensor:
+    F.linear(x, linear.weight).sum().backward()  # type: ignore[no-untyped-call]
+    y: Tensor = linear(x)
+    return y
+
+
+def doubled(linear: nn.Linear, x: Tensor) -> Tensor:
+    linear.weight.register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
+    y: Tensor = linear(x)
+    return y
+
+
+def double(weight: Tensor) -> None:
+    assert weight.grad is not None
+    weight.grad.mul_(2)
+
+
+def doubled_afterwards(linear: nn.Linear, x: Tensor) -> Tensor:
+    linear.weight.register_post_accumulate_grad_hook(double)
+    y: Tensor = linear(x)
+    return y
+
+
+def doubled_on_the_way(linear: nn.Linear, x: Tensor) -> Tensor:
+    y: Tensor = linear(x)
+    assert y.grad_fn is not None
+    y.grad_fn.register_hook(lambda made, _: (*made[:-1], made[-1] * 2))
+    return y
+
+
+def kept_in_low_precision(linear: nn.Linear, x: Tensor) -> Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.bfloat16(), lambda t: t.float()):
+        y: Tensor = linear(x)
+    return y
+
+
+BY_ANOTHER = "is used by a function other than its torch.nn.Linear"
+SAVED = "has an input that hooks on saved tensors may change"
+HOOKED = "has hooks that its layer adds while it runs"
+
+
+UNSEEN = {
+    instead: BY_ANOTHER,
+    beside: BY_ANOTHER,
+    before: BY_ANOTHER,
+    unseen: BY_ANOTHER,
+    by_one_cast: BY_ANOTHER,
+    penalised: BY_ANOTHER,
+    differentiated: BY_ANOTHER,
+    backwards_before: BY_ANOTHER,
+    doubled: HOOKED,
+    doubled_afterwards: HOOKED,
+    doubled_on_the_way: BY_ANOTHER,
+    kept_in_low_precision: SAVED,
+}
+
+
+def recorded(
+    use: Callable[[nn.Linear, Tensor], Tensor], again: Sequence[int], precision: str = "fp32"
+) -> tuple[Recorder, Record]:
+    """A microbatch of a layer that uses its weight so."""
+    layer = Layer(4, 4)
+    layer.forward = partial(use, layer.linear)  # type: ignore[method-assign]
+    recorder = Recorder([(0, layer)], again)
+    recorder.record([NAME])
+    record, y = forward(recorder, [(0, layer)], torch.ones(2, 4), again, precision)
+    with recorder.backward(record):
+        run_back(y, (torch.ones_like(y[0]),))
+    assert record is not None
+    return recorder, record
+
+
 @pytest.mark.parametrize(
     ("use", "precision", "why"),
     [
-        (instead, "fp32", "is used by a function other than its torch.nn.Linear"),
-        (beside, "fp32", "is used by a function other than its torch.nn.Linear"),
-        (before, "bf16", "is used by a function other than its torch.nn.Linear"),
-        (unseen, "fp32", "is used by a function other than its torch.nn.Linear"),
+        *((use, "fp32", why) for use, why in UNSEEN.items()),
+        (before, "bf16", BY_ANOTHER),
+        (by_one_cast, "bf16", BY_ANOTHER),
         (written, "bf16", "has an input that is written into after the product"),
     ],
 )
@@ -346,16 +435,17 @@ def test_a_use_that_no_look_at_the_model_has_shown_has_no_factors(
     use: Callable[[nn.Linear, Tensor], Tensor], precision: str, why: str
 ) -> None:
     """Another node would form a gradient without it, and go on with other bits."""
-    layer = Layer(4, 4)
-    layer.forward = partial(use, layer.linear)  # type: ignore[method-assign]
-    recorder = Recorder([(0, layer)])
-    recorder.record([NAME])
-    record, y = forward(recorder, [(0, layer)], torch.ones(2, 4), precision=precision)
-    with recorder.backward(record):
-        run_back(y, (torch.ones_like(y[0]),))
-    assert record is not None
+    recorder, record = recorded(use, (), precision)
     with pytest.raises(ValueError, match=why):
         record[NAME].factors()
+    assert recorder.take([NAME]) == {}
+
+
+@pytest.mark.parametrize("use", UNSEEN)
+def test_nor_has_it_in_a_layer_that_is_computed_again(
+    use: Callable[[nn.Linear, Tensor], Tensor],
+) -> None:
+    recorder, _ = recorded(use, (0,))
     assert recorder.take([NAME]) == {}
 
 
