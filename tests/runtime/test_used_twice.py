@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,10 +23,11 @@ pytestmark = pytest.mark.timeout(120)
 WIDTH = 24
 STEPS = 6
 MICROBATCHES = 8
+LAYERS = range(1, 6)
 BY_FACTORS = Sync(
     rules=tuple(
         SyncRule(match=name, exchange="factors", ship="factors")
-        for name in ("1.linear.weight", "2.linear.weight", "3.linear.weight")
+        for name in (f"{layer}.linear.weight" for layer in LAYERS)
     )
 )
 
@@ -61,6 +63,29 @@ class InPlaceOfTheLayer(SometimesTwice):
         return F.linear(x_BW.cos(), self.linear.weight) if x_BW.sum() > 0 else y_BW
 
 
+class OfOneCast(SometimesTwice):
+    """Both uses share what autocast has cast the weight to."""
+
+    def forward(self, x_BW: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y_BW: Tensor = self.linear(x_BW)
+            if x_BW.sum() > 0:
+                y_BW = y_BW + F.linear(x_BW.cos(), self.linear.weight)
+        return y_BW.float().tanh()
+
+
+class WithItsSlope(SometimesTwice):
+    """The second use is the slope of the first."""
+
+    def forward(self, x_BW: Tensor) -> Tensor:
+        x_BW = x_BW * 1.0
+        y_BW: Tensor = self.linear(x_BW)
+        if x_BW.sum() > 0:
+            (slope_BW,) = torch.autograd.grad(y_BW.square().sum(), x_BW, create_graph=True)
+            y_BW = y_BW + slope_BW
+        return y_BW.tanh()
+
+
 def loss(scores_BC: Tensor, classes_B: Tensor) -> Tensor:
     return F.cross_entropy(scores_BC.float(), classes_B, reduction="sum")
 
@@ -73,6 +98,8 @@ def build(job: JobConfig) -> Workload:
         SometimesTwice,
         WithoutTheLayer,
         InPlaceOfTheLayer,
+        OfOneCast,
+        WithItsSlope,
         partial(nn.Linear, WIDTH, CLASSES),
     )
     return Workload(layers=layers, loss=loss, data=Images())
@@ -95,6 +122,6 @@ def test_its_whole_sums_go_in_place_of_factors(pipelines: int) -> None:
     assert world.state.outcome is Outcome.DONE, world.report()
     calmly(world, job, STEPS)
     # Each weight has two factors of one row for each microbatch: all in this way are so many bytes.
-    by_factors = STEPS * MICROBATCHES * 3 * 2 * 4 * WIDTH
+    by_factors = STEPS * MICROBATCHES * len(LAYERS) * 2 * 4 * WIDTH
     if pipelines == 2:
         assert world.sent_bytes()["factors"] > 1.5 * by_factors
