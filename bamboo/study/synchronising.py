@@ -249,7 +249,7 @@ def _check(
             "most; name many parameters with one pattern, and no owner twice"
         )
     from bamboo.planner.sync.builders import check_zones
-    from bamboo.planner.sync.costs import check_plain
+    from bamboo.planner.sync.costs import check_plain, check_rows
 
     trained = [one for one in facts if one.trained]
     found = entries(sync, [one.name for one in trained]) if facts else {}
@@ -257,8 +257,8 @@ def _check(
         entry = found[one.name]
         if FACTORS in (entry.exchange, entry.ship):
             check_plain(one)
-        if ROWS in (entry.exchange, entry.ship) and not one.rows:
-            raise ValueError(f"{one.name} cannot go by rows: it is a vector; take tree and dense")
+        if ROWS in (entry.exchange, entry.ship):
+            check_rows(one)
     for rule in sync.rules:
         beyond = [owner for owner in rule.owners if owner >= most_pipelines]
         if beyond:

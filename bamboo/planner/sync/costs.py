@@ -199,6 +199,13 @@ def check_plain(facts: ParameterFacts) -> None:
         raise ValueError(f"{facts.name} cannot go by factors: it {why}")
 
 
+def check_rows(facts: ParameterFacts) -> None:
+    """Raises ValueError where the gradient of this parameter has no rows."""
+    if not facts.rows:
+        why = "is a vector" if len(facts.shape) < 2 else "has no rows"
+        raise ValueError(f"{facts.name} cannot go by rows: it {why}; take tree and dense")
+
+
 def _rows_bytes(facts: ParameterFacts, microbatches: int, step: int) -> float:
     """Bytes of the sum of so many microbatches by rows, or whole where that is less."""
     if not facts.rows:

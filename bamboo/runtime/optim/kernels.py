@@ -123,11 +123,15 @@ class BuiltIn:
         step: int,
     ) -> None:
         """Change each parameter and its state in place; see `bamboo.models.Optimizer`."""
+        # torch's Adafactor divides by the number of elements.
+        some = [place for place, parameter in enumerate(params) if parameter.numel()]
+        if not some:
+            return
         call = _Call(
             train=self._train,
-            params=list(params),
-            grads=list(grads),
-            states=states,
+            params=[params[place] for place in some],
+            grads=[grads[place] for place in some],
+            states=[states[place] for place in some],
             step=step,
             at={"lr": lr, "weight_decay": weight_decay},
         )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.costs import exchange_of, ship_of
+from bamboo.planner.sync.costs import check_rows, exchange_of, ship_of
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Situation, merged_partials
 from bamboo.topology.sync import Sync, SyncEntry, SyncRule
@@ -104,6 +104,16 @@ def test_a_strategy_counts_the_sums_of_its_parts() -> None:
     assert found.shipped_by_kind() == pytest.approx(shipped)
     with pytest.raises(ValueError, match=r"0\.weight cannot go by factors: it is a table"):
         resolve(Sync(rules=(SyncRule(match="*", exchange="factors"),)), [TABLE], situation)
+
+
+def test_a_gradient_without_rows_is_named() -> None:
+    check_rows(TABLE)
+    bias = ParameterFacts(name="2.bias", shape=(7,), layer=2)
+    none = ParameterFacts(name="2.none", shape=(0, 7), layer=2)
+    with pytest.raises(ValueError, match=r"2.bias cannot go by rows: it is a vector; take tree"):
+        check_rows(bias)
+    with pytest.raises(ValueError, match=r"2.none cannot go by rows: it has no rows; take tree"):
+        check_rows(none)
 
 
 def test_a_vgg19_with_22k_classes_sends_an_eighth_by_factors() -> None:

@@ -140,6 +140,19 @@ def test_gradients_are_untouched(factor: float, keys: dict[str, Any]) -> None:
     assert not torch.equal(params[0], _random(0)[0])
 
 
+@each
+def test_a_parameter_without_elements_changes_nothing(keys: dict[str, Any]) -> None:
+    optimizer, found = Optimizer(replace(TRAIN, **keys)), []
+    for empty in ([], [torch.empty(0, 3), torch.empty(3, 0), torch.empty(0)]):
+        params = [*empty, torch.ones(2, 3)]
+        state = optimizer.new_state(_named(params))
+        grads = [torch.ones_like(p) for p in params]
+        optimizer.step(params, grads, state, step=0, clip_factor=0.5)
+        found.append(params[-1])
+    assert torch.equal(*found)
+    assert not found[0].equal(torch.ones(2, 3))
+
+
 def test_a_factor_scales_the_gradients_as_though_they_had_come_so() -> None:
     optimizer = Optimizer(TRAIN)
     clipped, scaled = _random(0), _random(0)
