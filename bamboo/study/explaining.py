@@ -35,6 +35,7 @@ from bamboo.study.synchronising import UNKNOWN, Synchronised, Totals
 from bamboo.study.told import Bar, no_bar, silent
 from bamboo.telemetry.records import read_events
 from bamboo.topology.grid import Grid
+from bamboo.topology.sync import entries
 
 LATELY = 10
 """Records over which a run's densities are averaged."""
@@ -103,6 +104,7 @@ def explain_run(folder: RunFolder) -> Explained:
             facts=tuple(map(facts_from, kept["parameters"])),
             situation=situation_from(kept["situation"]),
         )
+        entries(synced.sync, [one.name for one in synced.facts if one.trained])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder.resolved} is damaged: {error}; {REMEDY}") from error
     lately, decided = _recorded(folder)

@@ -157,6 +157,16 @@ def test_explain_of_a_run_reads_what_is_kept_of_it(capsys: pytest.CaptureFixture
     assert (row["exchange"], row["density_lately"]) == ("rows", pytest.approx(0.02))
     assert body["notes"][-1].endswith("the strategy 0123 holds from step 41.")
     assert "leave them out" in refused(capsys, ["explain", "r1", "--gpu", "T4"])
+    kept = json.loads(folder.resolved.read_text())
+    situation, (fact, *facts) = kept["synced"]["situation"], kept["synced"]["parameters"]
+    spoiled = [{**situation, name: odd} for name in situation for odd in ("x", {}, [None], -1)]
+    spoiled += [{**situation, "message_s": float("nan")}, {**situation, "cut": [0, 2, 2]}]
+    spoiled += [{**situation, name: [1.0] * 9} for name in ("ends_s", "passed_s", "busy_s")]
+    synced = [{**kept["synced"], "situation": one} for one in spoiled]
+    synced += [{**kept["synced"], "parameters": [{**fact, "name": "other"}, *facts]}]
+    for one in synced:
+        folder.resolved.write_text(json.dumps({**kept, "synced": one}))
+        assert "resolved.json is damaged: " in refused(capsys, ["explain", "r1"])
 
 
 def test_a_resume_keeps_rules_from_a_file_on_whatever_grid_it_has(

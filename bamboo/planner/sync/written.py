@@ -5,7 +5,8 @@ Rule: what is read is checked like what a file of a user holds: anything else ra
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from math import prod
+from itertools import pairwise
+from math import isnan, prod
 from typing import Any
 
 from bamboo.planner.layers.synced import ParameterFacts
@@ -20,6 +21,17 @@ _KINDS: Mapping[str, type] = {
     "why_not": str,
     "trained": bool,
 }
+
+
+_WHOLE = ("microbatches", "factor_bytes")
+_WHOLES = ("cut", "shares", "zones", "spare_bytes")
+_FIGURES = (
+    *("latency_s", "bytes_per_s", "node_bytes_per_s", "billed_s_per_byte", "flops_per_s"),
+    *("added_per_s", "written_per_s", "message_s"),
+)
+_BY_STAGE = ("ends_s", "busy_s", "after_s", "spare_bytes")
+_TIMES = ("ends_s", "passed_s", "busy_s", "after_s")
+_FLAGS = ("replica", "sums_early")
 
 
 def facts_body(facts: ParameterFacts) -> dict[str, Any]:
@@ -53,6 +65,9 @@ def situation_from(raw: Any) -> Situation:
     """Read what `situation_body` wrote, which went through JSON. Raises ValueError for anything
     else."""
     found = _object(raw, Situation)
+    for name, figure in found.items():
+        if not _may_be(name, figure):
+            raise ValueError(f"a situation has no {name} {str(figure)[:80]}")
     lists = {name: tuple(one) for name, one in found.items() if isinstance(one, list | tuple)}
     if "sources" in lists:
         lists["sources"] = tuple((str(name), str(where)) for name, where in lists["sources"])
@@ -61,9 +76,40 @@ def situation_from(raw: Any) -> Situation:
         if "slow" in lists:
             lists["slow"] = tuple(Slow(**one) for one in lists["slow"])
         link = None if far is None else Link(**far)
-        return Situation(**{**found, **lists, "far": link})
+        made = Situation(**{**found, **lists, "far": link})
     except TypeError as error:
         raise ValueError(f"this is no situation: {error}") from error
+    if len(made.cut) < 2 or made.cut[0] or any(a >= b for a, b in pairwise(made.cut)):
+        raise ValueError(f"{str(made.cut)[:80]} is no cut")
+    counts = {**dict.fromkeys(_BY_STAGE, made.stages), "passed_s": made.cut[-1]}
+    for name, count in counts.items():
+        if len(getattr(made, name)) not in (0, count):
+            raise ValueError(f"{len(getattr(made, name))} figures of {name}, in place of {count}")
+    return made
+
+
+def _may_be(name: str, figure: Any) -> bool:
+    """Whether a field of a situation may be this, as far as its type says."""
+    if name in _WHOLE:
+        return _is_whole(figure) and figure > 0
+    if name in _FIGURES:
+        return _is_figure(figure) and figure >= 0
+    if name in _FLAGS:
+        return isinstance(figure, bool)
+    if name in _WHOLES or name in _TIMES:
+        each = _is_whole if name in _WHOLES else _is_figure
+        return isinstance(figure, list | tuple) and all(map(each, figure))
+    return isinstance(figure, list | tuple) or (
+        name == "far" and isinstance(figure, Mapping | None)
+    )
+
+
+def _is_whole(figure: Any) -> bool:
+    return type(figure) is int and 0 <= figure < MOST_ELEMENTS
+
+
+def _is_figure(figure: Any) -> bool:
+    return type(figure) in (int, float) and not isnan(figure)
 
 
 def _object(raw: Any, of: type) -> dict[str, Any]:
