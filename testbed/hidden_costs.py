@@ -180,7 +180,7 @@ def wide_search(
         now=now.hash(),
         steps=steps,
         past=log.trials,
-        slowness=Slowness(WIDE, here, log.fleets),
+        slowness=Slowness(WIDE, here, log.findings),
     )
     return search, found
 

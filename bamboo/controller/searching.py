@@ -29,7 +29,7 @@ from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.resolved import fits, resolve
 from bamboo.planner.sync.situation import Situation
 from bamboo.planner.sync.slowness import Slowness
-from bamboo.planner.sync.trials import Log, Shown, Trial, read_log
+from bamboo.planner.sync.trials import Finding, Log, Trial, read_log
 from bamboo.planner.sync.written import facts_from, situation_from
 from bamboo.ports import Store
 from bamboo.runs.books import TRIED
@@ -140,7 +140,7 @@ class TrialLog:
             self._note(f"{self._path}: {log.passed_over} lines are no trials and do not count")
         return log
 
-    def write(self, found: Sequence[Trial | Shown]) -> None:
+    def write(self, found: Sequence[Trial | Finding]) -> None:
         """Append these, as far as the disk takes them."""
         if not found:
             return
@@ -169,7 +169,7 @@ class Searcher:
         self._log = TrialLog(searched.log, ports.screen.note)
         log = self._log.read()
         self._past = list(log.trials)
-        self._shown = {one.context: one for one in log.fleets}
+        self._findings = {one.context: one for one in log.findings}
         """What each fleet was found to have."""
         self._search: LiveSearch | None = None
         self._fleet = ""
@@ -272,9 +272,9 @@ class Searcher:
     def _end(self) -> None:
         if self._search is not None:
             self._write(self._search.close())
-            if (shown := self._search.shown()) is not None:
-                self._shown[shown.context] = shown
-                self._write([shown])
+            if (finding := self._search.finding()) is not None:
+                self._findings[finding.context] = finding
+                self._write([finding])
             self._over.append(self._search)
         self._search = None
 
@@ -321,7 +321,7 @@ class Searcher:
             steps=self._steps,
             begun=step,
             past=self._past,
-            slowness=Slowness(self._facts, situation, list(self._shown.values())),
+            slowness=Slowness(self._facts, situation, list(self._findings.values())),
         )
 
     def sync_of_hash(self, hash: str) -> Sync:
@@ -389,7 +389,7 @@ class Searcher:
         except BooksUnwritable as error:
             self._ports.screen.note(f"a resume begins with the planned strategy: {error}")
 
-    def _write(self, found: Sequence[Trial | Shown]) -> None:
+    def _write(self, found: Sequence[Trial | Finding]) -> None:
         self._past += [one for one in found if isinstance(one, Trial)]
         self._log.write(found)
 

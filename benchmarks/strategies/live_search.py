@@ -98,8 +98,8 @@ def log_of(pipelines: int) -> Log:
     """That of a run with a search on another fleet."""
     search, _ = wide_search(pipelines, "auto", fleet="elsewhere", steps=STEPS)
     Fleet(WIDE, wide_situation(pipelines), ELSEWHERE, seed=99).play(search, STEPS)
-    trials, shown = search.close(), search.shown()
-    return read_log([one.line() for one in (*trials, *([shown] if shown else ()))])
+    trials, finding = search.close(), search.finding()
+    return read_log([one.line() for one in (*trials, *([finding] if finding else ()))])
 
 
 def ranked(pipelines: int, name: str, seed: int) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def followed(case: Case, log: Path) -> dict[str, Any]:
         "total_s": total_s,
         "spent": booked["excess_s"] / total_s,
         **booked,
-        "found": [asdict(one) for one in read_log(log.read_text().splitlines()).fleets],
+        "found": [asdict(one) for one in read_log(log.read_text().splitlines()).findings],
         "why_last": state.syncs[-1].why if state.syncs else "",
     }
 

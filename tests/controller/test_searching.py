@@ -216,7 +216,7 @@ def test_a_log_that_takes_no_line_is_told_of_once_and_ends_no_search(tmp_path: P
     assert World(log).searcher._past == []
 
 
-@pytest.mark.parametrize("method", ["__init__", "stepped", "next", "close", "shown"])
+@pytest.mark.parametrize("method", ["__init__", "stepped", "next", "close", "finding"])
 def test_figures_that_nobody_foresaw_end_a_search_and_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

@@ -1,7 +1,8 @@
 """The best strategy in each of many cases of a fleet, one after the other.
 
-Rule: a descent, as in `search`, by groups of parameters. All cases are of one grid, and whatever
-was laid out for one of them is priced again for the next, which begins with the best of it.
+Rule: a descent, as in `search`: one group of parameters is changed at a time, while the cost falls.
+All cases are of one grid. So what was computed of a strategy for one case (`Repriced`) serves all
+later ones, and a descent begins with the best of all strategies that any case has led to.
 """
 
 from collections.abc import Sequence
@@ -17,20 +18,20 @@ from bamboo.planner.sync.situation import Situation
 from bamboo.topology.sync import OWNER, Sync, SyncEntry
 
 BOUNDS = (None, 0)
-"""Bounds of a bucket that are tried: whole, and each parameter for itself."""
+"""Bounds of a bucket that are tried: one bucket for a stage, and one for each layer."""
 ROUNDS = 3
-"""Times that a descent goes through all groups, at most."""
+"""How often a descent goes through all groups at most."""
 Chosen = tuple[int, ...]
-"""The number of each group's option."""
+"""A strategy of a `Space`: for each group, the number of its option."""
 
 
 class Descents:
-    """Strategies of one grid, laid out once."""
+    """Descents on one grid."""
 
     def __init__(self, facts: Sequence[ParameterFacts], situation: Situation) -> None:
         self._pricing = Pricing([one for one in facts if one.trained], situation)
         self._space = space_of(self._pricing.facts, situation, bounds=BOUNDS)
-        self._laid: dict[Chosen, Repriced] = {}
+        self._repriced: dict[Chosen, Repriced] = {}
         wholes = [SyncEntry(bucket=bound) for bound in BOUNDS]
         options = self._space.options
         self._starts = [
@@ -38,11 +39,13 @@ class Descents:
             for whole in wholes
             if all(whole in some for some in options)
         ]
+        """Every parameter by `tree`, with each bound."""
         self._owned = [] if situation.pipelines < 3 else self._without_one(situation.pipelines)
 
     def _without_one(self, pipelines: int) -> list[Chosen]:
-        """For each pipeline, a start in which the others own all groups, the one with the fewest
-        bytes so far the next: no change of one group alone leads there from a whole."""
+        """For each pipeline, a start in which it owns nothing: each group goes to that other one
+        which has the fewest bytes so far. Changes of single groups hardly lead there from `tree`,
+        because each on its own makes a step longer."""
         out = []
         for spared in range(pipelines):
             load = {one: 0.0 for one in range(pipelines) if one != spared}
@@ -56,13 +59,12 @@ class Descents:
 
     def best(self, case: Case) -> Sync:
         """The strategy that costs least in this case, as far as the descents find it."""
-        pools = ([*dict.fromkeys((*self._starts, *self._laid))], self._owned)
-        found = [self._descended(pool, case) for pool in pools if pool]
-        _, chosen = min(found)
+        pools = ([*dict.fromkeys((*self._starts, *self._repriced))], self._owned)
+        _, chosen = min(self._descended(pool, case) for pool in pools if pool)
         return self._pricing.sync_of(self._space.entries(chosen))
 
     def _descended(self, pool: Sequence[Chosen], case: Case) -> tuple[float, Chosen]:
-        """From the best of a pool, a group at a time; with its cost."""
+        """The cost in seconds and the strategy that a descent from the best of a pool ends with."""
         costs = self._costs_s(pool, case)
         chosen, cost_s = pool[int(costs.argmin())], float(costs.min())
         for _ in range(ROUNDS):
@@ -78,9 +80,9 @@ class Descents:
 
     def _costs_s(self, some: Sequence[Chosen], case: Case) -> Figures:
         for one in some:
-            if one not in self._laid:
+            if one not in self._repriced:
                 resolved = self._pricing.resolved(self._space.entries(one))
-                self._laid[one] = Repriced(resolved)
-        laid = [self._laid[one] for one in some]
-        billed_s = np.array([one.billed_s for one in laid])
-        return np.asarray(np.exp(log_steps(laid, [case])[:, 0]) + billed_s)
+                self._repriced[one] = Repriced(resolved)
+        repriced = [self._repriced[one] for one in some]
+        billed_s = np.array([one.billed_s for one in repriced])
+        return np.asarray(np.exp(log_steps(repriced, [case])[:, 0]) + billed_s)

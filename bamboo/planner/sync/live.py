@@ -2,11 +2,16 @@
 
 Rule: a pure state machine. It is told the price and the features of candidates, what trials have
 measured so far, and each finished step; it answers with the strategy that should count next. Every
-strategy gives the same bits, so a trial costs its time and nothing else: it is worth its cost if
-what it may win over the steps that are left is more than what it may lose over its own.
+strategy gives the same bits, so a trial costs its time and nothing else. A trial is worth its cost
+if its candidate is expected to win more over the steps that are left than the trial is expected to
+lose over its own steps.
 
-    the incumbent is measured -> a candidate is tried -> it wins and stays, or the next is tried
-    -> no candidate promises more than it costs: the best of those measured stays
+The incumbent is the best strategy that was measured; at first it is the strategy that the run has.
+
+    1. Steps of the incumbent are measured.
+    2. The candidate whose trial is worth most is tried. If it is faster by more than the noise, it
+       is the incumbent from then on. This goes on while some trial is worth its cost.
+    3. The search stops, and the incumbent stays.
 """
 
 import math
@@ -17,39 +22,41 @@ from functools import partial
 from bamboo.planner.sync.candidates import Candidate, neighbours
 from bamboo.planner.sync.guesses import (
     Guesses,
-    apart,
     by_ranking,
     by_slowness,
     gain,
     loss,
     mean_prices,
+    measured_difference,
     risk,
 )
 from bamboo.planner.sync.ranking import Context, Ranking
 from bamboo.planner.sync.repriced import Case
 from bamboo.planner.sync.slowness import Explanation, Slowness
-from bamboo.planner.sync.trials import Measured, Shown, Trial, measured_of
+from bamboo.planner.sync.trials import Finding, Measured, Trial, measured_of
 
 FIRST_STEPS = 8
-"""Steps over which the strategy is measured that the run has when a search begins."""
-SETTLING = 1
-"""Steps after a change that are not counted: of the first one some is from before."""
+"""Steps that are measured of the first incumbent, before anything is tried."""
+SETTLING_STEPS = 1
+"""Steps after a change that are not measured: part of their time is from before the change."""
 TRIAL_STEPS = 6
-"""Steps that a trial takes at least: one that settles, one that is looked at, and those that nodes
+"""Steps that a trial takes at least: one that settles, one that is measured, and those that nodes
 begin before they know the next strategy."""
-CONFIRMED = 8
-"""Steps of a candidate, before it takes the place of the incumbent."""
+CONFIRMING_STEPS = 8
+"""Steps that are measured of a candidate before it may become the incumbent."""
 MOST_SPENT = 0.045
-"""Share of the steps that are left at the beginning that all trials together may lose."""
+"""What all trials together may lose, as a share of the steps that are left when a search begins."""
 LEAST_WORTH = 1.0
-"""A trial is made if it is worth more than so many steps of the incumbent: choosing it takes a
-launcher's time, too."""
+"""A trial is made if it is worth more than so many steps of the incumbent, because choosing it
+takes a launcher's time, too."""
 RISKED = 0.5
-"""Share of what trials may still lose that one of them may."""
+"""What one trial may risk, as a share of what all trials may still lose."""
 MOST_ERRORS = 1.5
-"""Where it is known what may be slow, a price is off by so many of its errors at most."""
+"""With explanations of what is slow, a price is taken to be off by at most so many of the errors in
+`Prior.error`."""
 HOPELESS = 0.10
-"""A candidate that is slower by this share in its first step is given up at once."""
+"""A candidate is given up after one measured step if the log of its time is larger than the
+incumbent's by more than this: it is about 10 % slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +73,15 @@ class _Stretch:
 
     hash: str
     seconds: list[float] = field(default_factory=list)
-    settling: int = SETTLING
+    """Of each step that was measured."""
+    settling: int = SETTLING_STEPS
 
 
 class LiveSearch:
-    """One search, on one fleet. `past`: trials of any runs, jobs and fleets. `now`: the hash of the
-    strategy that the run has; `begun`: the step in which the search begins. Raises ValueError if
-    that is no candidate."""
+    """One search, on one fleet. `now`: the hash of the strategy that the run has. `steps`: those of
+    the whole run; `begun`: the step in which the search begins. `past`: trials of any runs, jobs
+    and fleets. Without `slowness` nothing is taken to be slow, and guesses are by the ranking
+    alone. Raises ValueError if `now` is no candidate."""
 
     def __init__(
         self,
@@ -95,28 +104,28 @@ class LiveSearch:
         self._past = list(past)
         self._own: list[Trial] = []
         self.incumbent = now
-        """The best strategy that is known by measurement, or the first."""
+        """The hash of the best strategy that was measured; at first that of the run's."""
         self._asked = now
-        """The strategy that was answered last, which counts already or soon will."""
+        """The hash that was answered last; its strategy counts already, or soon will."""
         self._stretch = _Stretch(now)
         self._tried: set[str] = set()
         self._refused: set[str] = set()
         self._slowness = slowness
         self.explanations = [Explanation(case=Case(), weight=1.0)]
-        """What may be slower than the model knows, the likeliest first."""
-        self._grown: set[str] = set()
+        """What may be slower than the model says, the likeliest first."""
+        self._with_neighbours: set[str] = set()
         """The strategies whose neighbours are candidates."""
         self.excess_s = 0.0
-        """What all trials have taken longer than the incumbent would have."""
+        """How much longer all trials have taken than as many steps of the incumbent."""
         self.trials = 0
+        """How many were begun."""
         self.stopped = ""
         """Why the search is over; "" while it is not."""
 
     # ------------------------------------------------------------------ what happens
 
     def stepped(self, hash: str, seconds: float | None) -> None:
-        """A step is done that counted under this strategy; `seconds`: None if something disturbed
-        it."""
+        """A step under this strategy is done. `seconds`: None if something disturbed it."""
         if hash not in self.candidates:
             return
         if hash != self._stretch.hash:
@@ -133,22 +142,22 @@ class LiveSearch:
         stretch.seconds.append(seconds)
 
     def refused(self, hash: str) -> None:
-        """A node cannot use a strategy."""
+        """A node cannot use this strategy, so it is not tried again."""
         self._refused.add(hash)
         self._asked = self._stretch.hash
 
     def withdrawn(self) -> None:
-        """What was asked for is not chosen, since something else came in between."""
+        """The strategy that was answered last is not chosen now, but may be later."""
         self._asked = self._stretch.hash
 
     def ended(self) -> tuple[Trial, ...]:
-        """The trials since the last call, for the log."""
+        """The trials that ended since the last call, for the log."""
         out, self._own = tuple(self._own), []
         self._past += out
         return out
 
     def close(self) -> tuple[Trial, ...]:
-        """The last trials, at the end of the run or of this search."""
+        """The last trials, when the run or this search ends."""
         self._end_stretch()
         self._stretch = _Stretch(self._stretch.hash)
         return self.ended()
@@ -172,34 +181,34 @@ class LiveSearch:
     # ------------------------------------------------------------------ what is next
 
     def next(self, step: int) -> Next | None:
-        """After this step: the strategy that should count next, if it is another one than was
+        """After this step, the strategy that should count next; None if that is the one that was
         answered last. Ask after every step until `stopped`."""
         if self.stopped or self._asked != self._stretch.hash:
             return None
-        seen = len(self._stretch.seconds)
+        measured = len(self._stretch.seconds)
         known = self._known()
         if self._stretch.hash == self.incumbent:
-            if seen < (FIRST_STEPS if self.incumbent not in self._tried else 1):
+            if measured < (FIRST_STEPS if self.incumbent not in self._tried else 1):
                 return None
             self._tried.add(self.incumbent)
             return self._choose(step, known)
-        if not seen:
+        if not measured:
             return None
         self._tried.add(self._stretch.hash)
         here, best = known[self._stretch.hash], known[self.incumbent]
         difference = math.log(here.seconds / best.seconds)
-        if difference > HOPELESS or (difference > 0 and seen >= 2):
+        if difference > HOPELESS or (difference > 0 and measured >= 2):
             return self._choose(step, known)
-        if seen < CONFIRMED and difference <= 0:
+        if measured < CONFIRMING_STEPS and difference <= 0:
             return None
-        if -difference > apart(here, best).spread:
+        if -difference > measured_difference(here, best).spread:
             self.incumbent = self._stretch.hash
         return self._choose(step, known)
 
     def _choose(self, step: int, known: Mapping[str, Measured]) -> Next | None:
         left = self._steps - step - 1 - TRIAL_STEPS
         self._explain(known)
-        self._grow()
+        self._add_neighbours()
         worth = self._worths(known, left)
         chosen = max(worth, key=lambda hash: worth[hash], default="")
         if chosen and worth[chosen] > LEAST_WORTH:
@@ -215,31 +224,33 @@ class LiveSearch:
         return self._ask(self.incumbent, f"{words} is the fastest of {len(self._tried)} tried")
 
     def _explain(self, known: Mapping[str, Measured]) -> None:
-        """What may be slow, after all that was measured; what would be best then is a candidate."""
+        """Infer what may be slow, and make the best strategies for that candidates."""
         if self._slowness is None:
             return
         self.explanations = self._slowness.explanations(self._measured(known))
         for one in self._slowness.candidates(self.explanations):
             self.candidates.setdefault(one.hash, one)
 
-    def shown(self) -> Shown | None:
-        """What was found to be slow, for the log; None where no trial could have shown it."""
+    def finding(self) -> Finding | None:
+        """What was found to be slow, for the log; None without a trial that could tell."""
         if self._slowness is None or not self.trials:
             return None
         measured = self._measured(self._known())
-        return self._slowness.shown(self.explanations[0].case, measured, self.context)
+        return self._slowness.finding(self.explanations[0].case, measured, self.context)
 
-    def _grow(self) -> None:
-        """Make what is near the incumbent a candidate."""
-        if self._slowness is None or self.incumbent in self._grown:
+    def _add_neighbours(self) -> None:
+        """Make the strategies that differ from the incumbent in one group candidates."""
+        if self._slowness is None or self.incumbent in self._with_neighbours:
             return
-        self._grown.add(self.incumbent)
+        self._with_neighbours.add(self.incumbent)
         sync = self.candidates[self.incumbent].sync
         for one in neighbours(self._slowness.facts, self._slowness.situation, sync):
             self.candidates.setdefault(one.hash, one)
 
     def _worths(self, known: Mapping[str, Measured], left: int) -> dict[str, float]:
-        """What the trial of each candidate is worth that trials may cost."""
+        """What the trial of each candidate is worth, in steps of the incumbent: what is expected to
+        be won over the steps that are left, less what the trial is expected to lose. Without those
+        whose risk is more than a trial may take."""
         best = known[self.incumbent]
         spent = self.excess_s / best.seconds
         return {
@@ -255,8 +266,7 @@ class LiveSearch:
         return Next(hash=hash, why=why)
 
     def _guesses(self, known: Mapping[str, Measured]) -> dict[str, Guesses]:
-        """For each candidate that was not tried, its log time less the incumbent's, under each
-        explanation."""
+        """Candidate -> the guesses for it, for each that was not tried."""
         best = known[self.incumbent]
         untried = [
             one
@@ -273,14 +283,14 @@ class LiveSearch:
         out = dict(zip((one.hash for one in untried), found, strict=True))
         for one in untried:
             if (before := known.get(one.hash)) is not None:  # by an earlier run on this fleet
-                out[one.hash] = [(1.0, apart(before, best))]
+                out[one.hash] = [(1.0, measured_difference(before, best))]
         return out
 
     # ------------------------------------------------------------------ what is known
 
     def ranking(self) -> Ranking:
-        """The model, from all that was measured by now. On this fleet it corrects the price under
-        what may be slow."""
+        """The model that was learned from all that was measured by now. On this fleet it corrects
+        the mean price under the explanations, and on past fleets the price of their findings."""
         found = dict(measured_of([*self._past, *self._own, *self._present()]))
         here = dict(found.get(self.context, {}))
         mine = [self.candidates[hash] for hash in here if hash in self.candidates]
@@ -302,6 +312,7 @@ class LiveSearch:
         return [(here[hash], one) for hash, one in known.items() if hash in here]
 
     def _present(self) -> list[Trial]:
+        """The stretch that goes on, as a trial; none if no step of it was measured."""
         kept, self._own = self._own, []
         self._end_stretch()
         present, self._own = self._own, kept

@@ -1,11 +1,12 @@
-"""The steps of many strategies where one or another thing is slow, all at once.
+"""The step times of many strategies in many cases of a fleet, computed together as arrays.
 
-Rule: the same figures as `price` in a situation with this slow, by arrays. A row is one strategy in
-one such case; the rows of a batch do the same events, each its own next one.
+Rule: with `Case.in_phases` at 0 these are the figures of `price`, in a situation with the case's
+`slow` (`tests/planner/sync/test_live.py` compares them). A row of an array is one strategy in one
+case, and each turn of the loop handles the next event of every row.
 
-By `price`, messages, sums and results of several buckets overlap as far as links and nodes allow.
-A fleet may overlap less. So there is a second price, of an exchange in three phases, and a case
-says how far a fleet is on the way from the first to the second.
+`price` lets messages, sums and results of several buckets overlap as far as links and nodes allow.
+A fleet may overlap less. So there is a second price, of an exchange in three phases without any
+overlap, and a case says where between the two prices a fleet lies.
 """
 
 from collections.abc import Sequence
@@ -20,52 +21,58 @@ from bamboo.planner.sync.situation import Situation, Slow
 from bamboo.planner.sync.trials import SHORTEST_S
 
 LARGEST = 2**17
-"""Figures of an array over the links of all rows, about: more do not fit into a cache."""
+"""About how many numbers an array over the links of all rows has at most: larger ones do not fit
+into a cache."""
 Slows = tuple[Slow, ...]
+"""All that is slow in one case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a fleet may have that the model does not know."""
+    """One way in which a fleet may be slower than the model says."""
 
     slow: Slows = ()
     in_phases: float = 0.0
-    """0: buckets overlap as the price has it. 1: all partial sums are sent, then all is computed,
-    then all whole sums are sent. Between them the step is linear."""
+    """0: buckets overlap as in `price`. 1: all partial sums are sent, then all is computed, then
+    all whole sums are sent. Values between them interpolate the step time linearly."""
 
 
 class Repriced:
-    """One strategy, laid out once for all that may be slow."""
+    """One strategy as arrays, from which its step is priced in any case."""
 
     def __init__(self, resolved: Resolved) -> None:
         self.situation = resolved.situation
-        self.laid = [_laid(stage, resolved.situation) for stage in resolved.stages]
+        self.stages = [_arrays_of(stage, resolved.situation) for stage in resolved.stages]
+        """The buckets of each stage."""
         self.shadows_s = [shadow_s(stage, resolved.situation) for stage in resolved.stages]
+        """What `shadow_s` gives, for each stage."""
         self.most_sent = max(cost.most_sent + cost.shipped.bytes for cost in resolved.stages)
+        """Bytes that the busiest node sends."""
         self.billed_s = resolved.between_zones() * resolved.situation.billed_s_per_byte
         """As in `Price`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Laid:
-    """The buckets of one stage, B of them."""
+class _Buckets:
+    """The B buckets of one stage; D is the number of pipelines."""
 
     left_s: Figures
-    """Shape (B,)."""
+    """How long before the end of the last local backward each may leave, shape (B,)."""
     sizes: Figures
-    """Bytes between each two pipelines, out and back, shape (2, B, D, D)."""
+    """Bytes from each pipeline to each other one, shape (2, B, D, D): first those of partial sums,
+    then those of whole sums."""
     hops: Figures
-    """Shape (B,)."""
+    """Latencies that a message takes one after the other, shape (B,)."""
     works_s: Figures
     """What each pipeline computes for a bucket, shape (B, D)."""
 
 
-def _laid(cost: StageCost, situation: Situation) -> _Laid:
+def _arrays_of(cost: StageCost, situation: Situation) -> _Buckets:
     count, links = len(cost.buckets), (situation.pipelines,) * 2
     moved = [one.exchanged for one in cost.buckets]
     sizes = [*(one.out for one in moved), *(one.back for one in moved)]
     works = [works_of(one, situation) for one in cost.buckets]
-    return _Laid(
+    return _Buckets(
         left_s=np.array([one.left_s for one in cost.buckets]),
         sizes=np.array(sizes).reshape(2, count, *links),
         hops=np.array([one.hops for one in cost.buckets], dtype=np.float64),
@@ -88,8 +95,9 @@ def log_steps(some: Sequence[Repriced], cases: Sequence[Case]) -> Figures:
 def steps_s(
     some: Sequence[Repriced], cases: Sequence[Slows], *, in_phases: bool = False
 ) -> Figures:
-    """The step of each strategy where each of these is slow, beside what their common situation
-    says; shape (strategies, cases). `in_phases`: the exchange has three phases."""
+    """The step of each strategy with each of these slow, shape (strategies, cases). All strategies
+    are of one situation, and what is slow there counts, too. `in_phases`: exchanges go in three
+    phases."""
     situation = some[0].situation
     exposed_s, work_s = [], []
     for stage in range(situation.stages):
@@ -97,13 +105,13 @@ def steps_s(
         places = {slow: place for place, slow in enumerate(dict.fromkeys(own))}
         at = [places[slow] for slow in own]
         per_byte, times = _slowed(situation, stage, [*places])
-        laid = [one.laid[stage] for one in some]
+        buckets = [one.stages[stage] for one in some]
         each = max(1, LARGEST // per_byte.size)
-        parts = [laid[first : first + each] for first in range(0, len(laid), each)]
+        parts = [buckets[first : first + each] for first in range(0, len(buckets), each)]
         exposed = _in_phases_s if in_phases else _exposed_s
         found = [exposed(part, situation, stage, per_byte, times) for part in parts]
         exposed_s.append(np.concatenate(found)[:, at])
-        whole_s = np.array([one.works_s.sum(axis=0) for one in laid])
+        whole_s = np.array([one.works_s.sum(axis=0) for one in buckets])
         work_s.append((whole_s[:, None] * times).max(axis=2)[:, at])
     shadows = np.array([one.shadows_s for one in some])[..., None]
     return step_of(
@@ -117,18 +125,19 @@ def steps_s(
 
 
 def used_s(one: Repriced) -> Figures:
-    """For how long a strategy uses each link and each node, latencies included; a vector."""
+    """Seconds for which a strategy uses each link, latencies included, and each node. A vector with
+    D x D links and D nodes for each stage."""
     found = []
-    for stage, laid in enumerate(one.laid):
+    for stage, buckets in enumerate(one.stages):
         per_byte, latency_s = rates(one.situation, stage)
-        links_s = laid.sizes * per_byte + (laid.sizes > 0) * latency_s
-        found += [links_s.sum(axis=(0, 1)).ravel(), laid.works_s.sum(axis=0)]
+        links_s = buckets.sizes * per_byte + (buckets.sizes > 0) * latency_s
+        found += [links_s.sum(axis=(0, 1)).ravel(), buckets.works_s.sum(axis=0)]
     return np.concatenate(found)
 
 
 def _slowed(situation: Situation, stage: int, cases: Sequence[Slows]) -> tuple[Figures, Figures]:
-    """Seconds per byte of each link, shape (cases, D, D), and what each pipeline's work is
-    multiplied by, shape (cases, D)."""
+    """Seconds per byte of each link, shape (cases, D, D), and the factor by which the work of each
+    pipeline takes longer, shape (cases, D)."""
     per_byte = np.repeat(rates(situation, stage)[0][None], len(cases), axis=0)
     times = np.ones((len(cases), situation.pipelines))
     for case, slow in enumerate(cases):
@@ -141,13 +150,14 @@ def _slowed(situation: Situation, stage: int, cases: Sequence[Slows]) -> tuple[F
 
 
 def _in_phases_s(
-    laid: Sequence[_Laid], situation: Situation, stage: int, per_byte: Figures, times: Figures
+    some: Sequence[_Buckets], situation: Situation, stage: int, per_byte: Figures, times: Figures
 ) -> Figures:
-    """As `_exposed_s` gives it, where each way of a bucket takes its slowest link, each pipeline
-    computes once it has all partial sums, and whole sums leave once all have computed."""
+    """As `_exposed_s`, but in three phases: the partial sums of all buckets, one after the other,
+    each at its slowest link; what each pipeline computes, once it has all of them; and the whole
+    sums, once all pipelines have computed."""
     latency_s, rate = rates(situation, stage)[1], situation.node_bytes_per_s
-    out = np.zeros((len(laid), len(times)))
-    for number, one in enumerate(laid):
+    out = np.zeros((len(some), len(times)))
+    for number, one in enumerate(some):
         arrived_s, back_s = np.full_like(times, -np.inf), np.zeros(len(times))
         for bucket in np.argsort(-one.left_s, kind="stable"):
             links_s = one.sizes[:, bucket, None] * per_byte
@@ -165,19 +175,19 @@ def _in_phases_s(
 
 
 def _exposed_s(
-    laid: Sequence[_Laid], situation: Situation, stage: int, per_byte: Figures, times: Figures
+    some: Sequence[_Buckets], situation: Situation, stage: int, per_byte: Figures, times: Figures
 ) -> Figures:
-    """As `StagePrice.exposed_s`, shape (strategies, cases). Of rows with fewer events than others
-    have, the last ones are none: they begin at no time, and change nothing."""
-    count, pipelines = max(len(one.left_s) for one in laid), situation.pipelines
+    """As `StagePrice.exposed_s`, shape (strategies, cases). A row that has fewer events than others
+    is filled up with events that begin at infinity and change nothing."""
+    count, pipelines = max(len(one.left_s) for one in some), situation.pipelines
     if not count:
-        return np.zeros((len(laid), len(times)))
-    # Partial sums have the numbers from 0, and whole sums those from `count`.
-    sizes = np.zeros((len(laid), 2, count, pipelines, pipelines))
-    works_s = np.zeros((len(laid), count, pipelines))
-    hops = np.zeros((len(laid), count))
-    begins_s = np.full((len(laid), 2 * count), np.inf)
-    for number, one in enumerate(laid):
+        return np.zeros((len(some), len(times)))
+    # Events: the partial sums of bucket b have the number b, its whole sums the number count + b.
+    sizes = np.zeros((len(some), 2, count, pipelines, pipelines))
+    works_s = np.zeros((len(some), count, pipelines))
+    hops = np.zeros((len(some), count))
+    begins_s = np.full((len(some), 2 * count), np.inf)
+    for number, one in enumerate(some):
         own = len(one.left_s)
         sizes[number, :, :own] = one.sizes
         works_s[number, :own], hops[number, :own] = one.works_s, one.hops
@@ -185,9 +195,9 @@ def _exposed_s(
     sends = sizes > 0
     has_back = np.asarray(sends[:, 1].any(axis=(2, 3)))
     events = int((np.isfinite(begins_s).sum(axis=1) + has_back.sum(axis=1)).max())
-    which = np.repeat(np.arange(len(laid)), len(times))
+    which = np.repeat(np.arange(len(some)), len(times))
     rows = np.arange(len(which))
-    per_byte, times = (np.tile(x, (len(laid), *[1] * (x.ndim - 1))) for x in (per_byte, times))
+    per_byte, times = (np.tile(x, (len(some), *[1] * (x.ndim - 1))) for x in (per_byte, times))
     latency_s = rates(situation, stage)[1]
     rate = situation.node_bytes_per_s
     begins_s = begins_s[which]
@@ -221,4 +231,4 @@ def _exposed_s(
         back = bucket + count
         begins_s[rows, back] = np.where(goes_back, done_s.min(axis=1), begins_s[rows, back])
     whole_s = np.maximum(0.0, np.maximum(end_s, done_s.max(axis=1)))
-    return np.asarray(whole_s.reshape(len(laid), -1))
+    return np.asarray(whole_s.reshape(len(some), -1))

@@ -1,15 +1,22 @@
-"""What is slower in a fleet than the model knows, by Bayes' rule from the steps of trials.
+"""What is slower in a fleet than the model says, inferred by Bayes' rule from the times of trials.
 
-Rule: pure. An *explanation* names a few links or nodes and how many times as long each takes, and
-how far exchanges go in phases; the empty one says that nothing is slow, and that all overlaps as
-the price has it. Each is priced for every strategy that was measured, and counts
-by how well its prices agree with the measured times, and by how rare such slowness is. The model's
-own error, and one factor that all its prices are off by, are taken to be normal; strategies that
-use links and nodes alike have like errors, so a trial tells of all that are near it. What past
-fleets were found to have says how rare slowness is, and how large the error (empirical Bayes;
-Robbins, 1956).
+Rule: pure. An *explanation* is a case of a fleet (`repriced.Case`) with its probability. A case
+names at most three slow links or nodes, and says how many times as long each takes; it also says
+how far exchanges go in phases. In the empty case nothing is slow, and messages overlap as in
+`price`.
 
-All explanations with one thing slow are weighed; those with two or three extend the best of these.
+The probability of a case is its prior times the likelihood of what was measured:
+
+- The prior comes from what searches found in past fleets (`Finding`): how many links and nodes
+  were slow, by how much, and how far prices were off. This is empirical Bayes (Robbins, 1956).
+  Before any fleet was seen, the constants below are the prior.
+- For the likelihood, each strategy that was measured is priced in the case. The errors, which are
+  the logs of the measured times less the logs of these prices, are taken to be jointly normal. One
+  part of them is common to all strategies. Strategies that use links and nodes alike have more in
+  common, so one trial tells of all strategies near it.
+
+Every case with one slow link or node is weighed. Cases with two or three extend the likeliest of
+these.
 """
 
 import math
@@ -25,49 +32,49 @@ from bamboo.planner.sync.flows import Figures
 from bamboo.planner.sync.ranking import Context
 from bamboo.planner.sync.repriced import Case, Repriced, Slows, log_steps, used_s
 from bamboo.planner.sync.situation import Situation, Slow
-from bamboo.planner.sync.trials import Measured, Shown
+from bamboo.planner.sync.trials import Finding, Measured
 
-TIMES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""So many times as long as it should a slow thing may take."""
-COARSE = (2.0, 4.0, 8.0)
-"""Those with which an explanation is extended by another thing, before they are refined."""
-OFF = 0.15
-"""The factor that all prices are off by: the standard deviation of its log."""
-ERROR = 0.07
-"""The error of a single price, likewise, before any fleet has shown it."""
-ALIKE = 0.3
-"""Two strategies of which the use of links and nodes, in shares of a step, is this far apart are
-mispriced alike to 1/e."""
+FACTORS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""A slow link or node takes one of these times as long as the model says."""
+COARSE_FACTORS = (2.0, 4.0, 8.0)
+"""Those that are tried first for the second and the third slow link or node of a case."""
+COMMON_ERROR = 0.15
+"""The error that all prices of a fleet share: the standard deviation of its log."""
+FIRST_ERROR = 0.07
+"""The error of a single price before any fleet was seen: the standard deviation of its log."""
+ALIKE_DISTANCE = 0.3
+"""The distance between two strategies, in shares of a step for which they use links and nodes, at
+which the covariance of their errors has fallen to 1/e."""
+NEAR_SHARE, NEAR_DISTANCE = 0.2, 0.02
+"""This share of a price's variance falls to 1/e at the smaller distance already."""
 IN_PHASES = (0.0, 1 / 3, 2 / 3, 1.0)
-"""How far exchanges may go in phases."""
-OVERLAP = 0.4
-"""Probability that they overlap as the price has it, before any fleet was seen. All others are as
-probable."""
-OWN, MUCH_ALIKE = 0.2, 0.02
-"""The share of its variance that only strategies have in common which are this far apart."""
-RARE = 0.3
-"""Slow links of a fleet that are expected, before any was seen; and slow nodes."""
-FLEETS = 4.0
-"""Fleets for which these expectations count."""
-FIRST_DEGREES = 12
-"""Strategies for which ERROR counts, in the mean with those of past fleets."""
+"""The values of `Case.in_phases` that are weighed."""
+FULL_OVERLAP = 0.4
+"""Probability of the first of IN_PHASES before any fleet was seen. The others share the rest
+equally."""
+EXPECTED_SLOW = 0.3
+"""The number of slow links that is expected in a fleet before any was seen, and of slow nodes."""
+PRIOR_FLEETS = 4.0
+"""What is expected before any fleet was seen counts like so many fleets."""
+PRIOR_DEGREES = 12
+"""FIRST_ERROR counts like an error with so many degrees of freedom."""
 EXTENDED = (5, 2)
-"""Explanations that are extended by a second thing, and by a third."""
-FEW = 64
-"""Links and nodes of a grid with more are not suspected two at a time: that would take too long."""
-POOR = 15.0
-"""An explanation whose odds against the likeliest are e to this is not weighed again."""
-KEPT = 24
-MASS = 0.97
-"""Explanations that are kept have so much of the weight together, if they are no more than KEPT."""
-SEARCHED = 8
-"""Explanations whose best strategies are searched for, after a trial."""
+"""How many cases are extended by a second slow link or node, and then by a third."""
+MOST_PAIRED = 64
+"""On a grid with more links and nodes only one is taken to be slow: pairs would take too long."""
+DROPPED = 15.0
+"""A case whose score is so far below the highest one is not weighed again."""
+MOST_KEPT = 24
+KEPT_PROBABILITY = 0.97
+"""The likeliest cases are kept up to this probability together, and at most MOST_KEPT."""
+MOST_SEARCHED = 8
+"""Explanations of which the best strategy is searched for after a trial."""
 Measurements = dict[Context, dict[str, Measured]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a fleet may have that the model does not know, and how likely that is."""
+    """A case of a fleet with its probability, after all that was measured."""
 
     case: Case
     weight: float
@@ -75,43 +82,47 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is expected of a fleet; by default before any fleet was seen."""
+    """What is expected of a fleet; by default what is expected before any fleet was seen."""
 
-    links: float = RARE
-    nodes: float = RARE
-    times: tuple[float, ...] = (1 / len(TIMES),) * len(TIMES)
-    """The probability of each of TIMES."""
+    links: float = EXPECTED_SLOW
+    """The expected number of slow links."""
+    nodes: float = EXPECTED_SLOW
+    """The expected number of slow nodes."""
+    factors: tuple[float, ...] = (1 / len(FACTORS),) * len(FACTORS)
+    """The probability of each of FACTORS."""
     in_phases: tuple[float, ...] = (
-        OVERLAP,
-        *((1 - OVERLAP) / (len(IN_PHASES) - 1),) * (len(IN_PHASES) - 1),
+        FULL_OVERLAP,
+        *((1 - FULL_OVERLAP) / (len(IN_PHASES) - 1),) * (len(IN_PHASES) - 1),
     )
     """The probability of each of IN_PHASES."""
-    error: float = ERROR
+    error: float = FIRST_ERROR
+    """The error of a single price: the standard deviation of its log."""
 
 
-def prior_of(fleets: Sequence[Shown]) -> Prior:
-    """What is expected after these fleets."""
-    seen = len(fleets) + FLEETS
-    times = np.full(len(TIMES), FLEETS / len(TIMES))
+def prior_of(fleets: Sequence[Finding]) -> Prior:
+    """What is expected of a fleet after these findings of past fleets."""
+    seen = len(fleets) + PRIOR_FLEETS
+    factors = np.full(len(FACTORS), PRIOR_FLEETS / len(FACTORS))
     for one in fleets:
         for factor in (*one.links, *one.nodes):
-            times[_nearest(factor)] += 1
-    in_phases = FLEETS * np.array(Prior().in_phases)
+            factors[_nearest_factor(factor)] += 1
+    in_phases = PRIOR_FLEETS * np.array(Prior().in_phases)
     for one in fleets:
         in_phases[_nearest_share(one.in_phases)] += 1
-    degrees = FIRST_DEGREES + sum(one.degrees for one in fleets)
-    squares = FIRST_DEGREES * ERROR**2 + sum(one.degrees * one.error**2 for one in fleets)
+    degrees = PRIOR_DEGREES + sum(one.degrees for one in fleets)
+    squares = PRIOR_DEGREES * FIRST_ERROR**2 + sum(one.degrees * one.error**2 for one in fleets)
+    expected = PRIOR_FLEETS * EXPECTED_SLOW
     return Prior(
-        links=(FLEETS * RARE + sum(len(one.links) for one in fleets)) / seen,
-        nodes=(FLEETS * RARE + sum(len(one.nodes) for one in fleets)) / seen,
-        times=tuple(map(float, times / times.sum())),
+        links=(expected + sum(len(one.links) for one in fleets)) / seen,
+        nodes=(expected + sum(len(one.nodes) for one in fleets)) / seen,
+        factors=tuple(map(float, factors / factors.sum())),
         in_phases=tuple(map(float, in_phases / in_phases.sum())),
         error=math.sqrt(squares / degrees),
     )
 
 
-def _nearest(factor: float) -> int:
-    return min(range(len(TIMES)), key=lambda at: abs(math.log(TIMES[at] / factor)))
+def _nearest_factor(factor: float) -> int:
+    return min(range(len(FACTORS)), key=lambda at: abs(math.log(FACTORS[at] / factor)))
 
 
 def _nearest_share(share: float) -> int:
@@ -119,55 +130,62 @@ def _nearest_share(share: float) -> int:
 
 
 class Slowness:
-    """What is known of one fleet."""
+    """What one fleet's trials tell of its links and nodes. `fleets`: what was found in past fleets,
+    for the prior. Each method gets all that was measured; what is kept between calls only saves
+    pricing a strategy, or weighing a case, again."""
 
     def __init__(
         self,
         facts: Sequence[ParameterFacts],
         situation: Situation,
-        fleets: Sequence[Shown] = (),
+        fleets: Sequence[Finding] = (),
     ) -> None:
         self.facts = facts
         self.situation = situation
         self.prior = prior_of(fleets)
         self._fleets = {one.context: one for one in fleets}
         self._repriced: dict[str, Repriced] = {}
-        self._at_most: dict[Case, float] = {}
-        """The last score of each explanation; with more measurements it only falls."""
-        self._top = -math.inf
-        self._searched: dict[Case, Candidate] = {}
+        self._last_scores: dict[Case, float] = {}
+        """Case -> its score when it was weighed last."""
+        self._highest = -math.inf
+        """The highest score after the newest measurements."""
+        self._best_in: dict[Case, Candidate] = {}
+        """Case -> the best strategy in it, as far as it was searched for."""
         self._descents = Descents(facts, situation)
         grid = [
             (stage, one) for stage in range(situation.stages) for one in range(situation.pipelines)
         ]
         several = situation.pipelines > 1
-        self._things = [
+        self._suspects = [
             Slow(stage=stage, pipeline=one, to=to, times=1.0)
             for stage, one in (grid if several else ())
             for to in (-1, *range(situation.pipelines))
             if to != one
         ]
+        """Each node, and each link between two pipelines of a stage."""
 
     def log_prices(self, cases: Sequence[Case], some: Sequence[Candidate]) -> Figures:
         """The logs of the steps that strategies take in these cases, shape (cases, strategies)."""
-        return log_steps([self._laid(one) for one in some], cases).T
+        return log_steps([self._repriced_of(one) for one in some], cases).T
 
-    def _laid(self, one: Candidate) -> Repriced:
+    def _repriced_of(self, one: Candidate) -> Repriced:
         if one.hash not in self._repriced:
             assert one.resolved is not None, "what is searched among has a grid"
             self._repriced[one.hash] = Repriced(one.resolved)
         return self._repriced[one.hash]
 
     def _covariance(self, some: Sequence[Candidate], others: Sequence[Candidate]) -> Figures:
-        """Of the errors of prices: strategies that use links and nodes alike are mispriced alike
-        (kriging; Matheron, 1963, with an exponential covariance)."""
+        """The covariance of the errors of log prices, shape (some, others). It falls exponentially
+        with the distance between what two strategies use of links and nodes, as in kriging
+        (Matheron, 1963)."""
         first, second = (
-            np.array([used_s(self._laid(one)) / one.price_s for one in own])
+            np.array([used_s(self._repriced_of(one)) / one.price_s for one in own])
             for own in (some, others)
         )
-        apart = np.linalg.norm(first[:, None] - second[None], axis=2)
-        alike = (1 - OWN) * np.exp(-apart / ALIKE) + OWN * np.exp(-apart / MUCH_ALIKE)
-        return np.asarray(OFF**2 + self.prior.error**2 * alike)
+        distance = np.linalg.norm(first[:, None] - second[None], axis=2)
+        far = (1 - NEAR_SHARE) * np.exp(-distance / ALIKE_DISTANCE)
+        near = NEAR_SHARE * np.exp(-distance / NEAR_DISTANCE)
+        return np.asarray(COMMON_ERROR**2 + self.prior.error**2 * (far + near))
 
     def differences(
         self,
@@ -176,9 +194,10 @@ class Slowness:
         some: Sequence[Candidate],
         learned: Mapping[str, float],
     ) -> tuple[Figures, Figures]:
-        """The logs of the steps of some strategies less that of the first of them, under each
-        explanation, shape (explanations, strategies), and how far they may be off, shape
-        (strategies,). `learned`: strategy -> what is added to the log of its price."""
+        """The log of each strategy's step less that of the first of `some`: the means under each
+        explanation, shape (explanations, strategies), and their standard deviations, shape
+        (strategies,). This is the regression of a normal process on the errors of the strategies
+        in `known`. `learned`: strategy -> what is added to the log of its price."""
         tried = [one for one, _ in known]
         added = np.array([learned.get(one.hash, 0.0) for one in (*tried, *some)])
         logs = self.log_prices([one.case for one in explanations], [*tried, *some]) + added
@@ -186,25 +205,28 @@ class Slowness:
         noise = np.diag([m.noise**2 for _, m in known])
         shared = self._covariance(tried, some)
         shared = shared - shared[:, :1]
-        gain = np.linalg.solve(self._covariance(tried, tried) + noise, shared)
+        coefficients = np.linalg.solve(self._covariance(tried, tried) + noise, shared)
         with_first = self._covariance(some[:1], some)[0]
-        variance = 2 * (with_first[0] - with_first) - (gain * shared).sum(axis=0)
-        means = logs[:, len(tried) :] - logs[:, len(tried) : len(tried) + 1] + off @ gain
+        variance = 2 * (with_first[0] - with_first) - (coefficients * shared).sum(axis=0)
+        means = logs[:, len(tried) :] - logs[:, len(tried) : len(tried) + 1] + off @ coefficients
         return means, np.sqrt(np.maximum(0.0, variance))
 
     def explanations(self, known: Sequence[tuple[Candidate, Measured]]) -> list[Explanation]:
-        """The likeliest, after these measurements, the likeliest first."""
+        """The likeliest cases after these measurements, the likeliest first. Their weights sum
+        to 1."""
         scores: dict[Case, float] = {}
-        self._top = -math.inf
-        self._score([*_shares([()]), *_by_score(self._at_most)[:KEPT]], known, scores)
-        single = [(replace(x, times=t),) for x in self._things for t in TIMES]
-        self._score(_shares(single), known, scores)
-        for count, extended in enumerate(EXTENDED if len(self._things) <= FEW else (), start=1):
-            longer = self._longer(_slowest(scores, count)[:extended], COARSE)
-            self._score(_shares(longer), known, scores)
-            refined = self._refined(_slowest(scores, count + 1)[:extended])
-            self._score(_shares(refined), known, scores)
-        best = _by_score(scores)[:KEPT]
+        self._highest = -math.inf
+        before = _by_score(self._last_scores)[:MOST_KEPT]
+        self._score([*_with_phases([()]), *before], known, scores)
+        single = [(replace(x, times=factor),) for x in self._suspects for factor in FACTORS]
+        self._score(_with_phases(single), known, scores)
+        paired = len(self._suspects) <= MOST_PAIRED
+        for count, extended in enumerate(EXTENDED if paired else (), start=1):
+            longer = self._longer(_likeliest(scores, count)[:extended], COARSE_FACTORS)
+            self._score(_with_phases(longer), known, scores)
+            refined = _refined(_likeliest(scores, count + 1)[:extended])
+            self._score(_with_phases(refined), known, scores)
+        best = _by_score(scores)[:MOST_KEPT]
         top = scores[best[0]]
         total = sum(math.exp(score - top) for score in scores.values())
         out, mass = [], 0.0
@@ -212,23 +234,18 @@ class Slowness:
             weight = math.exp(scores[case] - top) / total
             out.append(Explanation(case=case, weight=weight))
             mass += weight
-            if mass >= MASS:
+            if mass >= KEPT_PROBABILITY:
                 break
         return [replace(one, weight=one.weight / mass) for one in out]
 
-    def _longer(self, some: Iterable[Slows], times: Sequence[float]) -> Iterable[Slows]:
+    def _longer(self, some: Iterable[Slows], factors: Sequence[float]) -> Iterable[Slows]:
+        """Each of these with one more slow link or node."""
         for slow in some:
             has = {replace(one, times=1.0) for one in slow}
-            for thing in self._things:
-                if thing not in has:
-                    for factor in times:
-                        yield _ordered((*slow, replace(thing, times=factor)))
-
-    def _refined(self, some: Iterable[Slows]) -> Iterable[Slows]:
-        for slow in some:
-            for place, one in enumerate(slow):
-                for factor in TIMES:
-                    yield _ordered((*slow[:place], replace(one, times=factor), *slow[place + 1 :]))
+            for suspect in self._suspects:
+                if suspect not in has:
+                    for factor in factors:
+                        yield _ordered((*slow, replace(suspect, times=factor)))
 
     def _score(
         self,
@@ -236,10 +253,13 @@ class Slowness:
         known: Sequence[tuple[Candidate, Measured]],
         scores: dict[Case, float],
     ) -> None:
+        """Add the scores of these cases: the logs of prior and likelihood, but for a constant."""
+        least = self._highest - DROPPED
+        # With more measurements a score hardly rises, so the last one tells which are hopeless.
         new = [
             one
             for one in dict.fromkeys(some)
-            if one not in scores and self._at_most.get(one, math.inf) >= self._top - POOR
+            if one not in scores and self._last_scores.get(one, math.inf) >= least
         ]
         if not new:
             return
@@ -253,27 +273,27 @@ class Slowness:
             priors = priors - 0.5 * np.einsum("es,st,et->e", off, precision, off)
         found = dict(zip(new, map(float, priors), strict=True))
         scores |= found
-        self._at_most |= found
-        self._top = max(self._top, *found.values())
+        self._last_scores |= found
+        self._highest = max(self._highest, *found.values())
 
     def _log_prior(self, case: Case) -> float:
-        links = sum(one.is_link for one in self._things)
-        nodes = len(self._things) - links
+        links = sum(one.is_link for one in self._suspects)
+        nodes = len(self._suspects) - links
         out = math.log(self.prior.in_phases[_nearest_share(case.in_phases)])
         for one in case.slow:
             rate = self.prior.links / links if one.is_link else self.prior.nodes / nodes
-            out += math.log(rate * self.prior.times[_nearest(one.times)])
+            out += math.log(rate * self.prior.factors[_nearest_factor(one.times)])
         return out
 
-    def shown(
-        self, case: Case, known: Sequence[tuple[Candidate, Measured]], context: tuple[str, str]
-    ) -> Shown:
-        """What the log keeps of this fleet."""
+    def finding(
+        self, case: Case, known: Sequence[tuple[Candidate, Measured]], context: Context
+    ) -> Finding:
+        """What the log keeps of this fleet, if this is its case."""
         logs = self.log_prices([case], [one for one, _ in known])[0]
         off = [math.log(m.seconds) - log for (_, m), log in zip(known, logs, strict=True)]
         degrees = max(0, len(off) - 1 - len(case.slow) - (case.in_phases > 0))
         squares = sum((x - sum(off) / len(off)) ** 2 for x in off) if degrees else 0.0
-        return Shown(
+        return Finding(
             job=context[0],
             fleet=context[1],
             links=tuple(one.times for one in case.slow if one.is_link),
@@ -282,37 +302,37 @@ class Slowness:
             prices_s={
                 one.hash: math.exp(log) for (one, _), log in zip(known, logs.tolist(), strict=True)
             },
-            error=math.sqrt(squares / degrees) if degrees else ERROR,
+            error=math.sqrt(squares / degrees) if degrees else FIRST_ERROR,
             degrees=degrees,
         )
 
     def explained(self, found: Mapping[Context, Mapping[str, Measured]]) -> Measurements:
-        """What was measured in fleets of which it is known what was slow, with the prices where it
-        is: what is left may hold in other fleets, too."""
+        """What was measured in fleets that have a finding, with the prices of that finding. What
+        these prices do not explain may hold in other fleets, too."""
         return {
             context: {
-                hash: replace(measured, price_s=shown.prices_s[hash])
+                hash: replace(measured, price_s=finding.prices_s[hash])
                 for hash, measured in own.items()
-                if hash in shown.prices_s
+                if hash in finding.prices_s
             }
             for context, own in found.items()
-            if (shown := self._fleets.get(context)) is not None
+            if (finding := self._fleets.get(context)) is not None
         }
 
     def candidates(self, explanations: Sequence[Explanation]) -> list[Candidate]:
-        """The best strategy under each of the likeliest."""
+        """The best strategy in each of the likeliest cases, where nodes have the memory for it."""
         out = []
-        for one in explanations[:SEARCHED]:
-            if one.case not in self._searched:
+        for one in explanations[:MOST_SEARCHED]:
+            if one.case not in self._best_in:
                 sync = self._descents.best(one.case)
                 words = f"the best on paper if {in_words(one.case)}"
-                self._searched[one.case] = proposed(sync, words, self.facts, self.situation)
-            out.append(self._searched[one.case])
+                self._best_in[one.case] = proposed(sync, words, self.facts, self.situation)
+            out.append(self._best_in[one.case])
         return [one for one in out if one.fits(self.facts)]
 
 
 def in_words(case: Case) -> str:
-    """What is slow, for a sentence."""
+    """`0 to 1 is 4 times as slow and exchanges overlap by 67%`: a case, within a sentence."""
     words = [
         f"{one.pipeline} to {one.to} is {one.times:g} times as slow"
         if one.is_link
@@ -328,8 +348,16 @@ def _ordered(slow: Slows) -> Slows:
     return tuple(sorted(slow, key=lambda one: (one.stage, one.pipeline, one.to)))
 
 
-def _shares(some: Iterable[Slows]) -> list[Case]:
-    """Each of these, with every way in which buckets may overlap."""
+def _refined(some: Iterable[Slows]) -> Iterable[Slows]:
+    """Each of these with every factor in the place of each one."""
+    for slow in some:
+        for place, one in enumerate(slow):
+            for factor in FACTORS:
+                yield _ordered((*slow[:place], replace(one, times=factor), *slow[place + 1 :]))
+
+
+def _with_phases(some: Iterable[Slows]) -> list[Case]:
+    """Each of these with each of IN_PHASES."""
     return [Case(slow=slow, in_phases=share) for slow in some for share in IN_PHASES]
 
 
@@ -337,7 +365,7 @@ def _by_score(scores: Mapping[Case, float]) -> list[Case]:
     return sorted(scores, key=lambda case: -scores[case])
 
 
-def _slowest(scores: Mapping[Case, float], count: int) -> list[Slows]:
-    """The likeliest with so many things slow."""
+def _likeliest(scores: Mapping[Case, float], count: int) -> list[Slows]:
+    """What is slow in the cases with so many slow links and nodes, the likeliest first."""
     likely = (one.slow for one in _by_score(scores))
     return [*dict.fromkeys(slow for slow in likely if len(slow) == count)]

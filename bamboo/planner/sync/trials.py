@@ -1,7 +1,7 @@
 """What runs have measured of strategies, as the lines of `$BAMBOO_HOME/trials.jsonl`.
 
 Rule: the log is of many runs, jobs and fleets, and anybody may have torn or written a line of it.
-A line that is not exactly a trial is passed over and counted, and never believed.
+A line that is not exactly a trial or a finding is passed over and counted, and never believed.
 """
 
 import json
@@ -65,24 +65,24 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What a search has found slower in its fleet than the model says. Raises ValueError for
-    figures that make no sense."""
+class Finding:
+    """What a search found slower in its fleet than the model says. Raises ValueError for figures
+    that make no sense."""
 
     job: str
     fleet: str
     links: tuple[float, ...] = ()
-    """How many times as long as it should each slow link takes."""
+    """For each slow link, how many times as long it takes as the model says."""
     nodes: tuple[float, ...] = ()
-    """Likewise each slow node, at what it computes for exchanges."""
+    """The same for each slow node, at what it computes for exchanges."""
     in_phases: float = 0.0
-    """How far exchanges go in phases, in place of overlapping: from 0 to 1."""
+    """How far exchanges go in phases, from 0 to 1 (`repriced.Case`)."""
     prices_s: Mapping[str, float] = field(default_factory=dict)
-    """Strategy -> the step that the model predicts where this is slow, of all that were tried."""
+    """Strategy -> the step that the model predicts with all this, for each that was tried."""
     error: float
-    """Of a single price, once these are known: a standard deviation of log time."""
+    """How far these prices are off: the standard deviation of log time."""
     degrees: int = 0
-    """Strategies from which the error is known, beyond the figures that were fitted."""
+    """The degrees of freedom of that error: the strategies beyond the number of fitted figures."""
 
     def __post_init__(self) -> None:
         for name in ("job", "fleet"):
@@ -102,7 +102,7 @@ class Shown:
 
     @property
     def context(self) -> tuple[str, str]:
-        """That of the trials from which it is known."""
+        """The context of the trials that it was inferred from."""
         return self.job, self.fleet
 
     def line(self) -> str:
@@ -116,7 +116,7 @@ class Log:
     """What could be read of a log."""
 
     trials: tuple[Trial, ...] = ()
-    fleets: tuple[Shown, ...] = ()
+    findings: tuple[Finding, ...] = ()
     passed_over: int = 0
     """Lines that are neither."""
 
@@ -124,7 +124,7 @@ class Log:
 def read_log(lines: Iterable[str]) -> Log:
     """What these lines say, in order."""
     trials: list[Trial] = []
-    fleets: list[Shown] = []
+    findings: list[Finding] = []
     passed_over = 0
     for line in lines:
         try:
@@ -132,20 +132,20 @@ def read_log(lines: Iterable[str]) -> Log:
             if isinstance(one, Trial):
                 trials.append(one)
             else:
-                fleets.append(one)
+                findings.append(one)
         except (ValueError, TypeError, RecursionError, OverflowError):
             passed_over += 1
-    return Log(trials=tuple(trials), fleets=tuple(fleets), passed_over=passed_over)
+    return Log(trials=tuple(trials), findings=tuple(findings), passed_over=passed_over)
 
 
-def _read(raw: Any) -> Trial | Shown:
+def _read(raw: Any) -> Trial | Finding:
     if not isinstance(raw, dict) or raw.pop("v", None) != SCHEMA_VERSION:
         raise ValueError("another schema")
-    if set(raw) == {one.name for one in fields(Shown)}:
+    if set(raw) == {one.name for one in fields(Finding)}:
         if not isinstance(raw["prices_s"], dict):
             raise ValueError("no prices")
         lists = {name: tuple(raw[name]) for name in ("links", "nodes")}
-        return Shown(**{**raw, **lists})
+        return Finding(**{**raw, **lists})
     if set(raw) != {one.name for one in fields(Trial)}:
         raise ValueError("another schema")
     if not isinstance(raw["features"], dict) or not isinstance(raw["seconds"], list):
@@ -171,7 +171,7 @@ class Measured:
     seconds: float
     """The median of its steps."""
     noise: float
-    """The standard error of that, as a share of it."""
+    """The standard error of that median, as a share of it."""
 
 
 def measured_of(trials: Iterable[Trial]) -> dict[tuple[str, str], dict[str, Measured]]:
@@ -192,28 +192,31 @@ def _merged(own: Mapping[str, list[Trial]]) -> dict[str, Measured]:
             price_s=trials[-1].price_s,
             features=trials[-1].features,
             seconds=median(steps[name]),
-            noise=1.2533 * spread / math.sqrt(len(steps[name])),
+            noise=MEDIAN_ERROR * spread / math.sqrt(len(steps[name])),
         )
         for name, trials in own.items()
     }
 
 
+MEDIAN_ERROR = 1.2533
+"""The standard error of a median over that of a mean, of normal values: the root of pi / 2."""
 LEAST_SPREAD = 0.005
-"""No clock and no machine is better than this."""
+"""The spread of steps is taken to be this at least, however alike the measured ones are."""
 UNKNOWN_SPREAD = 0.05
-FEW = 8
-"""Deviations that are too few to know a spread by."""
+"""The spread where there are too few deviations."""
+LEAST_DEVIATIONS = 8
+"""With fewer deviations no spread is computed."""
 
 
 def spread_of(steps: Iterable[list[float]]) -> float:
-    """How much a step's time deviates from that of others of its strategy, as a share, robust
-    against a few that were disturbed: 1.4826 times the median deviation (Hampel, 1974), which of a
-    normal distribution is the standard deviation."""
+    """How far steps are from the median of their strategy, as a share of it: 1.4826 times the
+    median absolute deviation (Hampel, 1974). For normal values that is the standard deviation, and
+    a few steps that were disturbed hardly change it."""
     deviations: list[float] = []
     for own in steps:
         if len(own) > 1:
             middle = median(own)
             deviations += [abs(one - middle) / middle for one in own]
-    if len(deviations) < FEW:
+    if len(deviations) < LEAST_DEVIATIONS:
         return UNKNOWN_SPREAD
     return max(LEAST_SPREAD, 1.4826 * median(deviations))

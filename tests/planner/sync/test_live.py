@@ -22,7 +22,7 @@ from bamboo.planner.sync.repriced import Case, Repriced, log_steps, steps_s
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Slow
 from bamboo.planner.sync.slowness import Slowness, in_words
-from bamboo.planner.sync.trials import Measured, Shown, Trial, measured_of, read_log
+from bamboo.planner.sync.trials import Finding, Measured, Trial, measured_of, read_log
 from bamboo.topology.sync import FACTORS, Sync
 from testbed.hidden_costs import WIDE, Fleet, Hidden, wide_search, wide_situation, wide_trials
 
@@ -46,9 +46,9 @@ def test_what_was_slow_in_another_fleet_is_not_taken_for_a_habit_of_all_fleets()
     there, _ = wide_search(2, "auto", fleet="elsewhere", steps=120)
     elsewhere = Hidden(link=(1, 0), link_times=4, node=1, node_times=4)
     Fleet(WIDE, wide_situation(2), elsewhere, seed=99).play(there, 120)
-    shown = there.shown()
-    assert shown is not None
-    log = read_log([one.line() for one in (*there.close(), shown)])
+    finding = there.finding()
+    assert finding is not None
+    log = read_log([one.line() for one in (*there.close(), finding)])
     assert log.passed_over == 0
     search, found = wide_search(2, "auto", log=log, steps=120)
     fleet = Fleet(WIDE, wide_situation(2), Hidden(link=(0, 1), link_times=4), seed=0)
@@ -246,13 +246,13 @@ def test_lines_that_are_no_trials_are_passed_over_and_counted() -> None:
     ]
     torn = ["", line[:-9], "\x00", "[" * 100_000, '{"v": 1e999}']
     odd = [line.replace("0.0", "NaN"), line.replace("1.0", "1e999")]
-    shown = Shown(job="j", fleet="f", links=(4.0,), prices_s={"s": 1.0}, error=0.05, degrees=3)
-    kept = json.loads(shown.line())
+    finding = Finding(job="j", fleet="f", links=(4.0,), prices_s={"s": 1.0}, error=0.05, degrees=3)
+    kept = json.loads(finding.line())
     spoiled += [{**kept, name: "x"} for name in ("links", "nodes", "prices_s", "error", "degrees")]
     spoiled += [{**kept, "in_phases": share} for share in ("x", -1.0, 1.5, True)]
     spoiled += [{**kept, "links": [-1.0]}, {**kept, "prices_s": {"s": 0.0}}, {**kept, "fleet": ""}]
     spoiled += [{**kept, "error": 1e200}, {**kept, "links": [1e300]}]
-    found = read_log([line, *map(json.dumps, spoiled), *torn, *odd, line, shown.line()])
+    found = read_log([line, *map(json.dumps, spoiled), *torn, *odd, line, finding.line()])
     assert found.trials == (trial, trial)
-    assert found.fleets == (shown,)
+    assert found.findings == (finding,)
     assert found.passed_over == len(spoiled) + len(torn) + len(odd)
