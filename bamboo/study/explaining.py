@@ -40,8 +40,8 @@ from bamboo.topology.sync import entries
 LATELY = 10
 """Records over which a run's densities are averaged."""
 LITTLE, LITTLE_S = 0.02, 0.002
-"""Shares of the bytes and of the time of a step below which nothing is to be won."""
-FREE = (
+"""A builder wins something if it saves more than this share of a step's bytes, or of its time."""
+NO_RATE = (
     "Its links are within one machine and have no rate in the model, so bytes cost no time, and no "
     "kind makes a step shorter. Kinds are compared by bytes alone here."
 )
@@ -77,7 +77,7 @@ def explain_job(
     bar: Bar = no_bar,
     note: Note = silent,
 ) -> Explained:
-    """The same of a job, planned as it is written. Raises InputError."""
+    """Every parameter of a job, which is planned as a launch would plan it. Raises InputError."""
     job, _ = begin_with(load_job(path, overrides))
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     with bar("looking at model and data") as told:
@@ -87,8 +87,8 @@ def explain_job(
 
 
 def explain_run(folder: RunFolder) -> Explained:
-    """The same of a run, from what is kept of it. Raises InputError where its folder is of a
-    release that kept no facts of parameters, or is damaged."""
+    """Every parameter of a run, from what its folder keeps. Raises InputError where the folder is
+    of a release that kept no facts of parameters, or is damaged."""
     strategy, job = strategy_of(folder), job_of(folder)
     newest = newest_sync_of(folder)
     kept = folder.read_json(folder.resolved).get(SYNCED_KEY)
@@ -166,7 +166,7 @@ def _said(synced: Synchronised, totals: Totals, job: JobConfig) -> str:
     said += ", all by tree and dense" if alone else " by these kinds"
     said += "" if alone else f", and {size(totals.tree_bytes)} by tree and dense"
     if not synced.situation.bytes_per_s:
-        return f"{said}. {FREE}{_modelled_words(job)}"
+        return f"{said}. {NO_RATE}{_modelled_words(job)}"
     step_s = _step_s(synced)
     others = [replace(synced, sync=build(x, synced.facts, synced.situation)) for x in WORTH_A_LOOK]
     for name, other in zip(WORTH_A_LOOK, others, strict=True):

@@ -38,10 +38,10 @@ MIB = 2**20
 BOUNDS: tuple[int | None, ...] = (None, 16 * MIB, 4 * MIB, MIB, 0)
 """Bounds of a bucket that `auto` and the search try, in bytes."""
 SPARSE = 0.8
-"""Rows are taken where they are at most this share of the whole's bytes: what is measured of a
-density changes from step to step."""
+"""Rows are taken where they are at most this share of the bytes of the whole, because densities
+change from step to step."""
 SAME = 0.002
-"""Share of a step below which two strategies take equally long: then fewer bytes decide."""
+"""Two strategies whose costs differ by less than this share are taken to cost the same."""
 
 Group = tuple[ParameterFacts, ...]
 
@@ -67,8 +67,8 @@ class Priced:
 
 
 class Best:
-    """The best of the strategies that were offered. None costs more than SAME beyond the least, so
-    that many small steps lead no further."""
+    """The best of the strategies that were offered. It never costs more than the least cost and
+    SAME of it, however many offers were better by other figures at nearly the same cost."""
 
     def __init__(self, first: Priced) -> None:
         self.now = first
@@ -97,7 +97,7 @@ def tree(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
 
 
 def owner(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
-    """Each parameter summed by one pipeline, whichever its name falls to."""
+    """Each parameter summed by one pipeline, which follows from a checksum of its name."""
     if situation.pipelines == 1 or not facts:
         return Sync()
     owners = tuple(range(situation.pipelines))
@@ -138,12 +138,12 @@ def zoned(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
 
 
 def auto(facts: Sequence[ParameterFacts], situation: Situation) -> Sync:
-    """Whatever is predicted to cost least, in time and in bytes that are billed, to within SAME of
-    it; among those what keeps links and nodes busy for least. Where that wins less than LEAST it is
-    `tree`.
+    """The strategy that is predicted to cost least, in time and in bytes that are billed. Of those
+    within SAME of the least cost it takes the one that keeps links and nodes in use for the
+    shortest time. It is `tree` where the best would win less than LEAST.
 
-    It begins with each parameter's own cheapest kind, under several bounds of buckets. Then each
-    group of like parameters tries its other kinds while the whole becomes better.
+    It begins with the cheapest kind of each parameter alone, under several bounds of buckets. Then
+    the other kinds of each group of like parameters are tried while that makes the strategy better.
     """
     if not may_win(facts, situation):
         return Sync()
@@ -186,9 +186,9 @@ BUILDERS: Mapping[str, Callable[[Sequence[ParameterFacts], Situation], Sync]] = 
 
 
 class Pricing:
-    """Prices strategies over the same parameters in the same situation, and counts how many.
+    """Prices strategies of the same parameters in the same situation, and counts how many.
 
-    Parameters of a layer that `tree` suits best anyway are priced as one.
+    Parameters of a layer for which no other kind sends fewer bytes than `tree` are priced as one.
     """
 
     def __init__(self, facts: Sequence[ParameterFacts], situation: Situation) -> None:
@@ -197,7 +197,7 @@ class Pricing:
         self._stages: dict[tuple[object, ...], _Stage] = {}
         """Stage and entries of its parameters -> its cost."""
         self._names: dict[str, tuple[str, ...]] = {}
-        """What was joined -> the names of its parameters."""
+        """Name of a parameter that stands for several -> their names."""
         self.facts = self._joined(facts)
         self._by_stage = by_stages(self.facts, situation)
         self.evaluations = 0
@@ -387,8 +387,8 @@ def _zones_merge(situation: Situation) -> bool:
 
 
 def _starts(facts: Sequence[ParameterFacts], situation: Situation) -> list[dict[str, SyncEntry]]:
-    """Strategies with which `auto` begins: each parameter's own cheapest, with `tree`, and with
-    `zoned` for the rest where that merges anything."""
+    """The strategies with which `auto` begins: each parameter by its own cheapest kind, and all
+    others by `tree` or, where a zone merges anything, by `zoned`."""
     own = {}
     for one in facts:
         few, many = _factored(one, situation), _sparse(one, situation)

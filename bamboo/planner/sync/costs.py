@@ -1,11 +1,16 @@
 """Bytes, messages and extra work of each kind of synchronisation, for one step.
 
-Rule: counts alone, no times. With D pipelines, k partial sums in each and a parameter of P bytes, a
-node sends (k+1)(D-1)/D P by `tree`; by `owner` each other pipeline sends k P and the owner (D-1) P;
-by `factors`, for K rows of its own, 4K(D-1)(M+N), and forms the products of the others' rows, 2KMN
-flops for each of those; a product of few rows counts as one of so many as take as long as to write
-its result. `rows` scales `tree` by the share of rows with a bit set, message by
-message, up to the whole. `zoned` is counted in `flows.zoned_flow`.
+Rule: counts alone, no times. There are D pipelines with k partial sums each, and a parameter has P
+bytes; the weight of a linear layer is M x N, and a pipeline's step has K rows of the layer's input.
+
+    tree      a node sends (k+1)(D-1)/D P
+    owner     each other pipeline sends k P, and the owner (D-1) P
+    factors   a node sends 4K(D-1)(M+N), and computes 2KMN flops for each other pipeline's product
+    rows      as tree, each message times the share of rows with a bit set, but never more than tree
+    zoned     see `flows.zoned_flow`
+
+A product takes at least the time to write its result. So a microbatch of fewer rows counts as one
+of `Situation.least_rows`.
 """
 
 from dataclasses import dataclass
@@ -25,7 +30,7 @@ from bamboo.topology.sync import (
 )
 
 INDEX_BYTES = 4
-"""Of the number of a row."""
+"""Bytes of the index of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +40,9 @@ class Exchanged:
     out: Figures
     """Bytes from each pipeline to each other one, shape (D, D): partial sums, or factors."""
     back: Figures
-    """Likewise of whole sums."""
+    """The same for whole sums."""
     flops: Figures
-    """Of the products that each pipeline forms beyond its own, shape (D,)."""
+    """Those of the products that each pipeline forms of what others sent, shape (D,)."""
     added: Figures
     """Numbers that each pipeline adds or searches for bits, shape (D,)."""
 
@@ -83,8 +88,8 @@ class Shipped:
 
 
 class Counts:
-    """The counts of parameters in one situation; like parameters are counted together once.
-    `zones`: as of `exchange_of`."""
+    """The counts of parameters in one situation; those of parameters that are alike are computed
+    once. `zones`: as in `exchange_of`."""
 
     def __init__(self, situation: Situation, zones: tuple[int, ...] = ()) -> None:
         self.situation = situation
@@ -108,7 +113,7 @@ class Counts:
 
 
 def alike(facts: ParameterFacts) -> tuple[object, ...]:
-    """All that counts of a parameter."""
+    """The facts of a parameter on which its counts depend."""
     return facts.shape, facts.rows_k, facts.density, facts.step_density
 
 
@@ -168,7 +173,7 @@ def _factors(facts: ParameterFacts, situation: Situation) -> Exchanged:
 
 
 def _product_flops(facts: ParameterFacts, situation: Situation) -> float:
-    """Of one microbatch."""
+    """Flops of the product of one microbatch, by which a gradient is formed from factors."""
     return 2.0 * max(facts.rows_k, situation.least_rows) * facts.size
 
 
@@ -207,7 +212,8 @@ def check_rows(facts: ParameterFacts) -> None:
 
 
 def _rows_bytes(facts: ParameterFacts, microbatches: int, step: int) -> float:
-    """Bytes of the sum of so many microbatches by rows, or whole where that is less."""
+    """Bytes of the sum of so many microbatches, by rows or, where that is less, whole. `step`: the
+    microbatches of a step."""
     if not facts.rows:
         return float(facts.bytes)
     rows = facts.rows * facts.density_after(microbatches, step)

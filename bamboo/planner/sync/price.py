@@ -1,10 +1,12 @@
 """The time of a step under a strategy, from its counts and the rates of links and nodes.
 
-Rule: modelled, and cheap enough for a search; the plan's own step time comes from a dry run that
-takes the exchange of each stage from here. Each pair of nodes has a link of its own, and all links
-of a node share its send rate. A bucket's partial sums leave once the last local backward has passed
-its layers. What is computed with them, and the whole sums, wait for the end of that backward where
-a node does one thing at a time.
+Rule: modelled, and cheap enough for a search; the plan's own step time comes from a dry run, which
+takes the exchange of each stage from here. What the model assumes:
+
+- Each pair of nodes has a link of its own, and all links of a node share its send rate.
+- A bucket's partial sums leave once the last local backward has passed its layers.
+- A node that does one thing at a time computes with them, and sends whole sums, only after that
+  backward has ended. With `Situation.sums_early` a node computes meanwhile.
 """
 
 from collections.abc import Sequence
@@ -18,11 +20,11 @@ from bamboo.planner.sync.flows import Figures, rates
 from bamboo.planner.sync.resolved import BucketCost, Resolved, StageCost
 from bamboo.planner.sync.situation import Situation
 
-WAITED = 0.1
-"""Share of what a shadow computes for a gradient that its own stages wait for at least."""
-FREE = 0.5
-"""Share of the waits of a node's program that are free for it when it comes: it begins in the first
-wait, and what does not fit there delays the operations that follow."""
+LEAST_DELAY = 0.1
+"""What a shadow computes for a gradient delays its own stage by at least this share of its time."""
+FREE_WAITS = 0.5
+"""The share of a node's waits that its work as a shadow can use. That work begins in the first wait
+after a gradient has come, and what does not fit there delays the operations that follow."""
 Seconds = float | Figures
 
 
@@ -34,32 +36,32 @@ class StagePrice:
     """From the end of the last local backward until the busiest pipeline has the whole gradient,
     work included."""
     link_s: float
-    """For which its busiest link is in use."""
+    """How long its busiest link is in use."""
     work_s: float
-    """What the busiest pipeline computes for it."""
+    """How long the busiest pipeline computes for it."""
     ship_s: float
-    """Of the gradient on the link to the shadow."""
+    """How long the gradient takes on the link to the shadow."""
     rebuild_s: float
-    """What the shadow computes beside its optimizer's step."""
+    """How long the shadow computes for the gradient, without its optimizer's step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """A step under a strategy. Its cost, in seconds of all nodes, is `step_s` and `billed_s`."""
+    """A step under a strategy."""
 
     step_s: float
     stages: tuple[StagePrice, ...]
     sent_bytes: float
     """What all nodes send to peers and shadows."""
     billed_s: float
-    """Bytes between zones, in seconds for which their price would rent all nodes."""
+    """The price of the bytes between zones, as the time for which it would rent all nodes."""
     spent_s: float
-    """Of links and nodes for all this, whether or not a step waits for it: what decides between
-    strategies whose steps take equally long."""
+    """How long links and nodes are in use, whether or not the step waits for them. It decides
+    between strategies whose steps take equally long."""
 
     @property
     def cost_s(self) -> float:
-        """What decides between strategies."""
+        """What decides between strategies: the step and what it is billed, as time of all nodes."""
         return self.step_s + self.billed_s
 
 
@@ -71,9 +73,7 @@ def price(resolved: Resolved) -> Price:
 
 
 def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
-    """The step of stages with these prices: each stage's last backward, exchange and optimizer,
-    whichever stage is last; but no shorter than what a node computes, what it sends, or what a
-    gradient takes to its shadow."""
+    """The price of a strategy whose stages have these prices."""
     situation = resolved.situation
     sent = [cost.most_sent + cost.shipped.bytes for cost in resolved.stages]
     return Price(
@@ -103,8 +103,10 @@ def step_of(
     ship_s: Sequence[Seconds],
     most_sent: Seconds,
 ) -> Figures:
-    """The step, from the figures of `StagePrice` of each stage: numbers, or arrays of one shape.
-    `most_sent`: bytes that the busiest node sends."""
+    """Seconds of a step: until the last of all stages has done its last backward, its exchange and
+    its optimizer's step. It is no shorter than what any node computes, what the busiest node sends,
+    or what a gradient takes to its shadow. The figures are those of `StagePrice`, one for each
+    stage: numbers, or arrays of one shape. `most_sent`: bytes that the busiest node sends."""
     count = len(exposed_s)
     ends_s = situation.ends_s or (0.0,) * count
     busy_s = situation.busy_s or (0.0,) * count
@@ -113,10 +115,10 @@ def step_of(
     rebuilds_s = [*rebuild_s[1:], rebuild_s[0]]
     last_s, least_s = [], [*ship_s]
     for stage, own_s in enumerate(rebuilds_s):
-        free_s = FREE * (ends_s[stage] - busy_s[stage] + steps_s[stage])
-        waited_s = np.maximum(WAITED * own_s, own_s - free_s)
-        last_s.append(ends_s[stage] + exposed_s[stage] + waited_s)
-        # What is added early is added beside the operations, not between them.
+        free_s = FREE_WAITS * (ends_s[stage] - busy_s[stage] + steps_s[stage])
+        delay_s = np.maximum(LEAST_DELAY * own_s, own_s - free_s)
+        last_s.append(ends_s[stage] + exposed_s[stage] + delay_s)
+        # Early sums are added beside the operations, not between them.
         between_s = 0.0 if situation.sums_early else work_s[stage]
         least_s.append(busy_s[stage] + between_s + own_s)
     if situation.node_bytes_per_s:
@@ -126,7 +128,8 @@ def step_of(
 
 
 def can_hide(resolved: Resolved) -> float:
-    """Share of the exchanges of all stages that backwards hide, because buckets leave early."""
+    """The share of the exchanges of all stages that is hidden behind backwards, because buckets
+    leave early."""
     late_s = exposed_s = 0.0
     for stage in resolved.stages:
         works_s = [works_of(one, resolved.situation) for one in stage.buckets]
@@ -151,7 +154,7 @@ def stage_price(cost: StageCost, situation: Situation) -> StagePrice:
 
 
 def shadow_s(cost: StageCost, situation: Situation) -> tuple[float, float]:
-    """What the ship of a stage takes on its link, and what its shadow computes for it."""
+    """Seconds that the ship of a stage takes on its link, and that its shadow computes for it."""
     rate, shipped = situation.bytes_per_s, cost.shipped
     rebuild_s = work_seconds(shipped.flops, shipped.added, situation)
     if not situation.replica:
@@ -160,7 +163,7 @@ def shadow_s(cost: StageCost, situation: Situation) -> tuple[float, float]:
 
 
 def works_of(bucket: BucketCost, situation: Situation) -> Figures:
-    """What each pipeline computes for a bucket, shape (D,)."""
+    """Seconds that each pipeline computes for a bucket, shape (D,)."""
     exchanged = bucket.exchanged
     used = (exchanged.out > 0).astype(np.float64) + (exchanged.back > 0)
     messages = used.sum(axis=0) + used.sum(axis=1)
@@ -188,7 +191,8 @@ def _whole_s(
     *,
     early: bool,
 ) -> float:
-    """Seconds from the end of the last local backward until all sums are everywhere."""
+    """Seconds from the end of the last local backward until all sums are everywhere. Without
+    `early` no bucket leaves before that end."""
     if not buckets:
         return 0.0
     wire = _Wire(situation, buckets[0].stage)
@@ -224,8 +228,9 @@ class _Wire:
         self._nodes_s = np.full(situation.pipelines, -np.inf)
 
     def carry(self, sizes: Figures, from_s: Figures | float, hops: int) -> Figures:
-        """When each pipeline has all that is sent to it, shape (D,); nothing is there from the
-        beginning. `from_s`: when each one sends it, shape (D,)."""
+        """When each pipeline has all that is sent to it, shape (D,); minus infinity where nothing
+        is sent to it. `sizes`: bytes from each pipeline to each other one, shape (D, D). `from_s`:
+        when each one sends, shape (D,), or one time for all."""
         sends = sizes > 0
         given_s = np.zeros(len(sizes)) + from_s
         begin_s = np.maximum(self._links_s, given_s[:, None]) + sizes * self._per_byte

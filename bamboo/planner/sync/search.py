@@ -20,19 +20,20 @@ from bamboo.planner.sync.situation import Situation
 from bamboo.topology.sync import Sync, SyncEntry, on_grid
 
 CLOSE = 0.002
-"""What cannot be better by this share is not priced."""
+"""A strategy is not priced if its bound leaves less than this share to be won."""
 DESCENT = 0.5
-"""Share of the evaluations that the descent may take."""
+"""The share of the evaluations that the descent may take."""
 FRONTIER = 20_000
-"""Partial strategies that are bounded at most."""
+"""The most partial strategies for which a bound is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Groups of like parameters, and what each may be."""
+    """Groups of like parameters, and how each may be synchronised."""
 
     groups: tuple[Group, ...]
     options: tuple[tuple[SyncEntry, ...], ...]
+    """Of each group."""
 
     @property
     def size(self) -> int:
@@ -138,7 +139,8 @@ class _Found:
         return self._best.now
 
     def descend(self, most: int) -> None:
-        """From the whole under each bound, change a group at a time while it becomes better."""
+        """Begin with the best of `tree` under each bound, and change one group at a time while that
+        makes it better."""
         options = self._space.options
         for bound in dict.fromkeys(entry.bucket for some in options for entry in some):
             whole = SyncEntry(bucket=bound)
@@ -154,8 +156,8 @@ class _Found:
                         improved = True
 
     def branch(self, bounds: "_Bounds") -> bool:
-        """Price what may be better than the best, in the order of its bound; whether nothing is
-        left that may."""
+        """Price the strategies that may be better than the best so far, in the order of their
+        bounds. Whether none is left that may be better."""
         heap: list[tuple[float, tuple[int, ...]]] = [(bounds.of(()), ())]
         count = 0
         while heap:
@@ -177,16 +179,16 @@ class _Found:
 
 
 class _Bounds:
-    """The least time of a step, by what links carry: their bytes cannot begin before the first
-    backward of the last microbatch has passed a layer, and what is not decided is at least the
-    least of its options."""
+    """Lower bounds of a step's time, by what links carry. No byte leaves before the last backward
+    of a stage has passed the stage's highest layer, and a group that is not decided yet takes on
+    each link at least what the least of its options takes."""
 
     def __init__(self, space: Space, situation: Situation) -> None:
         self._situation = situation
         counts = Counts(situation)
         self._stages = [situation.stage_of(own[0].layer) for own in space.groups]
         self._links_s: list[list[Figures]] = []
-        """Of each option of each group, the time on each link, shape (D, D)."""
+        """For each option of each group, seconds on each link, shape (D, D)."""
         for own, some in zip(space.groups, space.options, strict=True):
             per_byte, _ = rates(situation, situation.stage_of(own[0].layer))
             found: Mapping[SyncEntry, Figures] = {

@@ -1,7 +1,8 @@
-"""The most that any strategy can win over `tree`, from sums alone.
+"""Bounds from sums alone: the most that any strategy can win over `tree`, and the least it sends.
 
-Rule: no arrays are needed here, so a plan of which nothing is to be won neither loads numpy nor
-prices a strategy. It is an upper bound of what prices say, but for the work of a few messages.
+Rule: no arrays are needed here, so a plan in which nothing can be won neither loads numpy nor
+prices a strategy. What can be won is an upper bound of what prices say, but for the work of a few
+messages.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from bamboo.topology.shards import FLOAT_BYTES
 from bamboo.topology.virtual_nodes import blocks_of
 
 LEAST = 0.01
-"""Share of a step's cost for which a strategy is taken at all. For less a run stays with `tree`,
-whose work is the least and whose step has been predicted best."""
+"""A strategy is taken only if it wins at least this share of a step's cost. For less a run stays
+with `tree`, whose work is the least and whose step is predicted best."""
 
 
 def may_win(facts: Sequence[ParameterFacts], situation: Situation) -> bool:
@@ -24,12 +25,12 @@ def may_win(facts: Sequence[ParameterFacts], situation: Situation) -> bool:
 
 
 def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
-    """The share of the cost of a step by `tree` that is gone if nothing is sent and added. Without
-    a rate, a latency or a bill of any link that is 0, as no kind has less work than `tree`; where a
-    link or a node is taken to be slow it may be all."""
+    """The share of the cost of a step by `tree` that would be saved if nothing were sent or added.
+    It is 0 where no link has a rate, a latency or a bill, because no kind has less work than
+    `tree`. It is 1 where a link or a node is slow: that may be the whole step."""
     here, count = situation, situation.stages
-    rates = (here.bytes_per_s, here.node_bytes_per_s, here.latency_s, here.billed_s_per_byte)
-    if not any(rates) and here.far is None:
+    figures = (here.bytes_per_s, here.node_bytes_per_s, here.latency_s, here.billed_s_per_byte)
+    if not any(figures) and here.far is None:
         return 0.0
     if here.slow:
         return 1.0
@@ -44,13 +45,13 @@ def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
     for size, end_s, own_s in zip(sizes, ends_s, busy_s, strict=True):
         sent_s, added_s = _by_tree(size, max(partials), sum(partials), here)
         whole_s = max(end_s + sent_s + after_s, own_s) + added_s
-        most_s = max(most_s, whole_s, _as_sent(size, max(partials), here))
-    billed = here.billed_s_per_byte * _crossing(sum(sizes), partials, here)
-    return 1 - least_s / (most_s + billed) if most_s + billed > 0 else 0.0
+        most_s = max(most_s, whole_s, _sending_s(size, max(partials), here))
+    cost_s = most_s + here.billed_s_per_byte * _bytes_between_zones(sum(sizes), partials, here)
+    return 1 - least_s / cost_s if cost_s > 0 else 0.0
 
 
 def may_factor(facts: Sequence[ParameterFacts], situation: Situation) -> bool:
-    """Whether `auto` may take factors of any of these parameters."""
+    """Whether `auto` may synchronise any of these parameters by factors."""
     sums = sum(partial_sums(situation.shares))
     return any(one.trained and factors_fewer(one, situation, sums) for one in facts)
 
@@ -68,10 +69,10 @@ def factors_fewer(one: ParameterFacts, here: Situation, sums: int) -> bool:
 def least_sent(
     facts: Sequence[ParameterFacts], here: Situation
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Bytes that the busiest node of each stage sends at least in an exchange, and ships at least,
-    whatever the strategy. Figures of a mean node, which none of the kinds can go below: `owner`
-    spares the partial sums of one pipeline, rows are as few as those of a microbatch, and zones
-    that merge their sums send a share of zones to pipelines."""
+    """For each stage, bytes that its busiest node sends in an exchange and bytes that it ships, at
+    least, whatever the strategy. They are those of a mean node under the most favourable figures of
+    every kind: by `owner` one pipeline sends no partial sums, by `rows` a sum has no more rows than
+    a microbatch, and by `zoned` a zone sends what one pipeline would send."""
     sums, count = partial_sums(here.shares), here.pipelines
     zoned = len(set(here.zones)) / count if len(set(here.zones)) > 1 else 1.0
     whole = (sum(sums) - max(sums) + count - 1) / count * zoned
@@ -88,14 +89,14 @@ def least_sent(
 
 
 def partial_sums(shares: tuple[int, ...]) -> list[int]:
-    """Of each pipeline."""
+    """The number of partial sums of each pipeline with these shares."""
     leaves = sum(shares)
     return [len(subtrees(block.start, block.stop, leaves)) for block in blocks_of(shares)]
 
 
 def _by_tree(size: int, most: int, partials: int, here: Situation) -> tuple[float, float]:
-    """Seconds in which so many bytes go both ways in one bucket, and are added. `most`: the partial
-    sums of a pipeline; `partials`: of all."""
+    """Seconds in which so many bytes of a stage go both ways in one bucket, and seconds in which
+    they are added. `most`: the most partial sums that a pipeline has; `partials`: those of all."""
     count = here.pipelines
     if count == 1:
         return 0.0, 0.0
@@ -110,8 +111,8 @@ def _by_tree(size: int, most: int, partials: int, here: Situation) -> tuple[floa
     return wire_s + size / count * (most + 1) * per_byte, added_s
 
 
-def _as_sent(size: int, most: int, here: Situation) -> float:
-    """Seconds for which a link or a node sends, whatever a step waits for."""
+def _sending_s(size: int, most: int, here: Situation) -> float:
+    """Seconds for which the link to a shadow, or a node, sends in a step. `most`: see `_by_tree`."""
     shipped = size if here.replica else 0
     exchanged = size * (most + 1) * (here.pipelines - 1) / here.pipelines
     link_s = shipped / here.bytes_per_s if here.bytes_per_s else 0.0
@@ -119,8 +120,8 @@ def _as_sent(size: int, most: int, here: Situation) -> float:
     return max(link_s, node_s)
 
 
-def _crossing(size: int, partials: Sequence[int], here: Situation) -> float:
-    """Bytes between zones by `tree`."""
+def _bytes_between_zones(size: int, partials: Sequence[int], here: Situation) -> float:
+    """What `tree` sends between zones in a step."""
     if not here.zones:
         return 0.0
     each = size / here.pipelines

@@ -310,7 +310,8 @@ class Zoned(BucketSum):
         """The partial sums of this zone of the pieces that this pipeline sums."""
         self._whole: dict[Piece, Tensor] = {}
         """The whole sums that are here."""
-        self._stage = 0
+        self._phase = 0
+        """0: merge in the zone; 1: sum over zones; 2: relay the sums; 3: gather all of them."""
 
     @property
     def _near(self) -> list[int]:
@@ -334,14 +335,14 @@ class Zoned(BucketSum):
         self._mine = {leaves: self._cut(grads, own) for leaves, grads in partials.items()}
 
     def _waits_for(self) -> list[tuple[MessageKind, int]]:
-        """The messages that the next stage of the work needs."""
+        """The messages that the present phase needs."""
         me, near = self._me, self._near
         far = [e for e in self._others if e not in near]
-        if self._stage == 0:
+        if self._phase == 0:
             return [("partial", e) for e in near] if self._delegated_to(me) else []
-        if self._stage == 1:
+        if self._phase == 1:
             return [("merged", e) for e in far if self._summed_by(me, e)]
-        if self._stage == 2:
+        if self._phase == 2:
             return [("shard", e) for e in far if self._summed_by(e, me)]
         found: list[tuple[MessageKind, int]] = []
         for e in near:
@@ -353,9 +354,9 @@ class Zoned(BucketSum):
         return all(self._has(mailbox, kind, e) for kind, e in self._waits_for())
 
     def _advance(self, mailbox: Mailbox) -> None:
-        steps = (self._merge, self._sum_pieces, self._relay, self._gather)
-        steps[self._stage](mailbox)
-        self._stage += 1
+        phases = (self._merge, self._sum_pieces, self._relay, self._gather)
+        phases[self._phase](mailbox)
+        self._phase += 1
 
     def _relayed_by(self, delegate: int) -> list[Piece]:
         """The pieces of which a delegate tells its zone the sums of other zones' pipelines."""
