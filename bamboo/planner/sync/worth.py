@@ -112,7 +112,8 @@ def _by_tree(size: int, most: int, partials: int, here: Situation) -> tuple[floa
 
 
 def _sending_s(size: int, most: int, here: Situation) -> float:
-    """Seconds for which the link to a shadow, or a node, sends in a step. `most`: see `_by_tree`."""
+    """Seconds for which the link to a shadow, or a node, sends in a step. `most`: the most partial
+    sums that a pipeline has."""
     shipped = size if here.replica else 0
     exchanged = size * (most + 1) * (here.pipelines - 1) / here.pipelines
     link_s = shipped / here.bytes_per_s if here.bytes_per_s else 0.0
