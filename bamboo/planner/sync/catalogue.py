@@ -27,7 +27,7 @@ class Block:
     name: str
     does: str
     bytes_: str
-    """Text, in LETTERS."""
+    """A formula in the letters of LETTERS."""
     wins: str
     source: str
 
@@ -109,7 +109,7 @@ BLOCKS = (
         "forms the gradient",
         "4 K (M + N) with the rows of all pipelines; 2 K M N flops on the shadow",
         "a wide linear layer that sees few rows; with several pipelines only beside the exchange "
-        "of factors, because otherwise the owner has not those of the others",
+        "of factors, because otherwise the owner lacks those of the others",
         "as the exchange of factors",
     ),
     _mode(
