@@ -69,17 +69,17 @@ def case_of(folder: Path, steps: int) -> Case:
 
 @dataclass(slots=True)
 class Said:
-    """Screen and books of a launcher that is none."""
+    """Keeps what a launcher would print on its screen and write into its books."""
 
     notes: list[str] = field(default_factory=list)
     booked: list[Mapping[str, Any]] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Keep it."""
+        """Keep what would be printed."""
         self.notes.append(text)
 
     def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
-        """Keep what it says."""
+        """Keep the data of the event."""
         del kind, progress, at_s
         self.booked.append(data)
 

@@ -27,11 +27,11 @@ NOTHING = Log()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """What is slower than the model knows. A pipeline of -1: none."""
+    """What is slower than the model says. A pipeline of -1: no link, or no node."""
 
     link: tuple[int, int] = (-1, -1)
     link_times: float = 1.0
-    """So many times the time that the link should take."""
+    """How many times as long the link takes as the model says."""
     node: int = -1
     node_times: float = 1.0
     """The same for all that the pipeline's nodes compute for an exchange."""

@@ -1,6 +1,6 @@
 """The launcher's side of a search for a better strategy while a run trains. `planner.sync.live`
-decides what is tried; this file tells it what the launcher sees, proposes what it answers, and
-writes what was measured into `$BAMBOO_HOME/trials.jsonl`.
+decides what is tried. This file tells it what the launcher sees, proposes the strategies that it
+answers, and writes what was measured into `$BAMBOO_HOME/trials.jsonl`.
 
 Rule: a search is of one fleet and of the densities that it began with. When one of them changes,
 another search begins, which knows the log. Nothing here is needed for the run to go on.
@@ -44,26 +44,27 @@ from bamboo.topology.sync import Sync
 
 TRIALS = "trials.jsonl"
 MOST_BYTES = 2**23
-"""Of the end of the log, which a launcher reads: some thousand lines."""
+"""How much a launcher reads of the log, from its end: some thousand lines."""
 DRIFT = 1.5
-"""A density that has grown or shrunk by this factor makes it another search."""
+"""A density that has grown or shrunk by this factor begins another search."""
 RECENT = 0.3
-"""Weight of a record in the moving average of a density."""
+"""The weight of the newest record in the moving average of a density."""
 ASKED_AGAIN_S = 2.0
+"""A proposal that the run did not take is made again after this time."""
 OF_ANOTHER = "the strategy that another launcher chose"
-FIGURES = (ArithmeticError, ValueError)
-"""What figures raise from which nothing follows: of a log that anybody may have written, and of
-steps that nobody foresaw. They end a search, and no run."""
+FIGURE_ERRORS = (ArithmeticError, ValueError)
+"""What a search may raise where figures are too large, or no numbers: those of a log that anybody
+may have written, or of unforeseen steps. They end the search, and not the run."""
 _CALM = (Phase.RUNNING, Phase.DEGRADED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What a search works with."""
+    """What the searches of a run begin with."""
 
     strategy: Strategy
     words: str
-    """What made its rules."""
+    """What made the strategy's rules, for the sentence of a proposal."""
     facts: tuple[ParameterFacts, ...]
     situation: Situation
     """Of the grid that the strategy has."""
@@ -71,7 +72,7 @@ class Searched:
     newest: Path
     """Where the newest strategy of the run is kept, for a resume."""
     eval_every: int = 0
-    """Steps between evaluations, whose time is none of a step's; 0: there are none."""
+    """Steps between evaluations, whose time does not count for a step; 0: there are none."""
 
 
 def searcher_of(folder: RunFolder, terms: Terms, ports: Ports, store: Store) -> "Searcher | None":
@@ -170,7 +171,7 @@ class Searcher:
         log = self._log.read()
         self._past = list(log.trials)
         self._findings = {one.context: one for one in log.findings}
-        """What each fleet was found to have."""
+        """By context: what was found slow in a fleet."""
         self._search: LiveSearch | None = None
         self._fleet = ""
         self._syncs: dict[str, Sync] = {}
@@ -208,10 +209,10 @@ class Searcher:
             case "step":
                 try:
                     self._stepped(int(record["step"]), float(record["t_s"]))
-                except FIGURES as error:
+                except FIGURE_ERRORS as error:
                     self._give_up(error)
             case "density":
-                self._dense(record["density"])
+                self._average(record["density"])
 
     def _stepped(self, step: int, at_s: float) -> None:
         state, last = self._state, self._last
@@ -233,7 +234,8 @@ class Searcher:
             self._wanted = StrategyProposed(reporter="launcher", hash=asked.hash, why=asked.why)
             self._asked_s = 0.0
 
-    def _dense(self, density: Mapping[str, float]) -> None:
+    def _average(self, density: Mapping[str, float]) -> None:
+        """Take densities of a step into the moving averages."""
         for name, share in density.items():
             known = self._densities.get(name)
             if known is not None:
@@ -258,7 +260,7 @@ class Searcher:
         """The run is over."""
         try:
             self._end()
-        except FIGURES as error:
+        except FIGURE_ERRORS as error:
             self._give_up(error)
         self._book(progress)
 

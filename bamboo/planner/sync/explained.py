@@ -35,7 +35,7 @@ class Row:
     exchanges: tuple[Kind, ...]
     """What each kind would cost for one of them; empty with one pipeline."""
     ships: tuple[Kind, ...]
-    """Likewise; empty without a shadow."""
+    """What each kind of ship would cost for one of them; empty without a shadow."""
     why: str
 
 

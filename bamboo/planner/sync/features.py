@@ -29,9 +29,9 @@ def features(sync: Sync, facts: Sequence[ParameterFacts], situation: Situation) 
 
 
 def features_of(resolved: Resolved) -> Figures:
-    """The same of a strategy that is resolved. A link leads from one node to another; what a
-    receiver computes with what came counts for the link. A ship is a link, and a bucket of its
-    stage."""
+    """The features of a strategy that is resolved, shape (12,). A link leads from one node to
+    another, and what the receiver computes with what came counts for the link. Each ship counts as
+    a link, and all ships of a stage as one bucket."""
     links: list[Figures] = []
     buckets: list[tuple[float, float, float]] = []
     for stage in resolved.stages:

@@ -30,13 +30,13 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind for one parameter."""
+    """What one kind of exchange or of ship would cost for one parameter."""
 
     name: str
     sent_bytes: float
     """What the busiest node sends in the exchange or, of a kind of ship, an owner to its shadow."""
     seconds: float
-    """Of the link and the work, for this parameter alone."""
+    """How long the link and the work take for this parameter alone."""
 
 
 def rows_of(one: ParameterFacts, situation: Situation) -> int:
@@ -46,8 +46,8 @@ def rows_of(one: ParameterFacts, situation: Situation) -> int:
 
 
 def break_even(one: ParameterFacts, situation: Situation) -> BreakEven | None:
-    """None for a parameter that is no plain linear weight. With another number of rows in a
-    microbatch, and as many microbatches, factors take in proportion."""
+    """The break-even of a parameter; None for one that is no plain linear weight. The number of
+    microbatches stays, and each has more or fewer rows."""
     if not one.rows_k:
         return None
     if situation.pipelines == 1:
@@ -143,8 +143,8 @@ def _rows(even: BreakEven) -> str:
 
 
 def _even(one: ParameterFacts, situation: Situation, rows: int) -> float:
-    """Rows at which factors take as long as `tree`: their time is linear in the rows, from as many
-    on as take as long as to write a product, and below those."""
+    """The rows at which factors take as long as `tree`. Their time is linear in the rows in two
+    pieces, which meet at `Situation.least_rows`."""
     whole = _time(one, TREE, situation)
     least = ceil(situation.least_rows)
     found = 0.0

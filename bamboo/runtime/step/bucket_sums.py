@@ -31,7 +31,8 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.sync import FACTORS
 
 PER_BUCKET = 1024
-"""More than there are pipelines: a message's index is that of its bucket and its sender."""
+"""The index of a message is the number of its bucket times this, and the number of its sender. No
+grid has so many pipelines."""
 
 
 def added(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
