@@ -22,6 +22,8 @@ COMMAND = re.compile(
     r"|`(?:\.venv/bin/)?bamboo\s+([a-z][^`]*)`",  # or words within a text
     re.MULTILINE,
 )
+VERSION_ROW = re.compile(r"^\|[^|]*\| (\d+), `(?:v|schema_version|format)`[^;|]*; ([^|]*)\|$")
+VERSION = re.compile(r"^(?:SCHEMA_VERSION|_FORMAT) = (\d+)$", re.MULTILINE)
 
 
 def documents() -> list[Source]:
@@ -71,6 +73,17 @@ def missing_links(document: Source) -> Iterator[str]:
                 yield f"{document.path}:{number}: the link to {name} leads nowhere"
 
 
+def other_versions(document: Source) -> Iterator[str]:
+    """Versions of formats that are not those of the files which a table names."""
+    for number, line in enumerate(document.lines, 1):
+        if (row := VERSION_ROW.match(line)) is None:
+            continue
+        for path in re.findall(r"`([\w/]+\.py)`", row[2]):
+            found = VERSION.findall((ROOT / path).read_text())
+            if found != [row[1]]:
+                yield f"{document.path}:{number}: {path} has version {', '.join(found) or 'none'}"
+
+
 def refusal(words: list[str]) -> click.UsageError | None:
     """Why `bamboo` would refuse these words; they are parsed, and nothing is run. Values are not
     looked at: words such as RUN or N stand for them."""
@@ -103,7 +116,14 @@ def refused_commands(document: Source) -> Iterator[str]:
         yield f"{document.path}:{number}: bamboo {line or text}: {error.format_message()}"
 
 
-CHECKS = [missing_paths, missing_targets, missing_links, unnamed_modules, refused_commands]
+CHECKS = [
+    missing_paths,
+    missing_targets,
+    missing_links,
+    unnamed_modules,
+    refused_commands,
+    other_versions,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -131,6 +151,12 @@ def test_a_link_is_followed_from_where_its_document_lies() -> None:
     text = "[a](guarantees.md#x), [b](../README.md), [c](https://a.b/c.md), [d](docs/nowhere.md)\n"
     (offence,) = missing_links(Source("docs/page.md", text))
     assert offence == "docs/page.md:1: the link to docs/nowhere.md leads nowhere"
+
+
+def test_a_version_that_a_file_does_not_have_is_seen() -> None:
+    text = "| a line | 0, `v`; `bamboo/telemetry/records.py` |\n"
+    (offence,) = other_versions(Source("docs/page.md", text))
+    assert offence == "docs/page.md:1: bamboo/telemetry/records.py has version 1"
 
 
 def test_a_command_that_would_be_refused_is_seen() -> None:
