@@ -1,5 +1,10 @@
-"""Step times of strategies on a fleet with costs that the planner's model does not know: a slow
-link and a slow node. Modelled, with noise; nothing here runs."""
+"""Step times of strategies on a fleet with costs that the planner's price does not have: a slow
+link, a slow node, and exchanges in phases. Modelled, with noise; nothing here runs.
+
+All three are among the cases that a live search weighs (`repriced.Case`); it does not know which of
+them a fleet has. So this shows how well a search finds a case, and not how well cases describe a
+real fleet: `benchmarks.strategies.live_search_run` measures that.
+"""
 
 import random
 from collections.abc import Sequence

@@ -147,7 +147,7 @@ def row(pipelines: int, gbps: float, strategy: str) -> dict[str, Any]:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    """The figures of the issue, for eight pipelines."""
+    """What the strategies send and how long a step takes, against limits for eight pipelines."""
     sent = {one["strategy"]: one["sent_mb"] for one in rows}
     times = sent["tree"] / sent["factors-hybrid"]
     return [

@@ -128,7 +128,7 @@ def price_spreads(
     rate: LossRate = PUBLISHED,
 ) -> tuple[Spread, ...]:
     """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
-    grid and the standbys; `shards` are those of a checkpoint. `costs` may hang on the zones of
+    grid and the standbys; `shards` are those of a checkpoint. `costs` may depend on the zones of
     the nodes."""
     grid = layout.assignment.grid
     order = stakes.zones_by_price()

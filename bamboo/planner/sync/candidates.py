@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bamboo.errors import InputError
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import BOUNDS, BUILDERS, Pricing, build, sync_from
-from bamboo.planner.sync.features import FEATURES, features_of
+from bamboo.planner.sync.features import named_features
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import Resolved, fits, resolve
 from bamboo.planner.sync.search import search, space_of
@@ -23,8 +23,6 @@ EVALUATIONS = 300
 """Strategies that are priced to find the best one."""
 MOST = 96
 """Candidates of a search."""
-FEW = 8
-"""Pipelines whose links have features of their own."""
 WORSE = 4.0
 """A candidate's price is at most so many times the best one's."""
 
@@ -161,21 +159,3 @@ def _spared(
         own[least] += one.bytes
         entries[one.name] = SyncEntry(exchange=OWNER, ship=entry.ship, owner=least)
     return sync_from(entries)
-
-
-def named_features(resolved: Resolved) -> dict[str, float]:
-    """The features of a strategy by name, with those of each link and each pipeline, for a grid of
-    few pipelines."""
-    found = dict(zip(FEATURES, map(float, features_of(resolved)), strict=True))
-    count = resolved.situation.pipelines
-    if not 1 < count <= FEW:
-        return found
-    own = [bucket.exchanged for stage in resolved.stages for bucket in stage.buckets]
-    for one in range(count):
-        found[f"added@{one}"] = sum(float(x.added[one]) for x in own)
-        found[f"flops@{one}"] = sum(float(x.flops[one]) for x in own)
-        for other in range(count):
-            if other != one:
-                sent = max(float(stage.bytes[one, other]) for stage in resolved.stages)
-                found[f"bytes@{one}-{other}"] = sent
-    return found

@@ -65,11 +65,6 @@ class Exchanged:
         """From each pipeline to each other one, shape (D, D)."""
         return self.out + self.back
 
-    @property
-    def messages(self) -> int:
-        """One for each pair of pipelines and each of the two ways, where anything is sent."""
-        return int(np.count_nonzero(self.out) + np.count_nonzero(self.back))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:

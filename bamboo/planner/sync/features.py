@@ -1,18 +1,13 @@
-"""Features of a strategy, from which a model that was fitted to trials ranks it.
+"""Features of a strategy, by which a model that was fitted to trials ranks it.
 
 Rule: counts alone, none of which needs a rate, so that what was learnt on one fleet says something
 of another.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.flows import Figures
-from bamboo.planner.sync.resolved import Resolved, resolve
-from bamboo.planner.sync.situation import Situation
-from bamboo.topology.sync import Sync
+from bamboo.planner.sync.resolved import Resolved
 
 FEATURES = tuple(
     f"{fold} over {over} of {what}"
@@ -21,11 +16,8 @@ FEATURES = tuple(
     for fold in ("max", "sum")
 )
 """Their names, in order."""
-
-
-def features(sync: Sync, facts: Sequence[ParameterFacts], situation: Situation) -> Figures:
-    """The features of a strategy, of shape (12,). Raises ValueError as `resolve` does."""
-    return features_of(resolve(sync, facts, situation))
+MOST_NAMED = 8
+"""On a grid with more pipelines, links and pipelines have no features of their own."""
 
 
 def features_of(resolved: Resolved) -> Figures:
@@ -61,3 +53,21 @@ def features_of(resolved: Resolved) -> Figures:
             for fold in (np.max, np.sum)
         ]
     )
+
+
+def named_features(resolved: Resolved) -> dict[str, float]:
+    """The features of a strategy by name, with those of each link and each pipeline, for a grid of
+    few pipelines."""
+    found = dict(zip(FEATURES, map(float, features_of(resolved)), strict=True))
+    count = resolved.situation.pipelines
+    if not 1 < count <= MOST_NAMED:
+        return found
+    own = [bucket.exchanged for stage in resolved.stages for bucket in stage.buckets]
+    for one in range(count):
+        found[f"added@{one}"] = sum(float(x.added[one]) for x in own)
+        found[f"flops@{one}"] = sum(float(x.flops[one]) for x in own)
+        for other in range(count):
+            if other != one:
+                sent = max(float(stage.bytes[one, other]) for stage in resolved.stages)
+                found[f"bytes@{one}-{other}"] = sent
+    return found

@@ -55,11 +55,6 @@ class StageCost:
         """Bytes that the busiest node of the stage sends to other pipelines."""
         return float(self.bytes.sum(axis=1).max()) if self.buckets else 0.0
 
-    @property
-    def most_received(self) -> float:
-        """Likewise what it receives."""
-        return float(self.bytes.sum(axis=0).max()) if self.buckets else 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
@@ -94,11 +89,6 @@ class Resolved:
         situation's."""
         across = crosses(self.situation, tuple(zones))
         return float(sum(stage.bytes[across].sum() for stage in self.stages if stage.buckets))
-
-    @property
-    def messages(self) -> int:
-        """Of the exchange, in all."""
-        return sum(one.exchanged.messages for stage in self.stages for one in stage.buckets)
 
 
 def resolve(

@@ -136,10 +136,6 @@ class Situation:
         """The stage that has this layer."""
         return bisect_right(self.cut, layer) - 1
 
-    def source(self, figure: str) -> str:
-        """Where a figure is from; empty if nothing is said of it."""
-        return dict(self.sources).get(figure, "")
-
 
 def merged_partials(shares: tuple[int, ...], zones: tuple[int, ...]) -> tuple[int, ...]:
     """How many partial sums each zone has, in the order of zones, once its pipelines have added

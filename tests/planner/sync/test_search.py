@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import Pricing
-from bamboo.planner.sync.features import FEATURES, features
+from bamboo.planner.sync.features import FEATURES, features_of
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.search import search, space_of
@@ -62,7 +62,7 @@ def test_a_search_of_one_pipeline_knows_ships_alone() -> None:
 def test_features_are_bytes_messages_and_flops_over_links_and_buckets() -> None:
     rules = (SyncRule(match="1.w", exchange="factors", ship="factors"),)
     here = replace(HERE, replica=True)
-    found = dict(zip(FEATURES, features(Sync(rules=rules), FACTS, here), strict=True))
+    found = dict(zip(FEATURES, features_of(resolve(Sync(rules=rules), FACTS, here)), strict=True))
     rows, sides = 2 * 8, 1024 + 512
     dense = 4 * (4000 * 64 + 512 * 512)
     exchange, ship = 2 * (dense + 4 * rows * sides), 2 * (dense + 2 * 4 * rows * sides)
@@ -73,4 +73,4 @@ def test_features_are_bytes_messages_and_flops_over_links_and_buckets() -> None:
     flops = 2 * rows * 1024 * 512
     assert found["max over links of flops"] == 2 * flops
     assert found["sum over links of flops"] == 2 * flops + 2 * 2 * flops
-    assert np.isfinite(features(Sync(), FACTS, replace(here, shares=(2,)))).all()
+    assert np.isfinite(features_of(resolve(Sync(), FACTS, replace(here, shares=(2,))))).all()
