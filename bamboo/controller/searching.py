@@ -32,6 +32,7 @@ from bamboo.planner.sync.slowness import Slowness
 from bamboo.planner.sync.trials import Finding, Log, Trial, read_log
 from bamboo.planner.sync.written import facts_from, situation_from
 from bamboo.ports import Store
+from bamboo.quantities import count
 from bamboo.runs.books import TRIED
 from bamboo.runs.progress import Progress
 from bamboo.runs.run_folder import REMEDY, RunFolder, home, write_json
@@ -138,7 +139,8 @@ class TrialLog:
             return Log()  # no run of this home has tried anything, or it cannot be read
         log = read_log(lines[1:] if begin else lines)  # the first one lacks its beginning
         if log.passed_over:
-            self._note(f"{self._path}: {log.passed_over} lines are no trials and do not count")
+            many = count(log.passed_over, "line is no trial", "lines are no trials")
+            self._note(f"{self._path}: {many}, and passed over")
         return log
 
     def write(self, found: Sequence[Trial | Finding]) -> None:
@@ -226,8 +228,11 @@ class Searcher:
         evaluated = self._of.eval_every and step % self._of.eval_every == 0
         seconds = at_s - last[1] if last is not None and calm and not evaluated else None
         search.stepped(self._hash_at(state, step), seconds if seconds and seconds > 0 else None)
+        was_over = bool(search.stopped)
         asked = search.next(step)
         self._write(search.ended())
+        if search.stopped and not was_over and asked is None:
+            self._ports.screen.note(_over_words(search, step))
         if asked is not None:
             self._syncs[asked.hash] = search.candidates[asked.hash].sync
             self._words.setdefault(asked.hash, search.candidates[asked.hash].words)
@@ -403,6 +408,15 @@ class Searcher:
                 data = {**tried, "why": search.stopped}
                 self._ports.books.event(TRIED, progress, at_s=self._ports.now(), data=data)
         self._over = []
+
+
+def _over_words(search: LiveSearch, step: int) -> str:
+    """That a search is over and no other strategy follows, which no decision says."""
+    stays = search.candidates[search.incumbent].words
+    if not search.trials:
+        return f"after step {step} no strategy is tried: {search.stopped}; {stays} stays"
+    tried = count(search.trials, "trial")
+    return f"the search is over after step {step} and {tried}: {search.stopped}; {stays} stays"
 
 
 def _digest(*parts: Any) -> str:

@@ -1,6 +1,7 @@
 """The launcher tries strategies while its run trains, ends with the fastest, and keeps the log."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from bamboo.core.rounds import choice_at
 from bamboo.core.state import Policy, initial_state
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import run_id
+from bamboo.planner.sync import live
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.live import LiveSearch
 from bamboo.planner.sync.trials import read_log
@@ -123,7 +125,7 @@ def test_a_run_tries_strategies_and_ends_with_the_fastest(
     log = tmp_path / TRIALS
     log.write_text('{"v": 1, "torn\n')
     world = World(log)
-    assert world.notes == [f"{log}: 1 lines are no trials and do not count"]
+    assert world.notes == [f"{log}: 1 line is no trial, and passed over"]
     world.train(STEPS)
     state = world.driver.state()
     fleet = Fleet(WIDE, wide_situation(2), HIDDEN, seed=1)
@@ -141,11 +143,26 @@ def test_a_run_tries_strategies_and_ends_with_the_fastest(
         file.write(b"\xff torn")
     again = World(log)
     (note,) = again.notes
-    assert "1 lines are no trials" in note, "the cut of the first one counts for nothing"
+    assert "1 line is no trial" in note, "the cut of the first one counts for nothing"
     assert 0 < len(again.searcher._past) < len(found.trials)
     assert sync_of(json.loads((tmp_path / "sync.json").read_text())["sync"]) == last
+    known = [why for x in state.syncs if "is the fastest of" in (why := x.why)]
+    known += [note for note in world.notes if note.endswith(" stays")]
+    assert len(known) == 1, "a person is told how it ended, by a decision or by a note"
     (told,) = world.told
     assert told["trials"] == len({trial.strategy for trial in found.trials}) - 1
+
+
+def test_a_search_that_tries_nothing_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LEAST_WORTH", math.inf)
+    world = World(tmp_path / TRIALS)
+    world.train(STEPS)
+    (note,) = world.notes
+    assert note.startswith("after step ")
+    why = "no candidate promises more than its trial costs"
+    assert note.endswith(f" no strategy is tried: {why}; `tree` stays")
 
 
 def test_another_density_begins_another_search(tmp_path: Path) -> None:
