@@ -6,6 +6,7 @@ has promised to begin no step `MARGIN` beyond its last one before it knows the d
 changes who takes part withdraws the proposal, and the nodes are free once they read that.
 """
 
+import re
 from dataclasses import replace
 
 from bamboo.core.events import StrategyProposed, StrategyReady
@@ -17,6 +18,15 @@ from bamboo.errors import CoreMisuse
 MARGIN = 4
 """Steps between the last one that a node has begun and the first one that it must not begin before
 it knows the decision: so many that no node stands still while the others answer."""
+
+_CHOSEN = re.compile(r"; (strategy \d+ \(\S+\) counts from step .*)", re.DOTALL)
+
+
+def chosen_in(reason: str) -> str:
+    """The part of a decision's reason that says from which step on a strategy counts, and why; ""
+    where none was chosen."""
+    found = _CHOSEN.search(reason)
+    return found[1] if found else ""
 
 
 def propose(state: State, event: StrategyProposed) -> Transition:

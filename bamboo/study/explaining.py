@@ -7,6 +7,7 @@ steps where its records have them.
 """
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from statistics import fmean
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.core.events import StrategyReady
+from bamboo.core.proposals import chosen_in
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.sync.builders import build
@@ -95,7 +97,7 @@ def explain_run(folder: RunFolder) -> Explained:
     if kept is None:
         raise InputError(
             f"run {folder.id} was launched by a release that kept no facts of its parameters; "
-            f"`bamboo explain {Path(job.file).name}` explains its job"
+            f"`bamboo explain {shlex.quote(job.file)}` explains its job"
         )
     try:
         synced = Synchronised(
@@ -112,7 +114,7 @@ def explain_run(folder: RunFolder) -> Explained:
     if not decided:
         return found
     whose = "that its search chose last" if newest else "of its launch"
-    changed = f"These are the rules {whose}; the last decision on others: {decided}."
+    changed = f"These are the rules {whose}; the last decision: {decided}."
     return replace(found, notes=(*found.notes, changed))
 
 
@@ -128,7 +130,7 @@ def _recorded(folder: RunFolder) -> tuple[dict[str, float], str]:
             for name, share in event.data["density"].items():
                 found.setdefault(name, []).append(share)
         if event.kind == StrategyReady.__name__:
-            decided = str(event.data.get("reason", ""))
+            decided = chosen_in(str(event.data.get("reason", ""))) or decided
     return {name: fmean(shares[-LATELY:]) for name, shares in found.items()}, decided
 
 
@@ -186,7 +188,7 @@ def _modelled_words(job: JobConfig) -> str:
     """How to see what the links of instances would make of it."""
     if job.cluster.device == "virtual":
         return ""
-    file = Path(job.file).name
+    file = shlex.quote(job.file)
     first = "" if job.model.is_gpt else f"`bamboo profile {file}` and then "
     return f" See {first}`bamboo explain {file} --gpu` for the links of the job's instances."
 

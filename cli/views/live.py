@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bamboo.core import events
+from bamboo.core.proposals import chosen_in
 from bamboo.core.state import Attestation, NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.quantities import clock, rate, size, usd
@@ -214,6 +215,8 @@ def briefly_told_of(after: State, event: events.Event, reason: str) -> str:
         return reason if stays else ""
     if isinstance(event, events.NodeJoined) and after.phase in _GOES_ON and "starts" not in reason:
         return ""
+    if isinstance(event, events.StrategyReady):
+        return chosen_in(reason) or reason
     if isinstance(event, events.CheckpointDone) and after.phase in _GOES_ON:
         return ""  # a long run has hundreds of them
     return told_of(after, event, reason)

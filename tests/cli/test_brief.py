@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bamboo.billing.money import Rented
 from bamboo.billing.receipt import receipt_body, with_taken
 from bamboo.checkpoint.initial import Weights
+from bamboo.core.events import StrategyProposed, StrategyReady
 from bamboo.core.state import Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.quantities import rate
@@ -26,7 +27,7 @@ from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.live import briefly_told_of
 from tests.cli.test_views import START_S, bill, in_the_middle
 from tests.core import test_emergency as emergencies
-from tests.core.build import lost
+from tests.core.build import apply, lost, running
 from tests.study.test_planning import JOB, plan
 
 BODY = receipt_body(
@@ -288,6 +289,19 @@ def test_a_loss_that_leaves_state_without_a_home_is_told_with_what_follows() -> 
     assert briefly_told_of(decided.state, gone, decided.reason) == decided.reason
     calm = emergencies.say(emergencies.running(), gone)
     assert briefly_told_of(calm.state, gone, calm.reason) == "", "its own line tells of that"
+
+
+def test_a_change_of_strategy_is_told_without_the_node_that_answered_last() -> None:
+    asked = StrategyProposed(reporter="launcher", hash="0123", why="a trial of `rows`")
+    state = apply(running(), asked).state
+    for node in sorted(state.participants()):
+        assert state.proposal is not None
+        last = StrategyReady(node=node, since=state.proposal.since, begun=7, oldest=6)
+        decided = apply(state, last)
+        state = decided.state
+    told = "strategy 1 (0123) counts from step 11 on: a trial of `rows`"
+    assert decided.reason.endswith(f"has begun step 7; {told}")
+    assert briefly_told_of(state, last, decided.reason) == told
 
 
 def test_short_names_tell_all_nodes_apart() -> None:

@@ -108,7 +108,8 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert 'By sync = "auto" it would be' in body["sentence"]
     bare = body_of(capsys, "explain", "job.toml", "--json", *sets("cluster.pipelines=1"))
     assert "have no rate in the model, so bytes cost no time" in bare["sentence"]
-    assert "See `bamboo explain job.toml --gpu` for the links of the job's " in bare["sentence"]
+    see = f"See `bamboo explain {Path('job.toml').resolve()} --gpu` for the links of the job's "
+    assert see in bare["sentence"], "the command runs in any folder"
     assert run(["explain", "job.toml", *SPARSE, *TREE]) == 0
     text = capsys.readouterr().out
     assert "2 pipelines of 2 stages, gradients by tree" in text
@@ -135,6 +136,9 @@ def test_explain_counts_rows_where_data_are_no_text(
     assert body["notes"][0] == f"{said}linear layers see 16 rows."
 
 
+CHOSEN = "strategy 1 (0123) counts from step 41 on: a trial of `rows`"
+
+
 def test_explain_of_a_run_reads_what_is_kept_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     job = load_job("job.toml", [*SPARSE[1::2], "cluster.sync=sparse-hybrid"])
     planned = plan_job(job, seen(job), run=RunId("r1"), now_s=0.0)
@@ -144,7 +148,8 @@ def test_explain_of_a_run_reads_what_is_kept_of_it(capsys: pytest.CaptureFixture
     told = [
         ("Density", {"of_step": 20, "density": {"0.tokens.weight": 0.01}}),
         ("Density", {"of_step": 40, "density": {"0.tokens.weight": 0.03}}),
-        ("StrategyReady", {"reason": "the strategy 0123 holds from step 41"}),
+        ("StrategyReady", {"reason": f"a.1 has the strategy 0123 and has begun step 37; {CHOSEN}"}),
+        ("StrategyReady", {"reason": "a.1 has the strategy 4567; waiting for 3 more"}),
     ]
     lines = [
         EventRecord(t_s=1.0, run="r1", generation=1, node="launcher", kind=kind, data=data)
@@ -155,7 +160,7 @@ def test_explain_of_a_run_reads_what_is_kept_of_it(capsys: pytest.CaptureFixture
     body = body_of(capsys, "explain", "r1", "--json")
     (row,) = [one for one in body["parameters"] if one["names"] == ["0.tokens.weight"]]
     assert (row["exchange"], row["density_lately"]) == ("rows", pytest.approx(0.02))
-    assert body["notes"][-1].endswith("the strategy 0123 holds from step 41.")
+    assert body["notes"][-1].endswith(f"; the last decision: {CHOSEN}.")
     assert "leave them out" in refused(capsys, ["explain", "r1", "--gpu", "T4"])
     kept = json.loads(folder.resolved.read_text())
     situation, (fact, *facts) = kept["synced"]["situation"], kept["synced"]["parameters"]
