@@ -62,7 +62,7 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
     if (trials := body.get("trials")) is not None:
         tried = count(trials["count"], "trial of another strategy", "trials of other strategies")
         lines += paragraph(
-            f"of this, {usd(trials['usd'])} for {tried}, which took {trials['excess_s']:.1f} s "
+            f"of this, {usd(trials['usd'])} for {tried}, which took {duration(trials['excess_s'])} "
             "longer than the best one that was known"
         )
     for resize in body.get("resizes", ()):
