@@ -58,10 +58,7 @@ def break_even(one: ParameterFacts, situation: Situation) -> BreakEven | None:
         by_bytes = total * whole.bytes / few.bytes
         return BreakEven(timed=_even(one, situation, total), by_bytes=by_bytes)
     rows = rows_of(one, situation)
-    few_bytes, whole_bytes = (
-        float(exchange_of(one, SyncEntry(exchange=x), situation).bytes.sum(axis=1).max())
-        for x in (FACTORS, TREE)
-    )
+    few_bytes, whole_bytes = (_exchanged_bytes(one, kind, situation) for kind in (FACTORS, TREE))
     return BreakEven(timed=_even(one, situation, rows), by_bytes=rows * whole_bytes / few_bytes)
 
 
@@ -77,10 +74,8 @@ def kinds(one: ParameterFacts, situation: Situation) -> tuple[Kind, ...]:
             continue
         if (name == FACTORS and not one.rows_k) or (name == ROWS and not one.rows):
             continue
-        sent = exchange_of(one, wants, situation).bytes.sum(axis=1).max()
-        found.append(
-            Kind(name=name, sent_bytes=float(sent), seconds=seconds(one, wants, situation))
-        )
+        sent = _exchanged_bytes(one, name, situation)
+        found.append(Kind(name=name, sent_bytes=sent, seconds=seconds(one, wants, situation)))
     return tuple(found)
 
 
@@ -103,7 +98,8 @@ def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: b
             f"K is {rows:,} rows, fewer than the break-even of {_rows(even)}: factors are {less}."
         )
     if ROWS in (entry.exchange, entry.ship):
-        return f"{_set(one)}, which are {_in_place(one, situation)}."
+        exchanged = entry.exchange == ROWS and situation.pipelines > 1
+        return f"{_set(one)}: {_in_place(one, situation, exchanged=exchanged)}."
     if entry.exchange == OWNER:
         return f"Pipeline {entry.owner} sums it whole: two messages in place of one a shard."
     if entry.exchange == ZONED:
@@ -119,7 +115,8 @@ def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: b
     if one.density < 1 and one.rows:
         if _time(one, ROWS, situation) >= _time(one, TREE, situation):
             return f"{_set(one)}: to send these alone would not be {less}."
-        return f"{_set(one)}: to send these alone would be {less}, {_in_place(one, situation)}."
+        few = _in_place(one, situation, exchanged=situation.pipelines > 1)
+        return f"{_set(one)}: to send these alone would be {less}, {few}."
     if not one.rows:
         return "A vector goes whole."
     return f"It {one.why_not or 'is used in no known way'}, so it goes whole."
@@ -129,10 +126,17 @@ def _set(one: ParameterFacts) -> str:
     return f"A step sets bits in {one.step_density:.1%} of its {one.rows:,} rows"
 
 
-def _in_place(one: ParameterFacts, situation: Situation) -> str:
-    """Of the rows of a whole step."""
-    few = ship_of(one, SyncEntry(ship=ROWS), replace(situation, replica=True))
-    return f"{size(few.bytes)} in place of {size(one.bytes)}"
+def _in_place(one: ParameterFacts, situation: Situation, *, exchanged: bool) -> str:
+    """What the busiest node sends of its rows, or what is shipped of them."""
+    if not exchanged:
+        few = ship_of(one, SyncEntry(ship=ROWS), replace(situation, replica=True))
+        return f"{size(few.bytes)} in place of {size(one.bytes)}"
+    rows, whole = (_exchanged_bytes(one, kind, situation) for kind in (ROWS, TREE))
+    return f"{size(rows)} in place of {size(whole)}"
+
+
+def _exchanged_bytes(one: ParameterFacts, kind: str, situation: Situation) -> float:
+    return float(exchange_of(one, SyncEntry(exchange=kind), situation).bytes.sum(axis=1).max())
 
 
 def _rows(even: BreakEven) -> str:

@@ -11,8 +11,9 @@ from bamboo.planner.sync.builders import BUILDERS, build, exactly
 from bamboo.planner.sync.price import can_hide, price
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Situation
-from bamboo.planner.sync.why import break_even, why
+from bamboo.planner.sync.why import break_even, kinds, why
 from bamboo.planner.sync.worth import LEAST, most_won
+from bamboo.quantities import size
 from bamboo.topology.sync import Sync, SyncEntry, SyncRule, entry_of
 
 TABLE = ParameterFacts(
@@ -50,23 +51,28 @@ def test_each_kind_is_chosen_where_it_pays_and_is_said_in_a_sentence() -> None:
     here = situation()
     sync = build("auto", FACTS, here)
     chosen = {one.name: entry_of(sync, one.name) for one in FACTS}
-    kinds = {name: (entry.exchange, entry.ship) for name, entry in chosen.items()}
-    assert kinds["0.table"] == ("rows", "rows")
-    assert kinds["1.weight"] == ("factors", "factors")
-    assert kinds["2.weight"] == ("tree", "dense")
+    taken = {name: (entry.exchange, entry.ship) for name, entry in chosen.items()}
+    assert taken["0.table"] == ("rows", "rows")
+    assert taken["1.weight"] == ("factors", "factors")
+    assert taken["2.weight"] == ("tree", "dense")
     said = [why(one, chosen[one.name], here) for one in FACTS]
     assert "5.0% of its 20,000 rows" in said[0]
     assert said[1].startswith("K is 16 rows, fewer than the break-even of ")
     assert said[2].startswith("K is 2,048 rows, more than the break-even of ")
     assert said[2].endswith("dense is cheaper.")
     assert said[3] == "A vector goes whole."
+    sent = {x.name: size(x.sent_bytes) for x in kinds(TABLE, here)}
+    in_place = f"{sent['rows']} in place of {sent['tree']}"
+    assert said[0].endswith(f": {in_place}."), "the figures of the table"
     whole = [why(one, SyncEntry(), here) for one in (TABLE, WIDE)]
-    assert whole[0].endswith("these alone would be cheaper, 253.9 KiB in place of 4.9 MiB.")
+    assert whole[0].endswith(f"these alone would be cheaper, {in_place}.")
     assert whole[1].endswith(": factors would be cheaper for it alone.")
     beyond = why(replace(WIDE, rows_k=2048), SyncEntry(exchange="factors"), here)
     assert " for it alone; in a step its fewer bytes leave the link to others." in beyond
     free = why(TABLE, SyncEntry(), here, timed=False)
-    assert "these alone would be fewer bytes, 253.9 KiB in place of" in free
+    assert f"these alone would be fewer bytes, {in_place}" in free
+    alone = why(TABLE, SyncEntry(), situation(shares=(2,), replica=True))
+    assert alone.endswith("253.9 KiB in place of 4.9 MiB.")
 
 
 def test_a_slow_device_has_another_break_even_than_bytes_alone() -> None:
