@@ -13,7 +13,7 @@ from typing import Any
 
 from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.check_cloud import check_cloud
-from bamboo.config.check_data import NAME_TEXT, check_data
+from bamboo.config.check_data import MAKE_OWN, NAME_TEXT, check_data
 from bamboo.config.check_eval import check_eval
 from bamboo.config.check_hf import check_hf, check_hf_folder
 from bamboo.config.check_train import check_optimizer, check_own
@@ -207,9 +207,11 @@ def check_inputs(job: JobConfig) -> None:
         if named and (wrong := what_is_wrong(job.named(named), folder=is_folder)):
             raise _at(job, f"model.{key}", wrong, "correct the path")
     for key, data in (("data.path", job.data), ("eval.path", job.eval)):
-        text = data.path if data.source == "path" or data.source in job.own.values() else ""
+        own = data.source in job.own.values()
+        text = data.path if data.source == "path" or own else ""
         if text and (wrong := what_is_wrong(job.named(text), folder=True)):
-            raise _at(job, key, wrong, NAME_TEXT.replace("data", key.partition(".")[0]))
+            of_text = NAME_TEXT.replace("data", key.partition(".")[0])
+            raise _at(job, key, wrong, MAKE_OWN if own else of_text)
 
 
 def layer_count(job: JobConfig) -> int | None:

@@ -12,6 +12,7 @@ BYTES = ("python-stdlib", "path")
 SOURCES = (*BYTES, *PREPARED)
 DOCUMENTS = ("packed", "padded")
 NAME_TEXT = 'name your text, or take data.source = "python-stdlib"'
+MAKE_OWN = "correct the path, or make first what your data function reads"
 _KEYS: dict[str, tuple[str, ...]] = {
     "python-stdlib": ("max_bytes",),
     "path": ("path", "max_bytes"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.config.check import check_inputs
 from bamboo.config.load import job_from_json, job_to_json, job_with, load_job
 from bamboo.config.parse import sections
 from bamboo.config.policy import policy_of
@@ -384,3 +385,11 @@ def test_a_whole_number_beyond_every_float_is_one_line(tmp_path: Path, digits: i
         with pytest.raises(InputError) as caught:
             load_job(path)
         assert len(str(caught.value)) < 600
+
+
+def test_a_missing_file_of_data_of_the_users_own_is_not_said_to_be_text(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    path = tmp_path / "job.toml"
+    path.write_text('[data]\nsource = "mine.py:data"\npath = "nowhere"\n')
+    with pytest.raises(InputError, match="correct the path, or make first what your data function"):
+        check_inputs(load_job(path))
