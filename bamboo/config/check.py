@@ -207,11 +207,11 @@ def check_inputs(job: JobConfig) -> None:
         if named and (wrong := what_is_wrong(job.named(named), folder=is_folder)):
             raise _at(job, f"model.{key}", wrong, "correct the path")
     for key, data in (("data.path", job.data), ("eval.path", job.eval)):
-        own = data.source in job.own.values()
-        text = data.path if data.source == "path" or own else ""
+        of_own = data.source in job.own.values()
+        text = data.path if data.source == "path" or of_own else ""
         if text and (wrong := what_is_wrong(job.named(text), folder=True)):
             of_text = NAME_TEXT.replace("data", key.partition(".")[0])
-            raise _at(job, key, wrong, MAKE_OWN if own else of_text)
+            raise _at(job, key, wrong, MAKE_OWN if of_own else of_text)
 
 
 def layer_count(job: JobConfig) -> int | None:
