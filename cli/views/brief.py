@@ -86,7 +86,7 @@ def _grid(planned: Planned) -> str:
     shape = f"{count(grid.pipelines, 'pipeline')} of {count(grid.stages, 'stage')}"
     most = size(max(stage.total for stage in planned.plan.memory))
     mode = modes[0] if len(modes) == 1 else "by stage"
-    return f"{shape}, redundancy {mode}; at most {most} a node"
+    return f"{shape}, redundancy {mode}; up to {most} a node"
 
 
 def _saving(planned: Planned) -> list[tuple[str, str]]:
