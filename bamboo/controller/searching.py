@@ -56,6 +56,7 @@ OF_ANOTHER = "the strategy that another launcher chose"
 FIGURE_ERRORS = (ArithmeticError, ValueError)
 """What a search may raise where figures are too large, or no numbers: those of a log that anybody
 may have written, or of unforeseen steps. They end the search, and not the run."""
+CUT_SHORT = "the run ended before it, or has another fleet, grid or density"
 _CALM = (Phase.RUNNING, Phase.DEGRADED)
 
 
@@ -320,9 +321,8 @@ class Searcher:
             self._ports.screen.note(f"no strategies are tried from step {step} on: {error}")
             return None
         words = self._words.get(now.hash(), OF_ANOTHER)
-        found = candidates(self._facts, situation, now=now, now_words=words)
         return LiveSearch(
-            found,
+            candidates(self._facts, situation, now=now, now_words=words),
             context=(self._job(), fleet),
             now=now.hash(),
             steps=self._steps,
@@ -405,7 +405,7 @@ class Searcher:
         for search in self._over:
             if search.trials:
                 tried = {"trials": search.trials, "excess_s": search.excess_s}
-                data = {**tried, "why": search.stopped}
+                data = {**tried, "why": search.stopped or CUT_SHORT}
                 self._ports.books.event(TRIED, progress, at_s=self._ports.now(), data=data)
         self._over = []
 

@@ -171,6 +171,7 @@ def test_another_density_begins_another_search(tmp_path: Path) -> None:
     world.train(20, density=0.4)
     fleets = [trial.fleet for trial in read_log(log.read_text().splitlines()).trials]
     assert len(set(fleets)) > 1
+    assert [told["why"] for told in world.told] == [searching.CUT_SHORT] * len(world.told) != []
 
 
 def test_a_strategy_that_the_store_has_lost_ends_no_launcher(
