@@ -171,8 +171,9 @@ def resolved_in(workload: WorkloadFigures, situation: Situation) -> "Resolved":
 
 
 def works_of_tree(workload: WorkloadFigures, situation: Situation) -> tuple[float, ...]:
-    """The work that a plan without a strategy does not count, so that plans with and without one
-    compare: the sums and messages of `tree`, unless `plain_work_s` has them."""
+    """Seconds of the sums and messages of `tree` in each stage, which a plan without a strategy
+    does not count; 0 where `plain_work_s` counts them. They are taken off the work of a strategy,
+    so that plans with and without one can be compared."""
     if situation.written_per_s:
         return (0.0,) * situation.stages
     partials = sum(partial_sums(situation.shares))
@@ -232,7 +233,7 @@ def plain_step(
 
 
 def least_step(workload: WorkloadFigures, situation: Situation) -> SyncedStep:
-    """The least of all that `auto` may send there, for which nobody waits."""
+    """A lower bound of what `auto` may send there, with an exchange that takes no time."""
     none = (0.0,) * situation.stages
     sent, shipped = least_sent(parameters_of(workload), situation)
     return SyncedStep(

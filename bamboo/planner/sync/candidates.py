@@ -1,8 +1,8 @@
 """The strategies that a run may try: the best by the model, and those that would be better if some
-node were slower than the model knows.
+node were slower than the model says.
 
-Rule: pure. A candidate names its features by their names, those of nodes and links by their numbers
-too, so that a search learns which of them is slow.
+Rule: pure. Features of nodes and links have their numbers in their names (`features`), so that a
+search learns which of them is slow.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from bamboo.topology.sync import FACTORS, OWNER, ROWS, TREE, Sync, SyncEntry, en
 EVALUATIONS = 300
 """Strategies that are priced to find the best one."""
 MOST = 96
-"""Candidates of a search."""
+"""The most candidates with which a search begins."""
 WORSE = 4.0
 """A candidate's price is at most so many times the best one's."""
 
@@ -82,7 +82,7 @@ def candidates(
 
 
 def neighbours(facts: Sequence[ParameterFacts], situation: Situation, of: Sync) -> list[Candidate]:
-    """Strategies that differ from one that has won in one group of parameters."""
+    """The strategies that differ from this one in one group of parameters."""
     trained = [one for one in facts if one.trained]
     entries = {one.name: entry_of(of, one.name) for one in trained}
     space = space_of(trained, situation, bounds=(None, 0))
@@ -145,8 +145,9 @@ def _spared(
     best: Mapping[str, SyncEntry],
     kept: Collection[str],
 ) -> Sync:
-    """By `owner`, the largest first to the pipeline of its stage that has least so far, but never
-    to this one; what goes by a kind of `kept` in `best` stays so."""
+    """A strategy by which the pipeline `without` sums nothing. Each parameter goes by `owner`, the
+    largest first, to the other pipeline that has the fewest bytes of its stage so far. Those that
+    have an exchange in `kept` in `best` stay as they are there."""
     others = [pipeline for pipeline in range(situation.pipelines) if pipeline != without]
     loads = [dict.fromkeys(others, 0) for _ in range(situation.stages)]
     entries = {}

@@ -33,10 +33,12 @@ UNEXPLAINED = 0.07
 RANKED = 2.0
 """Two strategies are ranked if they differ by more than so many standard errors."""
 MOST_WRONG = 0.3
-"""A price is not taken to be further off than this, as a standard deviation of log time."""
+"""How far a price may be off at most: the standard deviation of log time."""
 UNITS = {"bytes": 65536.0, "flops": 1e7, "added": 16384.0}
-"""Figures of a feature that are next to nothing: smaller ones hardly differ from none."""
+"""The unit in which features with this word in their name are counted: values far below it hardly
+differ from 0."""
 ROUNDS = 30
+"""The most steps of Newton's method."""
 MOST_STRATEGIES = 100
 """The newest of one context, which are compared with each other."""
 MOST_PAIRS = 5000
