@@ -24,7 +24,7 @@ BIN := .venv/bin
 # A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz mutants bench gpu-check trackers setup
+.PHONY: launch check style types units test suite chaos swarm terraform-e2e redis-e2e fuzz mutants bench gpu-check trackers setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -33,8 +33,12 @@ launch: setup
 check: setup style
 	@$(MAKE) --no-print-directory -j 2 types units
 
-test: setup style types
-	$(BIN)/pytest -n 4 --dist worksteal --durations=15
+test: setup style
+	@$(MAKE) --no-print-directory -j 2 types suite
+
+# Tests wait a third of their time for processes, so there are more of them at once than cores.
+suite: setup
+	$(BIN)/pytest -n 5 --dist worksteal --durations=15
 
 style: setup
 	$(BIN)/ruff check
