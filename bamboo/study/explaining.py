@@ -174,7 +174,7 @@ def _said(synced: Synchronised, totals: Totals, job: JobConfig) -> str:
     for name, other in zip(WORTH_A_LOOK, others, strict=True):
         less_s, sent = step_s - _step_s(other), _bytes(other)
         if less_s > LITTLE_S * step_s:
-            words = f"it would be {size(sent)}, and a step {duration(less_s)} shorter"
+            words = f"it would be {size(sent)}, and by the model a step {duration(less_s)} shorter"
             return f'{said}. By sync = "{name}" {words}.'
     for name, other in zip(WORTH_A_LOOK, others, strict=True):
         sent, same = _bytes(other), _step_s(other) <= step_s * (1 + LITTLE_S)
