@@ -3,7 +3,8 @@ link, a slow node, and exchanges in phases. Modelled, with noise; nothing here r
 
 All three are among the cases that a live search weighs (`repriced.Case`); it does not know which of
 them a fleet has. So this shows how well a search finds a case, and not how well cases describe a
-real fleet: `benchmarks.strategies.live_search_run` measures that.
+real fleet: `benchmarks.strategies.live_search_run` measures that. Where all links and nodes are
+`uneven`, no case describes the fleet.
 """
 
 import random
@@ -40,6 +41,8 @@ class Hidden:
     node: int = -1
     node_times: float = 1.0
     """The same for all that the pipeline's nodes compute for an exchange."""
+    uneven: float = 0.0
+    """The standard deviation of the logs of factors that each link has beside, and each node."""
     noise: float = 0.01
 
 
@@ -52,6 +55,10 @@ def true_step_s(resolved: Resolved, hidden: Hidden) -> float:
     if hidden.link[0] >= 0:
         per_byte[hidden.link] *= hidden.link_times
     slow = np.ones(here.pipelines)
+    if hidden.uneven:
+        draw = np.random.default_rng(here.pipelines)
+        per_byte *= np.exp(hidden.uneven * draw.standard_normal(per_byte.shape))
+        slow *= np.exp(hidden.uneven * draw.standard_normal(slow.shape))
     if hidden.node >= 0:
         slow[hidden.node] = hidden.node_times
     out = [0.0]

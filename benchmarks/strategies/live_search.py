@@ -3,8 +3,11 @@
     python -m benchmarks.strategies.live_search [--seeds 3]
 
 The job with a wide embedding and wide layers, by its shapes, on 2 and 4 pipelines, 300 steps; one
-link is slow, or one node, or both. Modelled: a step takes what a formula says, with 1 % of noise; a
-strategy counts four steps after it was asked for. The launcher's own machine decides what is tried.
+link is slow, or one node, or both. In the last fleet all links and nodes are uneven as well: that is
+none of the cases that a search weighs. Modelled: a step takes what a formula says, with 1 % of
+noise; a strategy counts four steps after it was asked for. The launcher's own machine decides what
+is tried.
+
 Beside it stands the best strategy that knows the true times: that of a descent, one group of
 parameters after the other, or the best candidate with which the search begins.
 
@@ -47,6 +50,7 @@ COSTS = {
     "slow link": Hidden(link=(0, 1), link_times=4),
     "slow node": Hidden(node=1, node_times=5),
     "both": Hidden(link=(1, 0), link_times=3, node=0, node_times=4),
+    "uneven": Hidden(link=(0, 1), link_times=2.5, node=1, node_times=2.5, uneven=0.3),
 }
 ELSEWHERE = Hidden(link=(1, 0), link_times=4, node=1, node_times=4)
 """The fleet whose log helps."""

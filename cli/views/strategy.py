@@ -33,7 +33,7 @@ def blocks_text(blocks: Sequence[Block] = BLOCKS) -> str:
             lines.append(f"  {one.name}")
             for what, said in (
                 ("does", one.does),
-                ("bytes", one.bytes_),
+                ("bytes", one.sends),
                 ("wins", one.wins),
                 ("source", one.source),
             ):

@@ -23,9 +23,7 @@ def catalogue() -> str:
             "| kind | what it does | bytes | when it wins | source |",
             "|---|---|---|---|---|",
         ]
-        lines += [
-            f"| `{x.name}` | {x.does} | {x.bytes_} | {x.wins} | {x.source} |" for x in members
-        ]
+        lines += [f"| `{x.name}` | {x.does} | {x.sends} | {x.wins} | {x.source} |" for x in members]
         lines.append("")
     return "\n".join(lines)
 

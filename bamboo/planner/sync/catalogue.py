@@ -26,22 +26,22 @@ class Block:
     """`exchange`, `ship` or `redundancy`: the key that it is a value of."""
     name: str
     does: str
-    bytes_: str
+    sends: str
     """A formula in the letters of LETTERS."""
     wins: str
     source: str
 
 
-def _exchange(name: str, does: str, bytes_: str, wins: str, source: str) -> Block:
-    return Block(group="exchange", name=name, does=does, bytes_=bytes_, wins=wins, source=source)
+def _exchange(name: str, does: str, sends: str, wins: str, source: str) -> Block:
+    return Block(group="exchange", name=name, does=does, sends=sends, wins=wins, source=source)
 
 
-def _ship(name: str, does: str, bytes_: str, wins: str, source: str) -> Block:
-    return Block(group="ship", name=name, does=does, bytes_=bytes_, wins=wins, source=source)
+def _ship(name: str, does: str, sends: str, wins: str, source: str) -> Block:
+    return Block(group="ship", name=name, does=does, sends=sends, wins=wins, source=source)
 
 
-def _mode(name: str, does: str, bytes_: str, wins: str, source: str) -> Block:
-    return Block(group="redundancy", name=name, does=does, bytes_=bytes_, wins=wins, source=source)
+def _mode(name: str, does: str, sends: str, wins: str, source: str) -> Block:
+    return Block(group="redundancy", name=name, does=does, sends=sends, wins=wins, source=source)
 
 
 BLOCKS = (
