@@ -3,8 +3,8 @@
     python -m benchmarks.strategies.live_search [--seeds 3]
 
 The job with a wide embedding and wide layers, by its shapes, on 2 and 4 pipelines, 300 steps; one
-link is slow, or one node, or both. In the last fleet all links and nodes are uneven as well: that is
-none of the cases that a search weighs. Modelled: a step takes what a formula says, with 1 % of
+link is slow, or one node, or both. In the last fleet all links and nodes are uneven as well, which
+is none of the cases that a search weighs. Modelled: a step takes what a formula says, with 1 % of
 noise; a strategy counts four steps after it was asked for. The launcher's own machine decides what
 is tried.
 
