@@ -39,8 +39,17 @@ def _flat(semantics: Semantics) -> dict[str, object]:
         elif name == "init":
             flat["the digest of train.init"] = value or None
         elif isinstance(value, dict):
-            section = "train" if name == "optimizer" else name
-            flat |= {f"{section}.{key}": one for key, one in value.items()}
+            flat |= _named("train" if name == "optimizer" else name, value)
         else:
             flat[f"train.{name}"] = value
     return flat
+
+
+def _named(section: str, values: dict[str, object]) -> dict[str, object]:
+    """Each value by its key; of a table within, such as the files of `model.code`, each one too, so
+    that an error shows only what differs."""
+    out: dict[str, object] = {}
+    for key, one in values.items():
+        inner = isinstance(one, dict) and one
+        out |= _named(f"{section}.{key}", one) if inner else {f"{section}.{key}": one}
+    return out

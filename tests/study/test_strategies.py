@@ -231,6 +231,14 @@ def test_rules_that_make_no_sense_are_refused_before_anything_is_rented(
         "error: one.json: is a strategy of another model: model.width is 64 there and 32 in "
         "other.json; compare two of one job\n"
     )
+    for name, digest in (("one.json", "1"), ("other.json", "2")):
+        code = {"model.py": digest * 64, "layers.py": "0" * 64}
+        model = {**strategy.semantics.model, "code": code}
+        coded = replace(strategy, semantics=replace(strategy.semantics, model=model))
+        written(name, json.loads(coded.to_json()))
+    said = refused(capsys, ["strategy", "diff", "one.json", "other.json"])
+    assert "another model: model.code.model.py is '111111111111…' there and '2222" in said
+    assert "layers.py" not in said, "what is the same"
     text = json.dumps(body).replace('"sync": ', '"sync": {"rules": []}, "sync": ')
     Path("wrong.json").write_text(text)
     assert "wrong.json: is no strategy: it names 'sync' twice" in refused(capsys, plan)
