@@ -22,12 +22,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bamboo.config.tree import JobConfig
 from bamboo.coord.acl import user_rules
 from bamboo.doctor.orphans import with_account_of
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from bamboo.sites.account import terraform
 from bamboo.sites.account.stack import account_toml
+from bamboo.study.explaining import _modelled_words
 from bamboo.study.report import Report
 from cli.commands.chaos import _again
 from cli.echo import printable
@@ -121,6 +123,9 @@ def a_line_to_type_again(text: str) -> None:
     assert made == ["bamboo", "chaos", str(path), "--seed", "7", "--minutes", "1.5", "--set", text]
     made = shlex.split(with_account_of(text or "own", "bamboo stop r"))
     assert made == [f"BAMBOO_CONFIG=account file of stack {text or 'own'}", "bamboo", "stop", "r"]
+    said = _modelled_words(JobConfig(file=text)).removeprefix(" See `")
+    made = shlex.split(said.removesuffix("` for the links of the job's instances."))
+    assert made == ["bamboo", "explain", text, "--gpu"]
 
 
 def a_page(text: str) -> None:
@@ -199,7 +204,12 @@ WAYS = {
         files=("cloud/ec2/run_role.py", "cloud/ec2/run_roles.py"), holds=rights_of_a_role
     ),
     "a line to type again": Way(
-        files=("cli/commands/chaos.py", "bamboo/doctor/orphans.py"), holds=a_line_to_type_again
+        files=(
+            "cli/commands/chaos.py",
+            "bamboo/doctor/orphans.py",
+            "bamboo/study/explaining.py",
+        ),
+        holds=a_line_to_type_again,
     ),
     "a page": Way(files=("cli/views/report.py",), holds=a_page, examples=40),
     "a picture": Way(
