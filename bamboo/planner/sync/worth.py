@@ -14,7 +14,7 @@ from bamboo.topology.reduction import subtrees
 from bamboo.topology.shards import FLOAT_BYTES
 from bamboo.topology.virtual_nodes import blocks_of
 
-LEAST = 0.005
+LEAST = 0.01
 """A strategy is taken only if it wins at least this share of a step's cost. For less a run stays
 with `tree`, whose work is the least and whose step is predicted best."""
 
