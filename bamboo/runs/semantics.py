@@ -50,6 +50,8 @@ def _named(section: str, values: dict[str, object]) -> dict[str, object]:
     that an error shows only what differs."""
     out: dict[str, object] = {}
     for key, one in values.items():
-        inner = isinstance(one, dict) and one
-        out |= _named(f"{section}.{key}", one) if inner else {f"{section}.{key}": one}
+        if isinstance(one, dict) and one:
+            out |= _named(f"{section}.{key}", one)
+        else:
+            out[f"{section}.{key}"] = one
     return out
