@@ -283,6 +283,13 @@ class Cluster:
             poll_s=poll_s,
         )
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside of this the node that was started with the fault `held` stands where it says."""
+        wait_until((self.directory / "held").exists, what="the phase", timeout_s=60, poll_s=0.002)
+        yield
+        (self.directory / "go").touch()
+
     def finish(self, timeout_s: float = 120.0) -> State:
         """Wait for the end of the run and of every process."""
         state = self.wait(lambda s: s.phase is Phase.FINISHED, timeout_s, "the end")

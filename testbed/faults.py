@@ -19,6 +19,7 @@ import bamboo.runtime.step.stage
 from bamboo.ids import NodeId
 from bamboo.models import Gradients, Tensors, run_layers
 from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
+from bamboo.runtime.node.preempt import Preemptions
 from bamboo.runtime.node.records import ReplicaCheck
 from bamboo.runtime.state.transfer import Transfers
 from bamboo.runtime.step.bucket_sums import BucketSum
@@ -28,6 +29,8 @@ from bamboo.runtime.step.stage import Pending, Stage
 from bamboo.runtime.wire.link import Due, VirtualLink
 from bamboo.runtime.wire.messages import Mailbox
 from bamboo.runtime.wire.transport import ZmqTransport
+from bamboo.topology.slots import Slot
+from testbed.waiting import wait_until
 
 FLIPPED = 1 << 12
 """In the middle of a float32's fraction: the lowest bit may be rounded away before it matters."""
@@ -251,6 +254,22 @@ def slow_sums(times: str) -> None:
     BucketSum.advance = advance  # type: ignore[method-assign]
 
 
+def held(where: str) -> None:
+    """No fault: `phase,step,folder`: the owner of a slot that reaches that phase leaves the file
+    `held` in `folder`, and goes on once there is `go`, at most half a minute later."""
+    held_phase, held_step, folder = where.split(",")
+    honest = Preemptions.at
+    held_file, go_file = Path(folder) / "held", Path(folder) / "go"
+
+    def at(self: Preemptions, phase: str, slot: Slot, step: int, microbatch: int) -> None:
+        if (phase, step) == (held_phase, int(held_step)) and not held_file.exists():
+            held_file.touch()
+            wait_until(go_file.exists, what="that the test goes on", timeout_s=30, poll_s=0.002)
+        honest(self, phase, slot, step, microbatch)
+
+    Preemptions.at = at  # type: ignore[method-assign]
+
+
 def crash(where: str) -> None:
     """`step`: a layer raises there, as a user's own may."""
     crashes_at = int(where)
@@ -364,6 +383,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
         counted_bytes,
         slow_link,
         slow_sums,
+        held,
         crash,
         full_gpu,
         broken_receiver,

@@ -21,7 +21,6 @@ from bamboo.runtime.step.numerics import prepare
 from bamboo.topology.slots import Slot
 from testbed.calm import assert_calm, difference, trained_by
 from testbed.cluster import Cluster, cluster
-from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
@@ -29,8 +28,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 TEXT = Path(__file__).parents[3] / "CONTRIBUTING.md"
 EVAL = EvalConfig(every_steps=3, source="path", path=str(TEXT), samples=21)
 """Eleven microbatches, the last one smaller, before steps 3 and 6."""
-SLOW = {"device": "virtual", "virtual_forward_ms": (10.0,), "virtual_backward_ms": (2.0,)}
-"""An evaluation takes over 0.1 s, so that what the test does falls inside of one."""
 
 
 def evaluated_job(*kills: Kill, stop: StopConfig | None = None, **settings: Any) -> JobConfig:
@@ -69,14 +66,6 @@ def assert_evaluated(run: Cluster) -> None:
     assert sorted(set(noted)) == sorted(found)
 
 
-def in_an_evaluation(run: Cluster) -> None:
-    """Wait until a slow run is inside of its first evaluation, on every stage."""
-    run.wait_step(EVAL.every_steps - 1)
-    instant_s = time.monotonic() + 0.05
-    wait_until(lambda: time.monotonic() >= instant_s, what="the middle", poll_s=0.001)
-    assert not run.metrics("evaluation")
-
-
 @pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_node_is_lost_in_the_middle_of_an_evaluation(stage: int) -> None:
     kill = Kill(step=3, stage=stage, phase="evaluation", microbatch=4)
@@ -88,11 +77,14 @@ def test_a_node_is_lost_in_the_middle_of_an_evaluation(stage: int) -> None:
 
 
 def test_pipelines_share_an_evaluation_and_one_of_them_has_a_notice() -> None:
-    with cluster(evaluated_job(pipelines=2, stages=2, **SLOW)) as run:
-        run.start()
-        in_an_evaluation(run)
-        leaver = NodeId(run.owner(Slot(pipeline=1, stage=1)))
-        run.append(NoticeReceived(node=leaver, deadline_s=time.time() + 30))
+    with cluster(evaluated_job(pipelines=2, stages=2)) as run:
+        leaver = 3
+        run.start(faults={leaver: f"held:evaluation,{EVAL.every_steps},{run.directory}"})
+        with run.held():
+            assert not run.metrics("evaluation")
+            assert run.owner(Slot(pipeline=1, stage=1)) == f"i-{leaver:02d}.1"
+            deadline_s = time.time() + 30
+            run.append(NoticeReceived(node=NodeId(f"i-{leaver:02d}.1"), deadline_s=deadline_s))
         assert_calm(run)
         assert_evaluated(run)
 

@@ -1,6 +1,8 @@
 """A preemption with notice: the shadow goes on at a step boundary, and nothing is recomputed."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,7 +12,6 @@ from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
 from testbed.calm import assert_calm
 from testbed.cluster import Cluster, cluster
-from testbed.waiting import wait_until
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -19,11 +20,12 @@ SLOW = {"device": "virtual", "virtual_forward_ms": (4.0,), "virtual_backward_ms"
 """A step takes about 0.15 s, so that what the test does falls inside one."""
 
 
-def inside_a_step(run: Cluster) -> None:
-    """Wait until a slow run is in the midst of a step, on every stage."""
-    run.wait_step(2)
-    instant_s = time.monotonic() + 0.06
-    wait_until(lambda: time.monotonic() >= instant_s, what="the middle", poll_s=0.001)
+@contextlib.contextmanager
+def inside_a_step(run: Cluster) -> Iterator[None]:
+    """Inside of this the owner of stage 2 stands in the midst of a step of a run that it starts."""
+    run.start(faults={2: f"held:backward,3,{run.directory}"})
+    with run.held():
+        yield
 
 
 def notice(run: Cluster, node: str) -> None:
@@ -56,10 +58,9 @@ def test_the_shadow_takes_over_at_a_step_boundary(stage: int, settings: dict[str
 
 def test_the_instance_goes_before_the_hand_over() -> None:
     with cluster(job(**SLOW)) as run:
-        run.start()
-        inside_a_step(run)
-        notice(run, "i-02.1")
-        run.kill("i-02.1")
+        with inside_a_step(run):
+            notice(run, "i-02.1")
+            run.kill("i-02.1")
         assert_calm(run)
         (found,) = run.metrics("failover")
         assert (found["slot"], found["planned"]) == ("0.2", False)
@@ -69,11 +70,10 @@ def test_the_shadow_goes_before_the_hand_over() -> None:
     """The draining node has nobody to hand over to any more: it trains on, until its stage has a
     shadow again, and hands over to that."""
     with cluster(job(**SLOW)) as run:
-        run.start()
-        inside_a_step(run)
-        notice(run, "i-02.1")
-        run.kill("i-01.1")
-        run.wait_lost("i-01.1", 10)
+        with inside_a_step(run):
+            notice(run, "i-02.1")
+            run.kill("i-01.1")
+            run.wait_lost("i-01.1", 10)
         assert_calm(run)
         slot = Slot(pipeline=0, stage=2)
         # Which of the two that are left has it hangs on what each of them shadowed by then.
@@ -87,10 +87,9 @@ def test_the_shadow_goes_before_the_hand_over() -> None:
 def test_two_neighbours_get_their_notice_together() -> None:
     """Only one of them may go: the other holds the only copy."""
     with cluster(job(**SLOW)) as run:
-        run.start()
-        inside_a_step(run)
-        notice(run, "i-02.1")
-        notice(run, "i-01.1")
+        with inside_a_step(run):
+            notice(run, "i-02.1")
+            notice(run, "i-01.1")
         assert_calm(run)
         left = [n.id for n in run.state().nodes if n.notice_deadline_s and n.status != "left"]
         assert len(left) <= 1
@@ -98,10 +97,9 @@ def test_two_neighbours_get_their_notice_together() -> None:
 
 def test_a_notice_then_a_loss_elsewhere() -> None:
     with cluster(job(redundancy="eager", **SLOW)) as run:
-        run.start()
-        inside_a_step(run)
-        notice(run, "i-02.1")
-        run.kill("i-00.1")
+        with inside_a_step(run):
+            notice(run, "i-02.1")
+            run.kill("i-00.1")
         assert_calm(run)
         events = [d.event for d in run.decisions()]
         assert sum(isinstance(e, PeerLost) for e in events) == 1
