@@ -52,17 +52,20 @@ def as_received(tensor: Tensor, *, aligned: bool = True) -> Tensor:
     `aligned`, with the strides of its shape where torch itself allocates memory. A product of the
     same numbers that lie in another way, as after `x[1:]`, may differ in its last bit."""
     lying = tensor.contiguous()
-    if aligned and (lying.data_ptr() % ALIGNMENT_BYTES or lying.stride() != _strides(lying.shape)):
+    if aligned and (lying.data_ptr() % ALIGNMENT_BYTES or _lies_oddly(lying)):
         return lying.clone(memory_format=torch.contiguous_format)
     return lying
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Those of a new tensor. A contiguous one may have any stride where its size is 1."""
-    out = [1]
+def _lies_oddly(contiguous: Tensor) -> bool:
+    """Whether its strides are not those of a new tensor: a dimension of size 1 may have any."""
+    shape = contiguous.shape
+    if 1 not in shape:
+        return False
+    strides = [1]
     for size in reversed(shape[1:]):
-        out.append(out[-1] * max(size, 1))
-    return tuple(reversed(out[: len(shape)]))
+        strides.append(strides[-1] * max(size, 1))
+    return contiguous.stride() != tuple(reversed(strides))
 
 
 def run_layers(

@@ -101,7 +101,7 @@ class Exchange:
 
     def can_sum_early(self, mailbox: Mailbox) -> bool:
         """Whether `sum_early` would get any further now."""
-        if self.stand is not Stand.FILLING or not self.plan.cuts:
+        if self.stand is not Stand.FILLING:
             return False
         return any(one.can_advance_early(mailbox) for one in self.sums)
 

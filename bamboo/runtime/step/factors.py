@@ -13,7 +13,7 @@ UAI 2016; Zhang et al., Poseidon, USENIX ATC 2017).
 """
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,6 +26,8 @@ from torch.utils.hooks import RemovableHandle
 from bamboo.runtime.wire.operands import Operand, operand_in
 
 CPU = torch.device("cpu")
+NOTHING = nullcontext(None)
+"""Where no factors are wanted: the microbatches of most jobs."""
 PRODUCTS = ("AddmmBackward0", "MmBackward0")
 AROUND = ("ViewBackward0", "UnsafeViewBackward0", "AddBackward0")
 """What `nn.Linear` does around the product where the input has more than two dimensions."""
@@ -304,27 +306,26 @@ class Recorder:
         self._hooks.append(linear.register_forward_hook(ends))
         self._hooks.append(weight.register_hook(arrived))  # type: ignore[no-untyped-call]
 
-    @contextmanager
-    def forward(self) -> Iterator[Record | None]:
+    def forward(self) -> AbstractContextManager[Record | None]:
         """Around the forward of a microbatch, of which it gives the record."""
-        record = Record({name: Use() for name in self._names}) if self._names else None
-        with self._during(record, back=False):
-            yield record
+        if not self._names:
+            return NOTHING
+        return self._during(Record({name: Use() for name in self._names}), back=False)
 
-    @contextmanager
-    def backward(self, record: Record | None) -> Iterator[None]:
+    def backward(self, record: Record | None) -> AbstractContextManager[Record | None]:
         """Around its backward, or each part of that; microbatches come in order."""
-        if record is not None and not any(record is one for one in self._done):
+        if record is None:
+            return NOTHING
+        if not any(record is one for one in self._done):
             self._done.append(record)
-        with self._during(record, back=True):
-            yield
+        return self._during(record, back=True)
 
     @contextmanager
-    def _during(self, record: Record | None, *, back: bool) -> Iterator[None]:
+    def _during(self, record: Record, *, back: bool) -> Iterator[Record]:
         self._now = record
         self._back = back
         try:
-            yield
+            yield record
         finally:
             self._now = None
             self._back = False

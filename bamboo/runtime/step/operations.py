@@ -120,10 +120,9 @@ def sum_early(device: Device, mailbox: Mailbox, owned: Iterable[SlotRun]) -> Non
     """Go on with buckets that have left before their slot's backward is done. They lie in the
     host's memory, which a device that computes by itself does not need; where gradients lie on the
     device, its queue is in the way, and they wait for the exchange's own operation."""
-    if device.place.type == "cpu":
-        for run in owned:
-            if run.exchange.can_sum_early(mailbox):
-                run.exchange.sum_early(mailbox)
+    for run in owned:
+        if run.plan.cuts and device.place.type == "cpu" and run.exchange.can_sum_early(mailbox):
+            run.exchange.sum_early(mailbox)
 
 
 def _adopted(run: SlotRun, instruction: Instruction) -> bool:
@@ -211,13 +210,7 @@ class Operations:
         local = op.microbatch
         assert local is not None
         self._listener.at("backward", run, local)
-        if local in run.backed:
-            out = run.backed[local]
-        else:
-            out, gradients = (), self._gradients(run, local)
-            for layers, run_part in run.backward_parts(local, gradients):
-                out = self.device.run("B", op.stage, run_part, layers)
-                run.exchange.send_early(self._mailbox)
+        out = run.backed[local] if local in run.backed else self._run_parts(run, local, op.stage)
         del run.pending[local]
         run.cursor += 1
         if not run.stage.is_first:
@@ -227,6 +220,14 @@ class Operations:
             tensors, meta = gradient_message(out)
             self._mailbox.post(key, tensors, meta, also_shadow=modes[to.stage] == "full")
         return True
+
+    def _run_parts(self, run: SlotRun, local: int, stage: int) -> Gradients:
+        """The backward itself. On return nothing holds its graph any more."""
+        out: Gradients = ()
+        for layers, run_part in run.backward_parts(local, self._gradients(run, local)):
+            out = self.device.run("B", stage, run_part, layers)
+            run.exchange.send_early(self._mailbox)
+        return out
 
     def _exchange(self, run: SlotRun, op: Instruction) -> bool:
         run.settle_losses()
