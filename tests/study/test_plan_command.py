@@ -146,7 +146,8 @@ def test_on_the_virtual_device_layers_take_what_they_took_on_the_jobs_own_cut(
     assert launched["cut"] == [0, 5, 8]
     stage_s = [0.010 + 0.020 + 0.015 + 0.100, 0.015 + 0.040 + 0.060]
     useful_s = [node["useful_s"] for node in planned["nodes"]]
-    assert useful_s == pytest.approx([8 * one for one in stage_s])
+    # Copies of gradients into messages to shadows take what they take.
+    assert useful_s == pytest.approx([8 * one for one in stage_s], rel=1e-3)
     assert launched["step_s"] == pytest.approx(planned["step_s"])
 
 

@@ -318,7 +318,7 @@ def test_counts_are_whole_and_a_run_that_never_began_says_so(
                 *("--trace", MARKET, "--set", "cluster.virtual_forward_ms=[0.0]"),
                 *("--set", "cluster.virtual_backward_ms=[0.0]"),
             ],
-            "a step takes 0 s by times given",
+            "operations take 0 s by times given",
         ),
         (["--swarm", "3"], "No such option '--swarm'"),
         (["--preset", "nsdi23"], "No such option '--preset'"),

@@ -63,14 +63,12 @@ def costs_for(workload: WorkloadFigures, grid: Grid, mode: str = "stash") -> Cos
 def expected(workload: WorkloadFigures, grid: Grid, mode: str) -> Expected:
     """A calm step. Its time is that of `StepTimes`; a dry run of all pipelines gives its redundant
     work, and the rest of the time, but for its share of evaluations, is bubble. Raises InputError
-    for a step without duration."""
+    where no operation takes time."""
     shares = equal_shares(workload.shape.virtual_nodes, grid.pipelines)
     times = StepTimes(workload, mode)
     step_s = times.calm_s(grid, shares)
-    if not step_s > 0:
-        raise InputError(
-            f"a step takes {step_s:g} s by times {workload.source}; give operations a time above 0"
-        )
+    if not sum(workload.both_s) > 0:
+        raise InputError(f"operations take 0 s by times {workload.source}; give one a time above 0")
     costs = costs_for(workload, grid, mode)
     found = figures(plan_run(layout_for(grid, shape=workload.shape, mode=mode), costs), costs)
     played, evaluated = found.step_s / step_s, times.evaluation_share_s(grid, shares) / step_s

@@ -193,7 +193,10 @@ class StepFloor:
             if self._is_plain(grid, shares, link):
                 partials = self._most_partials(shares)
                 cut = self._cut(grid.stages)
-                found = plain_step(self._workload, cut, grid.pipelines, partials, link)
+                replica = has_replica(self._mode)
+                found = plain_step(
+                    self._workload, cut, grid.pipelines, partials, link, replica=replica
+                )
             else:
                 resolved = self.resolved(grid, shares, link)
                 works_s = works_of_tree(self._workload, resolved.situation)

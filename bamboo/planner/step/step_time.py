@@ -260,7 +260,8 @@ class StepTimes(StepFloor):
         """The exchange where pipelines share the microbatches of nodes that are lost."""
         if is_plain(self._workload):
             cut = self._cut(grid.stages)
-            return _seen(plain_step(self._workload, cut, grid.pipelines, 1))
+            replica = has_replica(self._mode)
+            return _seen(plain_step(self._workload, cut, grid.pipelines, 1, replica=replica))
         return self._alike(grid, equal_shares(self._workload.shape.virtual_nodes, grid.pipelines))
 
     def _alike(self, grid: Grid, shares: tuple[int, ...], link: Link | None = None) -> SyncedStep:

@@ -37,7 +37,7 @@ class SyncedStep:
     peers_s: tuple[float, ...]
     """On the wire, from the end of the last backward."""
     work_s: tuple[float, ...]
-    """What its node computes for it."""
+    """What its node does for both before its optimizer's step."""
     rebuild_s: tuple[float, ...]
     """What its shadow computes beside the optimizer's step."""
     links_bytes: tuple[tuple[tuple[float, ...], ...], ...]
@@ -104,6 +104,7 @@ def situation_of(
         flops_per_s=syncing.flops_per_s,
         added_per_s=syncing.added_per_s,
         written_per_s=syncing.written_per_s,
+        copied_bytes_per_s=syncing.copied_bytes_per_s,
         message_s=syncing.message_s,
         billed_s_per_byte=syncing.billed_s_per_byte,
         sums_early=syncing.sums_early,
@@ -208,9 +209,12 @@ def plain_step(
     pipelines: int,
     partials: int,
     link: Link | None = None,
+    *,
+    replica: bool,
 ) -> SyncedStep:
     """Without a strategy an owner sends every peer its partials of that peer's part, and the result
-    of its own part. Each pair has a link of its own, and all links share the node's send rate."""
+    of its own part. Each pair has a link of its own, and all links share the node's send rate.
+    `replica`: it also copies its gradient into messages to a shadow."""
     peers, none = pipelines - 1, (0.0,) * (len(cut) - 1)
     link = link or Link(latency_s=workload.latency_s, bytes_per_s=workload.bytes_per_s)
     gradient = workload.sums([float(layer.gradient_bytes) for layer in workload.layers], cut)
@@ -222,11 +226,14 @@ def plain_step(
         node_s = peers * each / rate if rate else 0.0
         seconds.append(2 * link.latency_s + max(link_s, node_s) if peers else 0.0)
         sent.append(peers * each)
+    copied = workload.syncing.copied_bytes_per_s if replica else 0.0
+    copied_s = [size / copied if copied else 0.0 for size in gradient]
+    work_s = plain_work_s(workload, cut, pipelines, pipelines * partials)
     return SyncedStep(
         sent_bytes=tuple(sent),
         ship_bytes=tuple(gradient),
         peers_s=tuple(seconds),
-        work_s=plain_work_s(workload, cut, pipelines, pipelines * partials),
+        work_s=tuple(map(add, work_s, copied_s)),
         rebuild_s=none,
         links_bytes=(),
     )
@@ -260,7 +267,7 @@ def synced_step(
         ship_bytes=tuple(stage.shipped.bytes for stage in resolved.stages),
         peers_s=tuple(max(0.0, one.exposed_s - one.work_s) for one in prices),
         work_s=tuple(
-            max(0.0, min(one.work_s, one.exposed_s) - tree_s) + own_s
+            max(0.0, min(one.work_s, one.exposed_s) - tree_s) + own_s + one.copied_s
             for one, tree_s, own_s in zip(prices, works_of_tree_s, whole_s, strict=True)
         ),
         rebuild_s=tuple(one.rebuild_s for one in prices),

@@ -455,9 +455,10 @@ def seconds(one: ParameterFacts, entry: SyncEntry, situation: Situation) -> floa
 
 
 def ship_seconds(one: ParameterFacts, entry: SyncEntry, situation: Situation) -> float:
-    """The ship of this parameter alone: on its link, or as its node sends, and what its shadow
-    computes."""
+    """The ship of this parameter alone: into messages, on its link, or as its node sends, and what
+    its shadow computes."""
     shipped = ship_of(one, entry, situation)
     rates = [rate for rate in (situation.bytes_per_s, situation.node_bytes_per_s) if rate]
     sent_s = shipped.bytes / min(rates) if rates else 0.0
+    sent_s += situation.copied_s(shipped.bytes)
     return sent_s + work_seconds(shipped.flops, shipped.added, situation)

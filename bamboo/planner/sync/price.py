@@ -43,6 +43,8 @@ class StagePrice:
     """How long the gradient takes on the link to the shadow."""
     rebuild_s: float
     """How long the shadow computes for the gradient, without its optimizer's step."""
+    copied_s: float
+    """How long the owner copies the gradient into messages, before its optimizer's step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +86,16 @@ def whole_price(resolved: Resolved, stages: Sequence[StagePrice]) -> Price:
                 work_s=[one.work_s for one in stages],
                 rebuild_s=[one.rebuild_s for one in stages],
                 ship_s=[one.ship_s for one in stages],
+                copied_s=[one.copied_s for one in stages],
                 most_sent=max(sent),
             )
         ),
         stages=tuple(stages),
         sent_bytes=resolved.exchanged_bytes + resolved.shipped_bytes,
         billed_s=resolved.between_zones() * situation.billed_s_per_byte,
-        spent_s=sum(one.link_s + one.ship_s + one.work_s + one.rebuild_s for one in stages),
+        spent_s=sum(
+            one.link_s + one.ship_s + one.work_s + one.rebuild_s + one.copied_s for one in stages
+        ),
     )
 
 
@@ -101,6 +106,7 @@ def step_of(
     work_s: Sequence[Seconds],
     rebuild_s: Sequence[Seconds],
     ship_s: Sequence[Seconds],
+    copied_s: Sequence[Seconds],
     most_sent: Seconds,
 ) -> Figures:
     """Seconds of a step: until the last of all stages has done its last backward, its exchange and
@@ -117,10 +123,10 @@ def step_of(
     for stage, own_s in enumerate(rebuilds_s):
         free_s = FREE_WAITS * (ends_s[stage] - busy_s[stage] + steps_s[stage])
         delay_s = np.maximum(LEAST_DELAY * own_s, own_s - free_s)
-        last_s.append(ends_s[stage] + exposed_s[stage] + delay_s)
+        last_s.append(ends_s[stage] + exposed_s[stage] + copied_s[stage] + delay_s)
         # Early sums are added beside the operations, not between them.
         between_s = 0.0 if situation.sums_early else work_s[stage]
-        least_s.append(busy_s[stage] + between_s + own_s)
+        least_s.append(busy_s[stage] + between_s + copied_s[stage] + own_s)
     if situation.node_bytes_per_s:
         least_s.append(most_sent / situation.node_bytes_per_s)
     whole_s = reduce(np.maximum, last_s) + max(situation.after_s, default=0.0)
@@ -141,7 +147,7 @@ def can_hide(resolved: Resolved) -> float:
 
 def stage_price(cost: StageCost, situation: Situation) -> StagePrice:
     """The exchange and the ship of one stage."""
-    ship_s, rebuild_s = shadow_s(cost, situation)
+    ship_s, rebuild_s, copied_s = shipped_s(cost, situation)
     works_s = [works_of(one, situation) for one in cost.buckets]
     work_s = float(np.max(sum(works_s))) if works_s else 0.0
     return StagePrice(
@@ -150,16 +156,19 @@ def stage_price(cost: StageCost, situation: Situation) -> StagePrice:
         work_s=work_s,
         ship_s=ship_s,
         rebuild_s=rebuild_s,
+        copied_s=copied_s,
     )
 
 
-def shadow_s(cost: StageCost, situation: Situation) -> tuple[float, float]:
-    """Seconds that the ship of a stage takes on its link, and that its shadow computes for it."""
+def shipped_s(cost: StageCost, situation: Situation) -> tuple[float, float, float]:
+    """Seconds that the ship of a stage takes on its link, that its shadow computes for it, and that
+    its owner copies it into messages."""
     rate, shipped = situation.bytes_per_s, cost.shipped
     rebuild_s = work_seconds(shipped.flops, shipped.added, situation)
     if not situation.replica:
-        return 0.0, rebuild_s
-    return shipped.bytes / rate if rate else 0.0, rebuild_s + situation.message_s
+        return 0.0, rebuild_s, 0.0
+    sent_s = shipped.bytes / rate if rate else 0.0
+    return sent_s, rebuild_s + situation.message_s, situation.copied_s(shipped.bytes)
 
 
 def works_of(bucket: BucketCost, situation: Situation) -> Figures:

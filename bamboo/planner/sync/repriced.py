@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bamboo.planner.sync.flows import Figures, rates
-from bamboo.planner.sync.price import shadow_s, step_of, works_of
+from bamboo.planner.sync.price import shipped_s, step_of, works_of
 from bamboo.planner.sync.resolved import Resolved, StageCost
 from bamboo.planner.sync.situation import Situation, Slow
 from bamboo.planner.sync.trials import SHORTEST_S
@@ -44,8 +44,8 @@ class Repriced:
         self.situation = resolved.situation
         self.stages = [_arrays_of(stage, resolved.situation) for stage in resolved.stages]
         """The buckets of each stage."""
-        self.shadows_s = [shadow_s(stage, resolved.situation) for stage in resolved.stages]
-        """What `shadow_s` gives, for each stage."""
+        self.shipped_s = [shipped_s(stage, resolved.situation) for stage in resolved.stages]
+        """What `shipped_s` gives, for each stage."""
         self.most_sent = max(cost.most_sent + cost.shipped.bytes for cost in resolved.stages)
         """Bytes that the busiest node sends."""
         self.billed_s = resolved.between_zones() * resolved.situation.billed_s_per_byte
@@ -113,13 +113,14 @@ def steps_s(
         exposed_s.append(np.concatenate(found)[:, at])
         whole_s = np.array([one.works_s.sum(axis=0) for one in buckets])
         work_s.append((whole_s[:, None] * times).max(axis=2)[:, at])
-    shadows = np.array([one.shadows_s for one in some])[..., None]
+    shipped = np.array([one.shipped_s for one in some])[..., None]
     return step_of(
         situation,
         exposed_s=exposed_s,
         work_s=work_s,
-        ship_s=[shadows[:, stage, 0] for stage in range(situation.stages)],
-        rebuild_s=[shadows[:, stage, 1] for stage in range(situation.stages)],
+        ship_s=[shipped[:, stage, 0] for stage in range(situation.stages)],
+        rebuild_s=[shipped[:, stage, 1] for stage in range(situation.stages)],
+        copied_s=[shipped[:, stage, 2] for stage in range(situation.stages)],
         most_sent=np.array([one.most_sent for one in some])[:, None],
     )
 

@@ -26,6 +26,7 @@ class Syncing:
     """See `Situation`; likewise those that follow."""
     added_per_s: float = 0.0
     written_per_s: float = 0.0
+    copied_bytes_per_s: float = 0.0
     message_s: float = 0.0
     factor_bytes: int = FLOAT_BYTES
     sums_early: bool = False
@@ -87,6 +88,10 @@ class Situation:
     written_per_s: float = 0.0
     """Numbers that a node writes in a second, of the result of a product or of a whole gradient
     that it puts together and squares; 0: not counted, as where a GPU's memory is fast."""
+    copied_bytes_per_s: float = 0.0
+    """Bytes that a node copies into messages in a second: what it ships, before its optimizer's
+    step. What goes to peers is copied while the link sends. 0: not counted, as on a GPU, which goes
+    on meanwhile."""
     message_s: float = 0.0
     """Work of a node for each message that it sends or receives, whatever its size."""
     sums_early: bool = False
@@ -131,6 +136,11 @@ class Situation:
         """Rows of a product that take as long as to write its result: fewer take no less."""
         rates = self.flops_per_s, self.written_per_s
         return self.flops_per_s / self.written_per_s / 2 if all(rates) else 0.0
+
+    def copied_s(self, size: float) -> float:
+        """Seconds in which an owner copies so many bytes into messages to its shadow, if any."""
+        rate = self.copied_bytes_per_s
+        return size / rate if rate and self.replica else 0.0
 
     def stage_of(self, layer: int) -> int:
         """The stage that has this layer."""

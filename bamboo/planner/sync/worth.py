@@ -25,9 +25,10 @@ def may_win(facts: Sequence[ParameterFacts], situation: Situation) -> bool:
 
 
 def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
-    """The share of the cost of a step by `tree` that would be saved if nothing were sent or added.
-    It is 0 where no link has a rate, a latency or a bill, because no kind has less work than
-    `tree`. It is 1 where a link or a node is slow: that may be the whole step."""
+    """The share of the cost of a step by `tree` that would be saved if nothing were sent, copied or
+    added. It is 0 where no link has a rate, a latency or a bill: there no kind has less work than
+    `tree`, but for copies to shadows, and times are not those of separate nodes. It is 1 where a
+    link or a node is slow: that may be the whole step."""
     here, count = situation, situation.stages
     figures = (here.bytes_per_s, here.node_bytes_per_s, here.latency_s, here.billed_s_per_byte)
     if not any(figures) and here.far is None:
@@ -44,7 +45,7 @@ def most_won(facts: Sequence[ParameterFacts], situation: Situation) -> float:
     most_s = least_s
     for size, end_s, own_s in zip(sizes, ends_s, busy_s, strict=True):
         sent_s, added_s = _by_tree(size, max(partials), sum(partials), here)
-        whole_s = max(end_s + sent_s + after_s, own_s) + added_s
+        whole_s = max(end_s + sent_s + after_s, own_s) + added_s + here.copied_s(size)
         most_s = max(most_s, whole_s, _sending_s(size, max(partials), here))
     cost_s = most_s + here.billed_s_per_byte * _bytes_between_zones(sum(sizes), partials, here)
     return 1 - least_s / cost_s if cost_s > 0 else 0.0

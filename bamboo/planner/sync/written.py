@@ -27,7 +27,7 @@ _WHOLE = ("microbatches", "factor_bytes")
 _WHOLES = ("cut", "shares", "zones", "spare_bytes")
 _FIGURES = (
     *("latency_s", "bytes_per_s", "node_bytes_per_s", "billed_s_per_byte", "flops_per_s"),
-    *("added_per_s", "written_per_s", "message_s"),
+    *("added_per_s", "written_per_s", "copied_bytes_per_s", "message_s"),
 )
 _BY_STAGE = ("ends_s", "busy_s", "after_s", "spare_bytes")
 _TIMES = ("ends_s", "passed_s", "busy_s", "after_s")

@@ -44,12 +44,42 @@ def wide(sync: Sync | str, *, pipelines: int = 2, gbps: float = 0.1) -> Workload
 FACTORS = Sync(rules=(SyncRule(match="*", exchange="factors", ship="factors"),))
 
 
-def test_without_rules_all_figures_are_as_without_a_strategy() -> None:
-    plain = StepTimes(wide(Sync()), "stash")
-    tree = StepTimes(wide(Sync(rules=(SyncRule(match="*"),))), "stash")
-    assert tree.sent_bytes(GRID, SHARES) == pytest.approx(plain.sent_bytes(GRID, SHARES))
-    assert tree.calm_s(GRID, SHARES) == pytest.approx(plain.calm_s(GRID, SHARES))
-    assert plain.held_factors(GRID) == ()
+@pytest.mark.parametrize("pipelines", [1, 2, 3, 4])
+@pytest.mark.parametrize("mode", ["off", "stash"])
+def test_without_rules_all_figures_are_as_without_a_strategy(pipelines: int, mode: str) -> None:
+    grid, shares = Grid(pipelines=pipelines, stages=2), (1,) * pipelines
+    found = []
+    for sync in (Sync(), Sync(rules=(SyncRule(match="*"),))):
+        work = wide(sync, pipelines=pipelines)
+        rates = {"added_per_s": 1e9, "written_per_s": 1e9, "copied_bytes_per_s": 2e9}
+        syncing = replace(work.syncing, **rates)
+        found.append(StepTimes(replace(work, syncing=syncing), mode))
+    plain, tree = found
+    assert tree.sent_bytes(grid, shares) == pytest.approx(plain.sent_bytes(grid, shares))
+    ours, theirs = (one.synced(grid, shares) for one in found)
+    assert mode == "off" or ours.ship_bytes == pytest.approx(theirs.ship_bytes)
+    assert ours.work_s == pytest.approx(theirs.work_s)
+    assert tree.calm_s(grid, shares) == pytest.approx(plain.calm_s(grid, shares))
+    assert plain.held_factors(grid) == ()
+
+
+def test_an_owner_copies_what_it_ships_before_its_step() -> None:
+    alone, copied = Grid(pipelines=1, stages=2), 1e9
+    found = {}
+    for sync in (Sync(), FACTORS):
+        work = wide(sync, pipelines=1, gbps=10)
+        there = replace(work, syncing=replace(work.syncing, copied_bytes_per_s=copied))
+        for mode in ("off", "stash"):
+            without, with_it = (StepTimes(one, mode) for one in (work, there))
+            shipped = without.synced(alone, (1,)).ship_bytes[0]
+            found[sync, mode] = with_it.calm_s(alone, (1,)) - without.calm_s(alone, (1,))
+            if mode == "stash":
+                assert found[sync, mode] == pytest.approx(shipped / copied, rel=0.01)
+                times = with_it.resolved(alone, (1,))
+                calm_s = with_it.calm_s(alone, (1,))
+                assert price(times).step_s == pytest.approx(calm_s, rel=0.1)
+    assert found[Sync(), "stash"] > 5 * found[FACTORS, "stash"]
+    assert found[Sync(), "off"] == found[FACTORS, "off"] == 0
 
 
 def test_factors_are_fewer_bytes_a_shorter_step_and_memory() -> None:
