@@ -31,18 +31,18 @@ from bamboo.user_code.manifest import Manifest
 OWN_CORES = ", with a core for every node"
 PROFILED = "profiled"
 """Key in what was seen of a job: its times come from a profile, named by the value."""
-ADDED_PER_S = 9e8
-"""Numbers that a CPU adds in a second: 0.92 billion of two cores (`benchmarks.break_even_k`)."""
-WRITTEN_PER_S = 9e8
-"""Numbers that a CPU writes in a second: 0.91 billion of products of 4 to 32 rows, 0.88 billion
+ADDED_PER_S = 1.3e9
+"""Numbers that a CPU adds in a second: 1.32 billion of two cores (`benchmarks.break_even_k`)."""
+WRITTEN_PER_S = 2e9
+"""Numbers that a CPU writes in a second: 2.2 to 2.6 billion of products of 4 to 32 rows, 1.6 billion
 that are put together and squared, of one of two cores."""
 ADDED_ON_CARD_PER_S = 2e10
 """Likewise on a GPU, of some hundred GB/s."""
 FLOW_GBPS = 5.0
 """The most that one connection between two instances carries outside a placement group (AWS)."""
 COPIED_BYTES_PER_S = 1.3e9
-"""Bytes that a CPU copies into messages in a second: 12.7 MB take 7.3 ms of one of two cores, most
-of it for memory that is new each time, and the optimizer's step is 2 ms slower while they leave."""
+"""Bytes that a CPU copies into messages in a second: 12.7 MB take 7.3 ms of one of two cores, and
+the optimizer's step is 2 ms slower while they leave."""
 MESSAGE_S = 2e-4
 """Work of a node for a message, whatever its size."""
 SEEN = 0.02
