@@ -34,8 +34,8 @@ PROFILED = "profiled"
 ADDED_PER_S = 1.3e9
 """Numbers that a CPU adds in a second: 1.32 billion of two cores (`benchmarks.break_even_k`)."""
 WRITTEN_PER_S = 2e9
-"""Numbers that a CPU writes in a second: 2.2 to 2.6 billion of products of 4 to 32 rows, 1.6 billion
-that are put together and squared, of one of two cores."""
+"""Numbers that a CPU writes in a second: 2.2 to 2.6 billion of products of 4 to 32 rows, and 1.6
+billion that are put together and squared, of one of two cores."""
 ADDED_ON_CARD_PER_S = 2e10
 """Likewise on a GPU, of some hundred GB/s."""
 FLOW_GBPS = 5.0
