@@ -7,6 +7,7 @@ takes the exchange of each stage from here. What the model assumes:
 - A bucket's partial sums leave once the last local backward has passed its layers.
 - A node that does one thing at a time computes with them, and sends whole sums, only after that
   backward has ended. With `Situation.sums_early` a node computes meanwhile.
+- An owner copies what it ships into messages after the exchange, before its optimizer's step.
 """
 
 from collections.abc import Sequence
