@@ -256,7 +256,7 @@ def slow_sums(times: str) -> None:
 
 def held(where: str) -> None:
     """No fault: `phase,step,folder`: the owner of a slot that reaches that phase leaves the file
-    `held` in `folder`, and goes on once there is `go`, at most half a minute later."""
+    `held` in `folder`, and goes on once there is `go`; after half a minute without it, it fails."""
     held_phase, held_step, folder = where.split(",")
     honest = Preemptions.at
     held_file, go_file = Path(folder) / "held", Path(folder) / "go"

@@ -58,9 +58,10 @@ def as_received(tensor: Tensor, *, aligned: bool = True) -> Tensor:
 
 
 def _lies_oddly(contiguous: Tensor) -> bool:
-    """Whether its strides are not those of a new tensor: a dimension of size 1 may have any."""
+    """Whether its strides are not those of a new tensor: a dimension of size 1 may have any, as may
+    all of a tensor without elements."""
     shape = contiguous.shape
-    if 1 not in shape:
+    if 1 not in shape and 0 not in shape:
         return False
     strides = [1]
     for size in reversed(shape[1:]):

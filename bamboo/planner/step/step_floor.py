@@ -60,8 +60,8 @@ class StepFloor:
     def floor_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """A lower bound of a calm step. The first microbatch comes down to a stage and the last
         goes back up from it; all of them pass the stage, or the link behind it, one after the
-        other; the first stage exchanges and steps last. In the long run a step also ships one
-        gradient, and a node sends all its bytes."""
+        other; the first stage exchanges, copies what it ships and steps last. In the long run a
+        step also ships one gradient, and a node sends all its bytes."""
         key = (grid, shares)
         if key not in self._floors_s:
             self._floors_s[key] = self._floor_s(grid, shares, self.synced(grid, shares))

@@ -51,7 +51,7 @@ def parameters_of(workload: WorkloadFigures) -> tuple[ParameterFacts, ...]:
 
 def is_plain(workload: WorkloadFigures) -> bool:
     """Whether the exchange needs no look at parameters: without a strategy, or facts, or where
-    `auto` cannot win because nothing that is sent takes time."""
+    `auto` stays with `tree` because no link takes time (`most_won`)."""
     if workload.syncing.is_plain or not any(layer.synced for layer in workload.layers):
         return True
     times = (workload.bytes_per_s, workload.node_bytes_per_s, workload.latency_s, workload.far)

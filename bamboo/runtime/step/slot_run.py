@@ -250,7 +250,7 @@ class SlotRun:
             self._losses[microbatch] = pending.loss.detach()
         if pending.metrics:
             self._metrics[microbatch] = pending.metrics
-        self.pending[local] = Pending(input=(), output=as_leaves(pending.output), loss=pending.loss)
+        self.pending[local] = Pending(input=(), output=as_leaves(pending.output), loss=None)
 
     def reduced(self, total_square: float, losses: Losses, keep: bool) -> Reduced:
         """Record the results of this step; `keep`: keep the gradient too."""

@@ -46,7 +46,7 @@ class Pending:
     output: Tensors
     """The input of the next stage; on the last stage the loss, divided by the step's count."""
     loss: Tensor | None
-    """Sum of the loss over the microbatch, on the last stage only."""
+    """Sum of the loss over the microbatch, on the last stage only; None after the backward."""
     statistics: Sequence[Tensor] = ()
     """Of the stage's batch norms, see `BatchNorms.taken`."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from bamboo.planner.step.figures import plan_run, step_time_s
 from bamboo.planner.step.layout import Costs, layout_of, merged
 from bamboo.planner.step.links import Link, ZoneLinks
 from bamboo.planner.step.step_time import StepTimes
+from bamboo.planner.sync.situation import Syncing
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import BatchShape
@@ -111,7 +112,11 @@ def test_gradients_that_take_longer_than_a_step_are_seen_after_more_steps() -> N
     st.integers(1, 4),
     st.integers(2, 5),
     st.tuples(st.sampled_from([0.0, 3e3, 1e5]), st.sampled_from([0.0, 0.005])),
-    st.sampled_from([None, 0, 9, 400]),
+    st.tuples(
+        st.sampled_from([None, 0, 9, 400]),
+        st.sampled_from([0.0, 1e5]),
+        st.sampled_from([0.0, 1e4, 1e6]),
+    ),
 )
 @settings(max_examples=60, deadline=None)
 def test_no_step_takes_less_than_its_floor(
@@ -119,10 +124,12 @@ def test_no_step_takes_less_than_its_floor(
     pipelines: int,
     stages: int,
     link: tuple[float, float],
-    back_bytes: int | None,
+    of_nodes: tuple[int | None, float, float],
 ) -> None:
+    back_bytes, written_per_s, copied_bytes_per_s = of_nodes
     grid, shares = Grid(pipelines=pipelines, stages=stages), equal_shares(4, pipelines)
-    work = replace(returning(back_bytes), bytes_per_s=link[0], latency_s=link[1])
+    syncing = Syncing(written_per_s=written_per_s, copied_bytes_per_s=copied_bytes_per_s)
+    work = replace(returning(back_bytes), bytes_per_s=link[0], latency_s=link[1], syncing=syncing)
     times = StepTimes(work, mode)
     assert times.calm_s(grid, shares) >= times.floor_s(grid, shares)
 

@@ -170,7 +170,14 @@ def test_no_strategy_goes_below_the_bound_by_which_plans_are_passed_over(seed: i
         for index, layer in enumerate(work.layers)
         for one in (drawn_facts(index, draw),)
     )
-    syncing = Syncing(sync="auto", zones=zones, flops_per_s=1e10, billed_s_per_byte=1e-8)
+    syncing = Syncing(
+        sync="auto",
+        zones=zones,
+        flops_per_s=1e10,
+        billed_s_per_byte=1e-8,
+        written_per_s=draw.choice((0.0, 1e8)),
+        copied_bytes_per_s=draw.choice((0.0, 1e7, 1e9)),
+    )
     rate = draw.choice((0.0, 1e7, 1e8))
     work = replace(work, layers=layers, syncing=syncing, node_bytes_per_s=rate)
     mode = draw.choice(("off", "stash"))

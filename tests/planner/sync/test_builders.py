@@ -97,6 +97,8 @@ def test_auto_is_never_slower_than_any_other_and_tree_where_nothing_is_to_be_won
             bytes_per_s=draws.choice((3e7, 125e6, 1.25e9)),
             node_bytes_per_s=draws.choice((0.0, 1.25e8)),
             flops_per_s=draws.choice((2e9, 50e9)),
+            replica=draws.choice((False, True)),
+            copied_bytes_per_s=draws.choice((0.0, 1e8, 1e9)),
         )
         facts = [replace(WIDE, rows_k=draws.choice((1, 8, 64))), TABLE, SQUARE, BIAS]
         found = {}

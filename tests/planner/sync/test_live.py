@@ -58,8 +58,17 @@ def test_what_was_slow_in_another_fleet_is_not_taken_for_a_habit_of_all_fleets()
 
 
 @pytest.mark.parametrize("sums_early", [False, True])
-def test_many_cases_are_priced_at_once_as_one_by_one(sums_early: bool) -> None:
-    here = replace(wide_situation(3), sums_early=sums_early, node_bytes_per_s=2e8)
+@pytest.mark.parametrize("copied_bytes_per_s", [0.0, 1e8])
+def test_many_cases_are_priced_at_once_as_one_by_one(
+    sums_early: bool, copied_bytes_per_s: float
+) -> None:
+    here = replace(
+        wide_situation(3),
+        sums_early=sums_early,
+        node_bytes_per_s=2e8,
+        replica=copied_bytes_per_s > 0,
+        copied_bytes_per_s=copied_bytes_per_s,
+    )
     node, link = Slow(stage=0, pipeline=1, times=4), Slow(stage=0, pipeline=2, to=0, times=3)
     cases = [(), (node,), (link,), (link, node)]
     some = [build(name, WIDE, here) for name in ("tree", "owner", "auto")]

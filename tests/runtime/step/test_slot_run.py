@@ -1,7 +1,9 @@
 """One slot's run: owner and shadow are the same code, so they have the same bits."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +91,52 @@ class Clamps(nn.Module):
         with torch.no_grad():
             self.table.weight.clamp_(-0.1, 0.1)
         return self.table(x)
+
+
+class Kept:
+    """What a node of a graph keeps beside the tensors that autograd lets go."""
+
+
+class Keeps(torch.autograd.Function):
+    """The tensor itself."""
+
+    kept: list[weakref.ref[Kept]]
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.kept = Kept()
+        Keeps.kept.append(weakref.ref(ctx.kept))
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
+class Vocabulary(nn.Module):
+    """A last layer whose graph keeps something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(8, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        keeps: Any = Keeps
+        return keeps.apply(self.scores(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("owner", [True, False])
+def test_a_microbatch_keeps_its_graph_until_its_backward(owner: bool) -> None:
+    """On the last stage, too, where the loss hangs on it."""
+    Keeps.kept = []
+    builder = builder_of(job(stages=2))
+    layers = (*builder.workload.layers[:-1], Vocabulary)
+    builder.workload = replace(builder.workload, layers=layers, plain=False)
+    run = builder.build(LAST, owner=owner)
+    for local, x in enumerate(inputs(2)):
+        run.forward(local, x)
+    run.backward(0, None)
+    assert [one() is not None for one in Keeps.kept] == [False, True]
 
 
 def built_with(first: type[nn.Module]) -> SlotRun:
