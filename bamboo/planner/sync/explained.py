@@ -52,7 +52,8 @@ def explained(
     timed = situation.bytes_per_s > 0
     if not timed:
         situation = replace(situation, bytes_per_s=1.0, node_bytes_per_s=0.0, far=None)
-        situation = replace(situation, flops_per_s=0.0, added_per_s=0.0, message_s=0.0)
+        situation = replace(situation, flops_per_s=0.0, added_per_s=0.0)
+        situation = replace(situation, copied_bytes_per_s=0.0, message_s=0.0)
     groups: dict[object, list[ParameterFacts]] = {}
     for one in facts:
         if one.trained:

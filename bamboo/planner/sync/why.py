@@ -142,8 +142,8 @@ def _exchanged_bytes(one: ParameterFacts, kind: str, situation: Situation) -> fl
 def _rows(even: BreakEven) -> str:
     if even.timed == ENDLESS:
         return "any number"
-    alone = "" if even.timed == even.by_bytes else f" ({even.by_bytes:,.0f} by bytes alone)"
-    return f"{even.timed:,.0f}{alone}"
+    timed, by_bytes = (f"{rows:,.0f}" for rows in (even.timed, even.by_bytes))
+    return timed if timed == by_bytes else f"{timed} ({by_bytes} by bytes alone)"
 
 
 def _even(one: ParameterFacts, situation: Situation, rows: int) -> float:

@@ -8,6 +8,7 @@ import pytest
 from bamboo.errors import InputError
 from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync.builders import BUILDERS, build, exactly
+from bamboo.planner.sync.explained import explained
 from bamboo.planner.sync.price import can_hide, price
 from bamboo.planner.sync.resolved import resolve
 from bamboo.planner.sync.situation import Situation
@@ -85,6 +86,23 @@ def test_a_slow_device_has_another_break_even_than_bytes_alone() -> None:
     for rows, kind in ((slow.timed * 0.9, "factors"), (slow.timed * 1.1, "tree")):
         one = replace(WIDE, rows_k=round(rows / 2))
         assert entry_of(build("factors-hybrid", [one], even), one.name).exchange == kind
+
+
+def test_where_links_have_no_rate_the_one_break_even_is_that_of_bytes() -> None:
+    draws = random.Random(3)
+    for _ in range(100):
+        shape = draws.randint(16, 3000), draws.randint(16, 3000)
+        one = replace(WIDE, shape=shape, rows_k=draws.choice((1, 8, 64)))
+        here = situation(
+            shares=(draws.choice((1, 2, 4)),) * draws.choice((1, 2)),
+            bytes_per_s=0.0,
+            replica=True,
+            copied_bytes_per_s=1.3e9,
+        )
+        (row,) = explained(Sync(), [one], here)
+        assert row.breaks is not None
+        assert row.breaks.timed == pytest.approx(row.breaks.by_bytes, rel=1e-12)
+        assert "by bytes alone" not in row.why
 
 
 def test_auto_is_never_slower_than_any_other_and_tree_where_nothing_is_to_be_won() -> None:
