@@ -88,7 +88,11 @@ def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: b
     if situation.pipelines == 1:
         rows = one.rows_k * situation.total
     less = "cheaper" if timed else "fewer bytes"
+    alone = " for it alone" if timed else ""
     if FACTORS in (entry.exchange, entry.ship) and even is not None:
+        if rows > max(even.timed, even.by_bytes):
+            said = f"dense would be {less}{alone}"
+            return f"K is {rows:,} rows, more than the break-even of {_rows(even)}: {said}."
         if rows > even.timed:
             return (
                 f"K is {rows:,} rows, more than the break-even of {_rows(even)} for it alone; in a "
@@ -109,7 +113,6 @@ def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: b
             return (
                 f"K is {rows:,} rows, more than the break-even of {_rows(even)}: dense is {less}."
             )
-        alone = " for it alone" if timed else ""
         said = f"factors would be {less}{alone}"
         return f"K is {rows:,} rows, no more than the break-even of {_rows(even)}: {said}."
     if one.density < 1 and one.rows:

@@ -68,8 +68,17 @@ def test_each_kind_is_chosen_where_it_pays_and_is_said_in_a_sentence() -> None:
     whole = [why(one, SyncEntry(), here) for one in (TABLE, WIDE)]
     assert whole[0].endswith(f"these alone would be cheaper, {in_place}.")
     assert whole[1].endswith(": factors would be cheaper for it alone.")
-    beyond = why(replace(WIDE, rows_k=2048), SyncEntry(exchange="factors"), here)
-    assert " for it alone; in a step its fewer bytes leave the link to others." in beyond
+    even = break_even(WIDE, here)
+    assert even is not None
+    for rows, end in (
+        ((even.timed + even.by_bytes) / 2, " for it alone; in a step its fewer bytes"),
+        (even.by_bytes * 2, ": dense would be cheaper for it alone."),
+    ):
+        beyond = replace(WIDE, rows_k=round(rows / 2))
+        assert end in why(beyond, SyncEntry(exchange="factors"), here)
+    many = replace(WIDE, rows_k=round(even.by_bytes))
+    said = why(many, SyncEntry(exchange="factors"), here, timed=False)
+    assert said.endswith(": dense would be fewer bytes.")
     free = why(TABLE, SyncEntry(), here, timed=False)
     assert f"these alone would be fewer bytes, {in_place}" in free
     alone = why(TABLE, SyncEntry(), situation(shares=(2,), replica=True))
