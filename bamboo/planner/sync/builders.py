@@ -261,7 +261,7 @@ class Pricing:
             else:
                 by_layer.setdefault(one.layer, []).append(one)
         for layer, own in by_layer.items():
-            name = f"{layer}.(all else)"
+            name = f"all else of layer {layer}"
             self._names[name] = tuple(one.name for one in own)
             kept.append(ParameterFacts(name=name, shape=(sum(x.size for x in own),), layer=layer))
         return kept

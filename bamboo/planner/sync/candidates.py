@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bamboo.errors import InputError
 from bamboo.planner.layers.synced import ParameterFacts
-from bamboo.planner.sync.builders import BOUNDS, BUILDERS, Pricing, build, sync_from
+from bamboo.planner.sync.builders import BOUNDS, BUILDERS, Group, Pricing, build, sync_from
 from bamboo.planner.sync.features import named_features
 from bamboo.planner.sync.price import price
 from bamboo.planner.sync.resolved import Resolved, fits, resolve
@@ -91,8 +91,7 @@ def neighbours(facts: Sequence[ParameterFacts], situation: Situation, of: Sync) 
         for option in options:
             changed = {**entries, **{one.name: option for one in group}}
             sync = sync_from(changed, zones=situation.zones, bucket=of.bucket)
-            how = option.exchange if option.exchange != OWNER else f"pipeline {option.owner}"
-            words = f"the fastest so far with {group[0].name} by {how}"
+            words = f"the fastest so far with {_changed(group, option, situation)}"
             found[sync.hash()] = proposed(sync, words, trained, situation)
     return [one for one in found.values() if one.fits(trained)]
 
@@ -127,15 +126,29 @@ def _strategies(
             said = f"{words} with pipeline {owner} for what goes by `tree`"
             yield pricing.sync(pricing.priced(entries)), said
     for bound in BOUNDS if situation.pipelines > 1 else ():
-        buckets = f"buckets of {size(bound)}" if bound else "a bucket for each layer"
-        words = "one bucket" if bound is None else buckets
-        yield sync_from({}, bucket=bound), f"`tree` with {words}"
+        yield sync_from({}, bucket=bound), f"`tree` with {_buckets(bound)}"
     space = space_of(pricing.facts, situation, bounds=(None,))
     for group, options in zip(space.groups, space.options, strict=True):
         for option in options:
             entries = {**best, **{one.name: option for one in group}}
-            words = f"the best on paper with {group[0].name} by `{option.exchange}`"
+            words = f"the best on paper with {_changed(group, option, situation)}"
             yield pricing.sync(pricing.priced(entries)), words
+
+
+def _changed(group: Group, option: SyncEntry, situation: Situation) -> str:
+    """As "2.weight and 1 alike by `factors` and shipped by `dense`", without what is not sent."""
+    more = f" and {len(group) - 1} alike" if len(group) > 1 else ""
+    exchange = f"pipeline {option.owner}" if option.exchange == OWNER else f"`{option.exchange}`"
+    ways = [f"by {exchange}"] if situation.pipelines > 1 else []
+    ways += [f"shipped by `{option.ship}`"] if situation.replica else []
+    bound = "" if option.bucket is None else f", with {_buckets(option.bucket)}"
+    return f"{group[0].name}{more} {' and '.join(ways)}{bound}"
+
+
+def _buckets(bound: int | None) -> str:
+    if bound is None:
+        return "one bucket"
+    return f"buckets of {size(bound)}" if bound else "a bucket for each layer"
 
 
 def _spared(

@@ -118,7 +118,7 @@ class LiveSearch:
         self.excess_s = 0.0
         """How much longer all trials have taken than as many steps of the incumbent."""
         self.trials = 0
-        """How many were begun."""
+        """Of how many a step is done: one that was asked for may be refused, or never begin."""
         self.stopped = ""
         """Why the search is over; "" while it is not."""
 
@@ -131,6 +131,7 @@ class LiveSearch:
         if hash != self._stretch.hash:
             self._end_stretch()
             self._stretch = _Stretch(hash)
+            self.trials += hash != self.incumbent
         stretch = self._stretch
         if seconds is not None and hash != self.incumbent:
             known = self._known().get(self.incumbent)
@@ -212,7 +213,6 @@ class LiveSearch:
         worth = self._worths(known, left)
         chosen = max(worth, key=lambda hash: worth[hash], default="")
         if chosen and worth[chosen] > LEAST_WORTH:
-            self.trials += 1
             return self._ask(chosen, f"a trial of {self.candidates[chosen].words}")
         if left <= 0:
             self.stopped = "too few steps are left"

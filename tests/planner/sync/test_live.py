@@ -11,6 +11,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from bamboo.planner.layers.synced import ParameterFacts
 from bamboo.planner.sync import ranking
 from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.candidates import Candidate, candidates, neighbours
@@ -170,6 +171,24 @@ def test_what_no_node_has_the_memory_for_is_not_tried() -> None:
     assert not any(rule.exchange == FACTORS for one in found for rule in one.sync.rules)
 
 
+@pytest.mark.parametrize("pipelines", [1, 2])
+def test_words_of_a_candidate_tell_what_it_changes(pipelines: int) -> None:
+    """With one pipeline nothing is exchanged, so the kind of the ship alone is said."""
+    here = replace(wide_situation(pipelines), replica=True)
+    twice = [replace(one, name=f"{one.name}{n}") for n in (0, 1) for one in WIDE]
+    small = [ParameterFacts(name=f"5.{name}", shape=(8,), layer=5) for name in ("a", "b")]
+    found = neighbours([*twice, *small], here, Sync())
+    words = [one.words.removeprefix("the fastest so far with ") for one in found]
+    by = "by `factors` and " if pipelines > 1 else ""
+    assert f"4.wide0 and 1 alike {by}shipped by `factors`" in words
+    assert len({*words}) == len(words)
+    assert pipelines > 1 or not any(" by `tree`" in one for one in words)
+    tried = candidates([*WIDE, *small], here, now=Sync(), now_words="tree")
+    assert not any("(all else)" in one.words for one in tried)
+    rest = [one.words for one in tried if "all else of layer 5" in one.words]
+    assert bool(rest) == (pipelines > 1), rest
+
+
 def candidate(name: str, price_s: float) -> Candidate:
     features = {"sum of bytes": price_s}
     return Candidate(hash=name, words=name, price_s=price_s, features=features, sync=Sync())
@@ -188,6 +207,14 @@ def told(of: LiveSearch, name: str, seconds: float, steps: int, at: int = 10) ->
         answer = of.next(at)
         out += [] if answer is None else [answer.hash]
     return out
+
+
+def test_what_is_asked_for_and_never_begins_is_no_trial() -> None:
+    one = search()
+    assert told(one, "a", 1.0, 20) == ["b"]
+    one.withdrawn()
+    assert told(one, "a", 1.0, 1) == ["b"]
+    assert (one.trials, one.close()[0].strategy) == (0, "a")
 
 
 def test_what_wins_stays_and_what_loses_goes_at_once() -> None:
@@ -216,7 +243,9 @@ def test_what_a_node_refuses_is_not_asked_again_and_little_is_spent() -> None:
     assert told(one, "a", 1.0, 20) == ["b"]
     one.refused("b")
     assert told(one, "a", 1.0, 1) == ["c"]
+    assert one.trials == 0, "of neither has any step been done"
     assert told(one, "c", 5.0, 6) == ["a"], "no other is left"
+    assert one.trials == 1
     assert one.excess_s > MOST_SPENT * 100
     short = search(steps=12)
     assert told(short, "a", 1.0, 20) == []
