@@ -23,6 +23,7 @@ from bamboo.planner.sync.builders import build
 from bamboo.planner.sync.explained import Row, explained
 from bamboo.planner.sync.price import can_hide, price
 from bamboo.planner.sync.resolved import resolve
+from bamboo.planner.sync.worth import LEAST
 from bamboo.planner.sync.written import facts_from, situation_from
 from bamboo.ports import Note
 from bamboo.quantities import count, duration, size
@@ -37,6 +38,7 @@ from bamboo.study.synchronising import UNKNOWN, Synchronised, Totals
 from bamboo.study.told import Bar, no_bar, silent
 from bamboo.telemetry.records import read_events
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import AUTO
 from bamboo.topology.sync import entries
 
 LATELY = 10
@@ -47,6 +49,7 @@ NO_RATE = (
     "Its links are within one machine and have no rate in the model, so bytes cost no time, and no "
     "kind makes a step shorter. Kinds are compared by bytes alone here."
 )
+TOO_LITTLE = f"; auto takes no other kind for less than {100 * LEAST:.0f} % of a step"
 WORTH_A_LOOK = ("auto", "sparse-hybrid", "factors-hybrid")
 """Builders that may win over `tree` on any grid."""
 
@@ -175,7 +178,8 @@ def _said(synced: Synchronised, totals: Totals, job: JobConfig) -> str:
         less_s, sent = step_s - _step_s(other), _bytes(other)
         if less_s > LITTLE_S * step_s:
             words = f"it would be {size(sent)}, and by the model a step {duration(less_s)} shorter"
-            return f'{said}. By sync = "{name}" {words}.'
+            little = alone and synced.builder == AUTO and less_s < LEAST * step_s
+            return f'{said}. By sync = "{name}" {words}{TOO_LITTLE if little else ""}.'
     for name, other in zip(WORTH_A_LOOK, others, strict=True):
         sent, same = _bytes(other), _step_s(other) <= step_s * (1 + LITTLE_S)
         if same and totals.bytes - sent > LITTLE * totals.bytes:

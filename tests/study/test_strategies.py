@@ -122,6 +122,19 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert "left out for lack of width: owner" in narrow
 
 
+def test_explain_says_that_auto_changes_nothing_for_less_than_a_hundredth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = sets("cluster.virtual_forward_ms=[500.0]", "cluster.virtual_link_gbps=2.0")
+    least = "; auto takes no other kind for less than 1 % of a step."
+    body = body_of(capsys, "explain", "job.toml", "--json", *SPARSE, *slow)
+    assert body["bytes"]["kinds"] == {"tree, dense": 29}
+    assert 'By sync = "sparse-hybrid" it would be ' in body["sentence"]
+    assert body["sentence"].endswith(least)
+    tree = body_of(capsys, "explain", "job.toml", "--json", *SPARSE, *slow, *TREE)
+    assert tree["sentence"] == body["sentence"].replace(least, ".")
+
+
 def test_explain_counts_rows_where_data_are_no_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,10 +80,15 @@ def kinds(one: ParameterFacts, situation: Situation) -> tuple[Kind, ...]:
 
 
 def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: bool = True) -> str:
-    """One sentence: why a parameter goes as `entry` says, which is as it is on the grid, or that
-    another kind was to be expected. Not `timed`: links have no rate, and bytes are compared."""
+    """A sentence or two: why a parameter goes as `entry` says, which is as it is on the grid, or
+    that another kind was to be expected. Not `timed`: links have no rate, and bytes are
+    compared."""
     if not one.trained:
         return "It is frozen, so it has no gradient."
+    return _why(one, entry, situation, timed=timed) + _ship_too(one, entry, situation, timed=timed)
+
+
+def _why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: bool) -> str:
     rows, even = rows_of(one, situation), break_even(one, situation)
     if situation.pipelines == 1:
         rows = one.rows_k * situation.total
@@ -123,6 +128,20 @@ def why(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: b
     if not one.rows:
         return "A vector goes whole."
     return f"It {one.why_not or 'is used in no known way'}, so it goes whole."
+
+
+def _ship_too(one: ParameterFacts, entry: SyncEntry, situation: Situation, *, timed: bool) -> str:
+    """That the kind of the exchange would do for the ship as well, where that goes whole."""
+    kind = entry.exchange
+    if not situation.replica or situation.pipelines == 1:
+        return ""
+    if entry.ship != DENSE or kind not in (ROWS, FACTORS):
+        return ""
+    few_s, whole_s = (ship_seconds(one, SyncEntry(ship=x), situation) for x in (kind, DENSE))
+    if few_s >= whole_s:
+        return ""
+    less = "cheaper for it alone" if timed else "fewer bytes"
+    return f" Its ship goes whole; by {kind} it would be {less}."
 
 
 def _set(one: ParameterFacts) -> str:

@@ -79,6 +79,13 @@ def test_each_kind_is_chosen_where_it_pays_and_is_said_in_a_sentence() -> None:
     many = replace(WIDE, rows_k=round(even.by_bytes))
     said = why(many, SyncEntry(exchange="factors"), here, timed=False)
     assert said.endswith(": dense would be fewer bytes.")
+    apart = [(TABLE, "rows"), (WIDE, "factors")]
+    for one, kind in apart:
+        ship = why(one, SyncEntry(exchange=kind), here)
+        assert ship.endswith(f" Its ship goes whole; by {kind} it would be cheaper for it alone.")
+        assert ship.startswith(why(one, SyncEntry(exchange=kind, ship=kind), here))
+        nobody = why(one, SyncEntry(exchange=kind), replace(here, replica=False))
+        assert "ship" not in nobody
     free = why(TABLE, SyncEntry(), here, timed=False)
     assert f"these alone would be fewer bytes, {in_place}" in free
     alone = why(TABLE, SyncEntry(), situation(shares=(2,), replica=True))
