@@ -107,7 +107,9 @@ def _gradients(planned: Planned) -> list[tuple[str, str]]:
     sent, whole = totals.exchange_bytes + totals.ship_bytes, totals.tree_bytes
     bytes_ = f"{size(sent)} a step of all nodes in place of {size(whole)}"
     if sent == whole:
-        bytes_ = "as many bytes as by tree, those of the last layers first"
+        bounds = (synced.sync.bucket, *(rule.bucket for rule in synced.sync.rules))
+        early = any(bound is not None for bound in bounds)
+        bytes_ = "as many bytes as by tree" + ", those of the last layers first" * early
     return [("gradients", f"by {synced.builder}, {bytes_}")]
 
 

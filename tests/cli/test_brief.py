@@ -132,14 +132,17 @@ def test_bytes_between_zones_are_in_the_price_of_a_plan() -> None:
 def test_a_plan_says_how_gradients_are_synchronised_if_they_do_not_all_go_whole() -> None:
     planned = plan(JOB)
     rows = Sync(rules=(SyncRule(match="0.*.weight", exchange="rows", ship="rows"),))
+    by_layer = SyncRule(match="0.*.weight", exchange="tree", bucket=0)
     for sync, says in (
         (rows, "in place of"),
-        (Sync(bucket=0), "as many bytes as by tree, those of the last layers first"),
+        (Sync(bucket=0), ", as many bytes as by tree, those of the last layers first"),
+        (Sync(rules=(by_layer,)), ", as many bytes as by tree, those of the last layers first"),
+        (Sync(rules=(replace(by_layer, bucket=None),)), ", as many bytes as by tree"),
     ):
         other = replace(planned, synced=replace(planned.synced, sync=sync, builder="auto"))
         lines = plan_lines("r", other)
         (said,) = [line for line in lines if line.startswith("  gradients   by auto, ")]
-        assert says in said
+        assert says in said if sync == rows else said.endswith(says)
         assert len(lines) <= PLAN_LINES
         assert max(map(len, lines)) <= WIDTH
     assert "gradients" not in "\n".join(plan_lines("r", planned))
