@@ -46,8 +46,8 @@ LATELY = 10
 LITTLE, LITTLE_S = 0.02, 0.002
 """A builder wins something if it saves more than this share of a step's bytes, or of its time."""
 NO_RATE = (
-    "Its links are within one machine and have no rate in the model, so bytes cost no time, and no "
-    "kind makes a step shorter. Kinds are compared by bytes alone here."
+    "Its links are within one machine and have no rate in the model, so bytes cost no time on "
+    "them. Kinds are compared by bytes alone here."
 )
 TOO_LITTLE = f"; auto takes no other kind for less than {100 * LEAST:.0f} % of a step"
 WORTH_A_LOOK = ("auto", "sparse-hybrid", "factors-hybrid")

@@ -107,7 +107,7 @@ def test_explain_says_what_each_kind_costs_and_that_nothing_is_to_be_won(
     assert "K counts tokens: a step has 8 x 16." in body["notes"][0]
     assert 'By sync = "auto" it would be' in body["sentence"]
     bare = body_of(capsys, "explain", "job.toml", "--json", *sets("cluster.pipelines=1"))
-    assert "have no rate in the model, so bytes cost no time" in bare["sentence"]
+    assert "have no rate in the model, so bytes cost no time on them" in bare["sentence"]
     see = f"See `bamboo explain {Path('job.toml').resolve()} --gpu` for the links of the job's "
     assert see in bare["sentence"], "the command runs in any folder"
     assert run(["explain", "job.toml", *SPARSE, *TREE]) == 0

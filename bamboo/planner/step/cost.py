@@ -63,7 +63,7 @@ def costs_for(workload: WorkloadFigures, grid: Grid, mode: str = "stash") -> Cos
 def expected(workload: WorkloadFigures, grid: Grid, mode: str) -> Expected:
     """A calm step. Its time is that of `StepTimes`; a dry run of all pipelines gives its redundant
     work, and the rest of the time, but for its share of evaluations, is bubble. Raises InputError
-    where no operation takes time."""
+    where no forward or backward takes time."""
     shares = equal_shares(workload.shape.virtual_nodes, grid.pipelines)
     times = StepTimes(workload, mode)
     step_s = times.calm_s(grid, shares)
