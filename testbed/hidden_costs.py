@@ -130,6 +130,7 @@ class Fleet:
             search.stepped(now, seconds)
             asked = search.next(step)
             if asked is not None:
+                search.chosen(asked.hash)
                 coming = step + 1 + PROPAGATES, asked.hash
         return Played(
             total_s=total_s,

@@ -199,9 +199,11 @@ class Searcher:
         if before is None or self._search is None or before.proposal is None:
             return
         hash = before.proposal.hash
-        if after.proposal is not None or (after.syncs and after.syncs[-1].hash == hash):
+        if after.proposal is not None:
             return
-        if after.generation == before.generation and after.phase in _CALM:
+        if after.syncs and after.syncs[-1].hash == hash:
+            self._search.chosen(hash)
+        elif after.generation == before.generation and after.phase in _CALM:
             self._search.refused(hash)
         else:
             self._search.withdrawn()

@@ -118,7 +118,7 @@ class LiveSearch:
         self.excess_s = 0.0
         """How much longer all trials have taken than as many steps of the incumbent."""
         self.trials = 0
-        """Of how many a step is done: one that was asked for may be refused, or never begin."""
+        """How many were decided: one that was asked for may be refused, or never proposed."""
         self.stopped = ""
         """Why the search is over; "" while it is not."""
 
@@ -131,7 +131,6 @@ class LiveSearch:
         if hash != self._stretch.hash:
             self._end_stretch()
             self._stretch = _Stretch(hash)
-            self.trials += hash != self.incumbent
         stretch = self._stretch
         if seconds is not None and hash != self.incumbent:
             known = self._known().get(self.incumbent)
@@ -141,6 +140,10 @@ class LiveSearch:
             stretch.settling = max(0, stretch.settling - 1)
             return
         stretch.seconds.append(seconds)
+
+    def chosen(self, hash: str) -> None:
+        """It is decided that this strategy counts from some step on."""
+        self.trials += hash != self.incumbent
 
     def refused(self, hash: str) -> None:
         """A node cannot use this strategy, so it is not tried again."""

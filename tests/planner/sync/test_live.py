@@ -209,7 +209,7 @@ def told(of: LiveSearch, name: str, seconds: float, steps: int, at: int = 10) ->
     return out
 
 
-def test_what_is_asked_for_and_never_begins_is_no_trial() -> None:
+def test_what_is_asked_for_and_never_decided_is_no_trial() -> None:
     one = search()
     assert told(one, "a", 1.0, 20) == ["b"]
     one.withdrawn()
@@ -243,9 +243,11 @@ def test_what_a_node_refuses_is_not_asked_again_and_little_is_spent() -> None:
     assert told(one, "a", 1.0, 20) == ["b"]
     one.refused("b")
     assert told(one, "a", 1.0, 1) == ["c"]
-    assert one.trials == 0, "of neither has any step been done"
+    assert one.trials == 0, "neither is decided"
+    one.chosen("c")
     assert told(one, "c", 5.0, 6) == ["a"], "no other is left"
-    assert one.trials == 1
+    one.chosen("a")
+    assert one.trials == 1, "the incumbent is none"
     assert one.excess_s > MOST_SPENT * 100
     short = search(steps=12)
     assert told(short, "a", 1.0, 20) == []
