@@ -23,15 +23,15 @@ def with_budget(budget: BudgetConfig, job: JobConfig = JOB_OF_1000) -> tuple[Job
     return job, plan(job)
 
 
-def needed() -> tuple[float, float]:
-    """(Dollars, hours) that the steps of the job come to, on the plan's own figures."""
+def needed(steps: int = 1000) -> tuple[float, float]:
+    """(Dollars, hours) that so many steps of the job come to, on the plan's own figures."""
     _, planned = with_budget(BudgetConfig())
     assert planned.plan.expected is not None
     step_s = min(planned.plan.expected.step_s, *(grid.step_s for grid in planned.grids))
-    paid = bill_micro_usd(1000 * step_s, usd_per_hour=planned.usd_per_hour) / MICRO
-    beside = beside_plan(planned, steps=1000, step_s=step_s)
+    paid = bill_micro_usd(steps * step_s, usd_per_hour=planned.usd_per_hour) / MICRO
+    beside = beside_plan(planned, steps=steps, step_s=step_s)
     assert 0 < beside.usd < paid
-    return paid + beside.usd, 1000 * step_s / 3600
+    return paid + beside.usd, steps * step_s / 3600
 
 
 def refused(budget: BudgetConfig, **more: float) -> str:
@@ -88,7 +88,9 @@ def test_a_run_that_goes_on_needs_the_rest_and_has_spent_something() -> None:
     usd, _ = needed()
     budget = BudgetConfig(max_usd=usd)
     assert " beside them, $0.0100 spent before (modelled: " in refused(budget, spent_usd=0.01)
-    assert refused(budget, spent_usd=usd / 2 - 1e-5, from_step=500) == ""
+    left = usd - needed(500)[0]
+    assert refused(budget, spent_usd=left - 1e-6, from_step=500) == ""
+    assert "spent before" in refused(budget, spent_usd=left + 1e-6, from_step=500)
     spent = refused(replace(budget, partial=True), spent_usd=usd)
     assert "the run has cost" in spent
     assert "already (modelled); raise it" in spent
